@@ -13,7 +13,7 @@ import yaml
 
 from engines.core.errors import ConfigError
 from studio.config.compose import ComposedConfig
-from studio.config.tree import Key, dotted_name, get_value, set_value, walk
+from studio.config.tree import Key, dotted_name, get_value, set_value, walk_texts
 from studio.config.yaml_positions import file_positions
 
 # Not what is escaped: an odd number of backslashes stands before that.
@@ -28,11 +28,8 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     """
     path = path.expanduser()
     if not path.is_file():
-        raise ConfigError(
-            f"--agent {path}",
-            "There is no such file.",
-            "Give the agent.yaml of a run folder, or another agent file.",
-        )
+        move = "Give the agent.yaml of a run folder, or another agent file."
+        raise ConfigError(f"--agent {path}", "There is no such file.", move)
     places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
     agent: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
     if not agent:
@@ -47,17 +44,13 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
             ("agent",), "--agent puts another agent in its place.", "Leave one of them out."
         )
     composed.tree["agent"] = {str(key): value for key, value in agent.items()}
-    replaced = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
-    composed.places.clear()
-    composed.places.update({**places, **replaced})
-    for key, text in walk(composed.tree["agent"], ("agent",)):
-        if isinstance(text, str) and not _is_allowed(key, text):
-            raise composed.error(
-                key,
-                f'"{dotted_name(key)}" refers to something outside the agent file.',
-                "Only its model may name environment variables: ${oc.env:NAME}. For a literal "
-                "${ write \\${.",
-            )
+    others = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
+    composed.places = {**places, **others}
+    for key, text in walk_texts(composed.tree):
+        if key[0] == "agent" and not _is_allowed(key, text):
+            cause = f'"{dotted_name(key)}" refers to something outside the agent file.'
+            move = "Only its model may name environment variables: ${oc.env:NAME}."
+            raise composed.error(key, cause, f"{move} For a literal ${{ write \\${{.")
     for key, value in kept.items():
         set_value(composed.tree, key, value)
 

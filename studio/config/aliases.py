@@ -1,8 +1,6 @@
 """Other spellings of our settings, and the nearest name for one that is unknown.
 
-Owns the table of aliases (Youtu-Agent's field names) and the rule for a setting that
-is given under two names. Knows names only; `studio.config.youtu_model` knows how a model is
-written there, `studio.config.youtu` what has no counterpart.
+Owns the table of aliases, Youtu-Agent's field names, and the rule for a setting with two names.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from typing import Any
 
 from studio.config.compose import ComposedConfig
 from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
-from studio.config.yaml_positions import Place
 
 ALIASES = {
     "evaluation.agent": "agent",
@@ -51,10 +48,7 @@ ALIASES = {
 def apply_aliases(composed: ComposedConfig) -> None:
     """Move every alias to our own name, in place, with the places of its keys.
 
-    Of two spellings an override beats a file.
-
-    Raises:
-        ConfigError: a setting is given twice, under two names.
+    Of two spellings an override beats a file; otherwise ConfigError: a setting is given twice.
     """
     judge = composed.tree.get("judge")
     if isinstance(judge, str) and not judge.startswith("${"):
@@ -67,13 +61,7 @@ def apply_aliases(composed: ComposedConfig) -> None:
 
 
 def suggest_key(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
-    """The next move for an unknown key.
-
-    Args:
-        key: the unknown one.
-        siblings: names known where it stands.
-        every: all settings, dotted; searched for its last part when no sibling is near.
-    """
+    """The next move for an unknown key: the nearest of its `siblings`, else of `every` setting."""
     known = sorted(siblings)
     if close := similar_names(key, known, cutoff=0.6):
         return f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
@@ -92,12 +80,9 @@ def similar_names(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[s
 
 
 def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
-    """Give the value at `old` its place at `new`, with the places of its keys.
+    """Give the value at `old` its place at `new`, with the places of its keys; merge sections.
 
-    Two sections are merged. Of two values an override beats a file.
-
-    Raises:
-        ConfigError: both stand in files, or both in overrides.
+    Of two values an override beats a file; otherwise ConfigError: a setting is given twice.
     """
     value = pop_value(composed.tree, old)
     if value is ABSENT:
@@ -120,17 +105,12 @@ def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
         first, second = composed.place(old), composed.place(taken)
         if first.override == second.override:
             where = "" if first == second else f" (the other at {second.text})"
-            raise composed.error(
-                old,
-                f'"{dotted_name(old)}" and "{dotted_name(taken)}" are two names of one '
-                f"setting{where}.",
-                f'Keep "{dotted_name(taken)}".',
-            )
+            cause = f'"{dotted_name(old)}" and "{dotted_name(taken)}" are two names of one setting'
+            raise composed.error(old, f"{cause}{where}.", f'Keep "{dotted_name(taken)}".')
         if second.override:
             return
         pop_value(composed.tree, taken)
-        for key in [k for k in composed.places if k[: len(taken)] == taken]:
-            del composed.places[key]
+        composed.places = {k: p for k, p in composed.places.items() if k[: len(taken)] != taken}
     set_value(composed.tree, new, value)
     for key in [k for k in composed.places if k[: len(old)] == old]:
         composed.places[(*new, *key[len(old) :])] = composed.places.pop(key)
@@ -151,17 +131,14 @@ def _rewrite_held_out(composed: ComposedConfig) -> None:
     if not isinstance(held_out, dict):
         return
     for theirs, ours in (("question_field", "question"), ("gt_field", "answer")):
-        usual = {"question_field": "question", "gt_field": "answer"}[theirs]
-        if held_out.get(theirs) in (usual, None):
+        if held_out.get(theirs) in (ours, None):  # as they are called here anyway
             held_out.pop(theirs, None)
         move_value(composed, (*at, theirs), ("data", "fields", ours))
     kind = held_out.pop("type", None)
     if kind not in ("single", None):
-        raise composed.error(
-            (*at, "type"),
-            f'"{dotted_name(at)}.type" is "{kind}": only "single" is known here.',
-            "Name several sets as a list: evaluation.data=[A, B].",
-        )
+        cause = f'"{dotted_name(at)}.type" is "{kind}": only "single" is known here.'
+        move = "Name several sets as a list: evaluation.data=[A, B]."
+        raise composed.error((*at, "type"), cause, move)
     if "dataset" in held_out and len(held_out) == 1:
         composed.tree["evaluation"]["data"] = held_out["dataset"]
         composed.places[at] = composed.place((*at, "dataset"))
@@ -171,11 +148,12 @@ def _rewrite_held_out(composed: ComposedConfig) -> None:
 
 def _let_whole_verifier_win(composed: ComposedConfig) -> None:
     """An override of the whole verifier replaces also what files say of it by other names."""
-    if not composed.places.get(("verifier",), Place("")).override:
+    whole = composed.places.get(("verifier",))
+    if whole is None or not whole.override:
         return
-    for alias in (a for a, name in ALIASES.items() if name.startswith("verifier.")):
+    for alias, name in ALIASES.items():
         key = tuple(alias.split("."))
-        if not composed.place(key).override:
+        if name.startswith("verifier.") and not composed.place(key).override:
             pop_value(composed.tree, key)
 
 
@@ -194,10 +172,7 @@ def normalise_verifier(composed: ComposedConfig) -> None:
     """Write every form as a mapping with a name, in place, with the places of its keys.
 
     A list becomes `{name: weighted, of: [...]}`, and what names a file or a function
-    `{name: function, ...}`. What cannot be any of these is left for validation.
-
-    Raises:
-        ConfigError: the mapping is empty.
+    `{name: function, ...}`. What cannot be any of these is left for validation, but {} is refused.
     """
     given = composed.tree.get("verifier")
     if given == {}:
@@ -217,10 +192,10 @@ def _add_name(given: Any) -> Any:
         return {"name": given}
     if not isinstance(given, dict):
         return given
-    if isinstance(entries := given.get("of"), list):
-        given = {**given, "of": [_add_name(entry) for entry in entries]}
-    elif isinstance(entries, dict):  # the one that is shaped
-        given = {**given, "of": _add_name(entries)}
+    if isinstance(inner := given.get("of"), list):
+        given = {**given, "of": [_add_name(entry) for entry in inner]}
+    elif isinstance(inner, dict):  # the one that is shaped
+        given = {**given, "of": _add_name(inner)}
     if given.get("name") is not None:
         return given
     if "file" in given or "function" in given:

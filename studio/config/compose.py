@@ -1,8 +1,6 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
-Owns the search for groups, overrides, interpolations, and the place of every key: a
-file with its line, or an override. What may be set is the business of
-`studio.config.settings`.
+Owns groups, overrides, interpolations, and the place of every key: a file and line, or an override.
 """
 
 from __future__ import annotations
@@ -43,11 +41,7 @@ _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 
 @dataclass(slots=True)
 class ComposedConfig:
-    """A run file as written: interpolations unresolved, with the place of every key.
-
-    Passes of `studio.config.loading` rewrite the tree before it is resolved, and move the
-    places along with it.
-    """
+    """A run file as written: interpolations unresolved, with the place of every key."""
 
     path: Path
     tree: Tree
@@ -66,17 +60,10 @@ class ComposedConfig:
         return ConfigError(self.place(key).text, cause, move)
 
 
-def compose_run(
-    path: Path,
-    overrides: Sequence[str],
-    roots: Sequence[Path],
-) -> ComposedConfig:
-    """Compose a run file.
+def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> ComposedConfig:
+    """Compose a run file; groups are searched in its own folder, then in `roots`.
 
-    Args:
-        path: of the run file; ends in `.yaml`.
-        overrides: `key=value` in Hydra's grammar; a key need not stand in the file.
-        roots: folders searched for groups after the file's own.
+    An override is `key=value` in Hydra's grammar; its key need not stand in the file.
 
     Raises:
         ConfigError: syntax, an unknown group or file, or an override that does not fit.
@@ -92,18 +79,17 @@ def compose_run(
             config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders))
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
-            where = _find_override(missing, overrides)
-            place = named.get(missing) or (_override_text(where) if where else str(path))
+            typed = _find_override(missing, overrides)
+            place = named.get(missing) or (_override_text(typed) if typed else str(path))
             raise _missing_group_error(place, missing, folders) from error
         except yaml.MarkedYAMLError as error:
             raise syntax_error(path, error) from error
         except (HydraException, OmegaConfBaseException) as error:
             raise _compose_error(path, error, overrides) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
-            refusal = _list_error(path, str(error), overrides)
-            if refusal is None:
-                raise
-            raise refusal from error
+            if refusal := _list_error(path, str(error), overrides):
+                raise refusal from error
+            raise
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     places: dict[Key, Place] = {}
@@ -111,7 +97,7 @@ def compose_run(
         if part.config_path and not (part.package or "").startswith("hydra"):
             places.update(config_positions(part.config_path, part.package or "", folders))
     for text in overrides:
-        key = tuple(_key_parts(text))
+        key = tuple(_key_of(text).split("."))
         # An override replaces what the files said below its key.
         places = {k: place for k, place in places.items() if k[: len(key)] != key}
         places[key] = Place(_override_text(text), override=True)
@@ -152,22 +138,16 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
             for part in key:
                 node = node[int(part) if OmegaConf.is_list(node) else part]
         except OmegaConfBaseException as error:
+            cause = f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.'
+            move = "Correct the interpolation; write \\${ for a literal ${."
             if missing:
-                raise composed.error(
-                    key,
-                    f'"{dotted_name(key)}" needs the environment variable {missing[0]}, '
-                    "which is not set.",
-                    f"Set it (export {missing[0]}=…), or give a default: "
-                    f"${{oc.env:{missing[0]},DEFAULT}}.",
-                ) from error
-            raise composed.error(
-                key,
-                f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.',
-                "Correct the interpolation; write \\${ for a literal ${.",
-            ) from error
-        replace_value(
-            result, key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
-        )
+                name = missing[0]
+                cause = f'"{dotted_name(key)}" needs the environment variable {name}, '
+                cause += "which is not set."
+                move = f"Set it (export {name}=…), or give a default: ${{oc.env:{name},DEFAULT}}."
+            raise composed.error(key, cause, move) from error
+        value = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
+        replace_value(result, key, value)
     return result
 
 
@@ -176,27 +156,21 @@ def _use_given_environment(text: Any) -> Any:
 
 
 def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
-    found = [path.parent]
-    for parent in path.parents:
-        # A file inside a group folder (practice/x.yaml) finds the groups beside that folder.
-        if parent.name in GROUPS:
-            found.append(parent.parent)
-    found += [root.resolve() for root in roots if root.is_dir()]
+    # A file inside a group folder (practice/x.yaml) finds the groups beside that folder.
+    beside = [parent.parent for parent in path.parents if parent.name in GROUPS]
+    found = [path.parent, *beside, *(root.resolve() for root in roots if root.is_dir())]
     return list(dict.fromkeys(found))
 
 
 def _replace_sections(overrides: Sequence[str]) -> Iterator[str]:
-    """Overrides of which one of a whole `REPLACED` section takes the place of what was before.
-
-    Left to itself, Hydra merges a mapping into the file's, and refuses a list there.
-    """
+    """Drop what a later override of a whole `REPLACED` section replaces; Hydra would merge it."""
     last = {
         key: at
         for at, text in enumerate(overrides)
         if (key := text.partition("=")[0].lstrip("+")) in REPLACED and "=" in text
     }
     for at, text in enumerate(overrides):
-        key = text.partition("=")[0].lstrip("+~")
+        key = _key_of(text)
         whole = key.partition(".")[0]
         if at < last.get(whole, -1):
             continue
@@ -228,7 +202,8 @@ _HYDRA = Lock()
 
 def _compose_hydra(path: Path, overrides: Sequence[str]) -> tuple[DictConfig, Sequence[Any]]:
     """The composed config, and its parts in the order of merging."""
-    late = [text for text in overrides if _parent_key(text) in SHORTHAND]
+    sections = {text: _key_of(text).rpartition(".")[0] for text in overrides}
+    late = [text for text in overrides if sections[text] in SHORTHAND]
     early = [text for text in overrides if text not in late]
     with (
         _HYDRA,
@@ -237,7 +212,7 @@ def _compose_hydra(path: Path, overrides: Sequence[str]) -> tuple[DictConfig, Se
         config = compose(path.stem, early)
         if late:
             written = OmegaConf.to_container(config, resolve=False)
-            for section in dict.fromkeys(_parent_key(text) for text in late):
+            for section in dict.fromkeys(sections[text] for text in late):
                 text = get_value(written, tuple(section.split(".")))
                 if isinstance(text, str):
                     early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
@@ -247,12 +222,8 @@ def _compose_hydra(path: Path, overrides: Sequence[str]) -> tuple[DictConfig, Se
     return config, parts
 
 
-def _key_parts(override: str) -> list[str]:
-    return override.split("=", 1)[0].lstrip("+~").split(".")
-
-
-def _parent_key(override: str) -> str:
-    return override.split("=", 1)[0].lstrip("+~").rpartition(".")[0]
+def _key_of(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
 
 
 def _override_text(override: str) -> str:
@@ -262,9 +233,8 @@ def _override_text(override: str) -> str:
 def _find_override(message: str, overrides: Sequence[str]) -> str | None:
     """The override a message of Hydra speaks of."""
     for text in overrides:
-        key, _, value = text.partition("=")
-        bare = key.lstrip("+~")
-        if bare in message or f"{bare.split('@')[0]}/{value}" == message:
+        key, value = _key_of(text), text.partition("=")[2]
+        if key in message or f"{key.split('@')[0]}/{value}" == message:
             return text
     return None
 
@@ -280,28 +250,20 @@ def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> Co
         return ConfigError(str(path), f"It does not compose: {reason}.", "Correct that entry.")
     if mask_override(text) != text:
         reason = "its value cannot be read"  # Hydra's words would quote the secret
-    return ConfigError(
-        _override_text(text),
-        f"It does not fit: {reason}.",
-        "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
-    )
+    move = "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'."
+    return ConfigError(_override_text(text), f"It does not fit: {reason}.", move)
 
 
-def _list_error(path: Path, said: str, overrides: Sequence[str]) -> ConfigError | None:
+def _list_error(path: Path, message: str, overrides: Sequence[str]) -> ConfigError | None:
     """A list where names were looked up; None where that is not what went wrong."""
-    asked = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
-    if asked:
-        return ConfigError(
-            _override_text(asked[0]),
-            "The run file has a list there, and the entries of a list have no names.",
-            "Replace the whole list (key=[…]), or edit the run file.",
-        )
-    if "defaults" in said:
-        return ConfigError(
-            str(path),
-            "Its `defaults` is no list of names of configs.",
-            "Write it as defaults: [rehearsal, _self_].",
-        )
+    typed = [o for o in overrides if any(repr(n) in message for n in _key_of(o).split("."))]
+    if typed:
+        cause = "The run file has a list there, and the entries of a list have no names."
+        move = "Replace the whole list (key=[…]), or edit the run file."
+        return ConfigError(_override_text(typed[0]), cause, move)
+    if "defaults" in message:
+        cause = "Its `defaults` is no list of names of configs."
+        return ConfigError(str(path), cause, "Write it as defaults: [rehearsal, _self_].")
     return None
 
 
@@ -319,8 +281,5 @@ def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> C
     nearest = nearest or sorted(name for name in names if name.rpartition("/")[2] == last)
     nearest = nearest or get_close_matches(missing, sorted(names), n=1, cutoff=0.8)
     searched = ", ".join(str(folder) for folder in folders)
-    return ConfigError(
-        place,
-        f'"{missing}" is not found. Searched: {searched}.',
-        f'Did you mean "{nearest[0]}"?' if nearest else f"Write {missing}.yaml in one of them.",
-    )
+    move = f'Did you mean "{nearest[0]}"?' if nearest else f"Write {missing}.yaml in one of them."
+    return ConfigError(place, f'"{missing}" is not found. Searched: {searched}.', move)

@@ -1,7 +1,6 @@
 """Loading a run file: composed, rewritten in passes, resolved and validated.
 
-The only module that reads the environment. It imports Hydra and pydantic, so commands
-import it when they run, never before. `studio.config.settings.run` says what may be set.
+The only module that reads the environment. Slow to import, since it needs Hydra and pydantic.
 """
 
 from __future__ import annotations
@@ -27,19 +26,12 @@ from studio.config.roles import ROLES, expand_roles, read_endpoints, share_tempe
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
 from studio.config.source import find_run_file
-from studio.config.tree import Key, Tree, dotted_name, walk
+from studio.config.tree import Tree, dotted_name, walk, walk_texts
 from studio.config.validation_errors import check_plain_values, explain_error
-from studio.config.youtu import YoutuConfig, translate
-from studio.config.youtu_model import flatten
+from studio.config.youtu import YoutuConfig, flatten, translate
 from studio.presets import presets_folder
 from studio.secrets.output import remember
-from studio.secrets.rules import (
-    is_common,
-    is_kept_as_written,
-    is_masked,
-    is_secret,
-    known_secrets,
-)
+from studio.secrets.rules import is_common, is_kept_as_written, is_masked, is_secret, known_secrets
 
 _BUNDLED = Path(str(files("sample_data")))
 
@@ -64,8 +56,7 @@ class LoadedRun:
     def data_path(self, name: str, key: str = "data.practice") -> DataSource:
         """The file or split of a data set named in this run file.
 
-        Where a name leaves the split open, it is one to practise on or one that is held
-        out, by the key it stands under.
+        A split that the name leaves open is one to practise on or to hold out, by the key.
 
         Raises:
             DataError: no root has it; the place is where the run file names it.
@@ -83,44 +74,6 @@ class LoadedRun:
             raise DataError(self.place(key), cause, move) from error
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A run file between its text and its settings; the passes below change it in turn."""
-
-    composed: ComposedConfig  # as written, with the place of every key
-    workspace: Path
-    environ: Mapping[str, str]  # what `${oc.env:NAME}` reads
-    cwd: Path
-    preset: bool
-    keyless: bool
-    agent: Path | None
-    youtu: YoutuConfig | None
-    unknown: Mapping[Key, str]  # what counts as absent, see `offline_load`
-    tree: Tree = field(default_factory=dict)  # the values, once they are resolved
-    origins: dict[str, str] = field(default_factory=dict)  # dotted key → text with `${…}`
-    secrets: frozenset[str] = frozenset()
-
-    @property
-    def data_roots(self) -> tuple[Path, ...]:
-        """Folders in which names of data sets are looked up, in order."""
-        own = self.workspace / "datasets"
-        if self.youtu:
-            return (own, *self.youtu.data_folders, _BUNDLED, self.cwd)
-        # After the three of the contract comes the current folder, for what is typed there.
-        return (*self._beside, own, _BUNDLED, self.cwd)
-
-    @property
-    def verifier_roots(self) -> tuple[Path, ...]:
-        own = self.workspace / "verifiers"
-        if self.youtu:
-            return (own, self.youtu.verifiers, _BUNDLED / "verifiers", self.cwd)
-        return (*self._beside, own, _BUNDLED / "verifiers", self.cwd)
-
-    @property
-    def _beside(self) -> tuple[Path, ...]:
-        return () if self.preset else (self.composed.path.parent,)
-
-
 def load_run(
     name_or_path: str,
     overrides: Sequence[str],
@@ -132,22 +85,16 @@ def load_run(
     youtu: YoutuConfig | None = None,
     keyless: bool = False,
 ) -> LoadedRun:
-    """Load a run file or preset.
+    """Load a run file or preset, or instead of it a config of a Youtu-Agent checkout.
 
-    Args:
-        name_or_path: an existing file, else the name of a preset.
-        overrides: `key=value` texts.
-        workspace: its `configs/` and `datasets/` are searched after the file's folder.
-        environ: what `${oc.env:NAME}` reads; default the process's environment.
-        cwd: where relative paths of overrides are looked up; default the current folder.
-        agent: a file that takes the place of the run file's agent.
-        youtu: a config of a Youtu-Agent checkout, loaded instead of `name_or_path`.
-        keyless: no model will be asked, so keys and addresses that are masked, or whose
-            variable is not set, count as absent; the warnings name them.
+    What it names is searched in the file's folder, then in `workspace`; `environ` is what
+    `${oc.env:NAME}` reads, by default the process's environment, and relative paths of overrides
+    begin at `cwd`. The file `agent` takes the place of the run file's agent. With `keyless` no
+    model will be asked, so keys and addresses that are masked, or whose variable is not set, count
+    as absent; the warnings name them.
 
-    Returns:
-        The run, with data sets, verifiers, logs and rules that lie outside the workspace and the
-        bundled data as absolute paths, so that its `run.yaml` means the same anywhere.
+    Data sets, verifiers, logs and rules that lie outside the workspace and the bundled data become
+    absolute paths, so that the run's `run.yaml` means the same anywhere.
 
     Raises:
         ConfigError: with place (file:line or override), cause and next move.
@@ -155,145 +102,127 @@ def load_run(
     outer = os.environ if environ is None else environ
     environ = {**youtu.environment(), **outer} if youtu else outer
     path, preset = (youtu.file, False) if youtu else find_run_file(name_or_path)
-    roots = (workspace / "configs", presets_folder())
-    composed = compose_run(path, overrides, roots)
+    composed = compose_run(path, overrides, (workspace / "configs", presets_folder()))
     unknown = unknown_keys(composed, environ) if keyless else {}
-    draft = _Draft(
-        composed,
-        workspace,
-        masked_environment(composed, environ) if unknown else environ,
-        cwd=Path.cwd() if cwd is None else cwd,
-        preset=preset,
-        keyless=keyless,
-        agent=agent,
-        youtu=youtu,
-        unknown=unknown,
-    )
-    for rewrite in _AS_WRITTEN:
-        rewrite(draft)
-    draft.tree = resolve(composed, draft.environ)
-    for rewrite in _AS_RESOLVED:
-        rewrite(draft)
-    return _validate(draft, _env_file_notes(youtu, draft.origins, outer))
+    if unknown:
+        environ = masked_environment(composed, unknown, environ)
+    _rewrite_text(composed, environ, youtu, agent)
+    tree = resolve(composed, environ)
+    if unknown:
+        leave_out(tree)
+    origins = _secret_origins(composed)
+    secrets = known_secrets(walk(tree), origins, environ)
+    remember(secrets)  # before any refusal can quote the file
+    check_plain_values(composed, tree)
+    _note_common_secrets(composed, tree)  # before the environment's own keys join
+    if not keyless:
+        _refuse_masked(composed, tree)
+    _name_experiment(composed, tree, preset)
+    read_endpoints(tree, origins, environ)
+    share_temperature(composed, tree)
+    _drop_empty_sections(tree)
+    beside = () if preset or youtu else (composed.path.parent,)
+    # Last: roles may have taken over a path from each other.
+    roots = _pin_paths(composed, tree, beside, workspace, cwd or Path.cwd(), youtu)
+    config = _validate(composed, tree, origins)
+    notes = (*_env_file_notes(youtu, origins, outer), *left_out_notes(unknown))
+    warnings = (*composed.warnings, *_doubtful_settings(config), *notes)
+
+    def place(key: str) -> str:
+        return composed.place(tuple(key.split("."))).text
+
+    return LoadedRun(config, composed.path, preset, roots, warnings, place, secrets)
 
 
-def _validate(draft: _Draft, notes: Sequence[str]) -> LoadedRun:
-    composed = draft.composed
+def _rewrite_text(
+    composed: ComposedConfig,
+    environ: Mapping[str, str],
+    youtu: YoutuConfig | None,
+    agent: Path | None,
+) -> None:
+    """The passes over the text with its `${…}`, the names first: then each setting has one."""
+    if youtu:
+        translate(composed, youtu, environ)
+    else:
+        apply_aliases(composed)
+        for role in (*((name,) for name in ROLES), ("agent", "model")):
+            flatten(composed, role, environ)
+    normalise_verifier(composed)
+    if agent is not None:
+        mount_agent(composed, agent)
+    expand_roles(composed)  # the mounted agent may bring the policy
+
+
+def _validate(composed: ComposedConfig, tree: Tree, origins: Mapping[str, str]) -> RunConfig:
     try:
-        config = RunConfig.model_validate(draft.tree)
+        config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise explain_error(composed, error) from error
-    config.origins.update(draft.origins)
-    doubts = _doubtful_settings(config)
-    return LoadedRun(
-        config,
-        composed.path,
-        draft.preset,
-        draft.data_roots,
-        (*composed.warnings, *doubts, *notes, *left_out_notes(draft.unknown)),
-        lambda key: composed.place(tuple(key.split("."))).text,
-        draft.secrets,
-    )
+    config.origins.update(origins)
+    return config
 
 
-def _use_our_names(draft: _Draft) -> None:
-    if draft.youtu:
-        translate(draft.composed, draft.youtu, draft.environ)
-        return
-    apply_aliases(draft.composed)
-    for role in (*((name,) for name in ROLES), ("agent", "model")):
-        flatten(draft.composed, role, draft.environ)
-
-
-def _mount_agent(draft: _Draft) -> None:
-    if draft.agent is not None:
-        mount_agent(draft.composed, draft.agent)
-
-
-def _leave_out_unknown(draft: _Draft) -> None:
-    if draft.unknown:
-        leave_out(draft.tree)
-
-
-def _find_secrets(draft: _Draft) -> None:
-    draft.origins = {
+def _secret_origins(composed: ComposedConfig) -> dict[str, str]:
+    """The text with `${…}` of each setting that is stored as that text, by dotted key."""
+    return {
         dotted_name(key): text
-        for key, text in walk(draft.composed.tree)
-        if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
+        for key, text in walk_texts(composed.tree)
+        if "${" in text and is_kept_as_written(key, text)
     }
-    draft.secrets = known_secrets(walk(draft.tree), draft.origins, draft.environ)
-    remember(draft.secrets)
 
 
-def _note_common_secrets(draft: _Draft) -> None:
+def _note_common_secrets(composed: ComposedConfig, tree: Tree) -> None:
     """A reader would wonder at the gaps that a masked word leaves in ordinary text."""
-    draft.composed.warnings += [
+    composed.warnings += [
         f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
-        for key, value in walk(draft.tree)
-        if isinstance(value, str) and is_secret(key, value) and is_common(value)
+        for key, value in walk_texts(tree)
+        if is_secret(key, value) and is_common(value)
     ]
 
 
-def _refuse_masked(draft: _Draft) -> None:
-    for key, value in walk(draft.tree):
-        if is_masked(key, value) and not draft.keyless:
+def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:
+    for key, value in walk(tree):
+        if is_masked(key, value):
             name = dotted_name(key)
-            raise draft.composed.error(
-                key,
-                f'"{name}" is masked: it was once written as its value, which is never stored.',
-                f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file.",
-            )
+            cause = f'"{name}" is masked: it was once written as its value, which is never stored.'
+            move = f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file."
+            raise composed.error(key, cause, move)
 
 
-def _name_experiment(draft: _Draft) -> None:
+def _name_experiment(composed: ComposedConfig, tree: Tree, preset: bool) -> None:
     """After the file, unless it gives a name itself."""
-    places, tree = draft.composed.places, draft.tree
-    written = draft.composed.place(("exp_id",)).text
-    if written.startswith(str(presets_folder())) and not draft.preset:
+    written = composed.place(("exp_id",)).text
+    if written.startswith(str(presets_folder())) and not preset:
         # What builds on a preset is another experiment than the preset itself.
         tree.pop("exp_id", None)
-        places.pop(("exp_id",), None)
-    stem = draft.composed.path.stem
+        composed.places.pop(("exp_id",), None)
+    stem = composed.path.stem
     tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-"))
 
 
-def _drop_empty_sections(draft: _Draft) -> None:
+def _drop_empty_sections(tree: Tree) -> None:
     """`evaluation:` with nothing below it is an empty section."""
-    for name in [key for key, value in draft.tree.items() if value is None and section_of((key,))]:
-        del draft.tree[name]
+    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
+        del tree[name]
 
 
-def _pin_paths(draft: _Draft) -> None:
-    """Make names of files absolute, so that `run.yaml` means the same anywhere."""
-    composed, tree, workspace, cwd = draft.composed, draft.tree, draft.workspace, draft.cwd
+def _pin_paths(
+    composed: ComposedConfig,
+    tree: Tree,
+    beside: tuple[Path, ...],
+    workspace: Path,
+    cwd: Path,
+    youtu: YoutuConfig | None,
+) -> tuple[Path, ...]:
+    """Make names of files absolute; returns where data sets are looked up, what is typed last."""
     own = (workspace / "datasets", _BUNDLED)
-    pin_data(composed, tree, draft.data_roots, own, cwd)
-    pin_models(composed, tree, composed.path.parent, workspace, cwd)
+    roots = (*beside, own[0], *(youtu.data_folders if youtu else ()), _BUNDLED, cwd)
+    pin_data(composed, tree, roots, own, cwd)
+    pin_models(composed, tree, workspace, cwd)
     own = (workspace / "verifiers", _BUNDLED / "verifiers")
-    pin_verifiers(composed, tree, draft.verifier_roots, own, cwd)
-
-
-_AS_WRITTEN: tuple[Callable[[_Draft], None], ...] = (
-    _use_our_names,  # so that the passes below know one name for each setting
-    lambda draft: normalise_verifier(draft.composed),
-    _mount_agent,
-    lambda draft: expand_roles(draft.composed),  # the mounted agent may bring the policy
-)
-"""Passes over the text with its `${…}`, in order."""
-
-_AS_RESOLVED: tuple[Callable[[_Draft], None], ...] = (
-    _leave_out_unknown,
-    _find_secrets,  # before any refusal can quote the file
-    lambda draft: check_plain_values(draft.composed, walk(draft.tree)),
-    _note_common_secrets,  # before the environment's own keys join
-    _refuse_masked,
-    _name_experiment,
-    lambda draft: read_endpoints(draft.tree, draft.origins, draft.environ),
-    lambda draft: share_temperature(draft.composed, draft.tree),
-    _drop_empty_sections,
-    _pin_paths,  # last: roles may have taken over a path from each other
-)
-"""Passes over the values, in order."""
+    theirs = (youtu.verifiers,) if youtu else ()
+    pin_verifiers(composed, tree, (*beside, own[0], *theirs, own[1], cwd), own, cwd)
+    return roots
 
 
 def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
@@ -301,11 +230,9 @@ def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
         notes.append("evaluation.k is above 1 at temperature 0: its tries may all be the same.")
     if config.practice.group_size == 1 and config.data.practice is not None:
-        notes.append(
-            "practice.group_size is 1: a single try shows no contrast, so nothing can be "
-            "learned from it."
-        )
-    usual = AgentConfig.model_fields["max_turns"].default
+        contrast = "a single try shows no contrast, so nothing can be learned from it"
+        notes.append(f"practice.group_size is 1: {contrast}.")
+    usual = AgentConfig().max_turns
     if config.agent.kind == "single_turn" and config.agent.max_turns != usual:
         notes.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")
     return tuple(notes)

@@ -1,7 +1,7 @@
 """Files and folders that a run file names, made absolute: data, logs, rules and models.
 
-Owns where they are looked up: typed ones from the current folder, written ones beside the
-file. A model's name that is no folder may be one of the hub, and is left as it is.
+Typed names are looked up from the current folder, written ones beside the file. A model's name
+that is no folder may be one of the hub, and is left as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engines.core.errors import DataError
 from engines.data.source import DataSource, locate
 from engines.verifiers.spec import find_file
 from studio.config.compose import ComposedConfig
-from studio.config.tree import Tree, dotted_name, replace_value, walk
+from studio.config.tree import Key, Tree, dotted_name, replace_value, walk_texts
 
 _STEP = "global_step_"
 
@@ -23,9 +23,7 @@ def pin_data(
     composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
     """Make names of files absolute, unless the workspace or the bundled data has them."""
-    for key, value in list(walk(tree)):
-        if not isinstance(value, str):
-            continue
+    for key, value in walk_texts(tree):
         scheme, _, name = value.partition(":")
         is_data = key == ("data", "practice") or key[:2] == ("evaluation", "data")
         if is_data:
@@ -35,17 +33,14 @@ def pin_data(
             or (key == ("review", "by") and scheme == "rules")
         ):
             continue
-        # What is typed as a path is meant from where it is typed.
-        typed = composed.place(key).override and (os.sep in name or "." in name)
-        try:
-            source = locate(name, (cwd, *roots) if typed else roots)
-        except DataError:
+        source = _locate(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
+        if source is None:
             continue  # refused where it is read, which may be never
-        if scheme == "" and any(source.path.is_relative_to(folder) for folder in own):
+        if is_data and any(source.path.is_relative_to(folder) for folder in own):
             continue
         # The split as it is written: which one is meant otherwise is known where it is read.
         found = DataSource(source.path.resolve(), source.split)
-        if is_data and os.sep not in name and _is_known(name, own[:1]):
+        if is_data and os.sep not in name and _locate(name, own[:1]):
             composed.warnings.append(
                 f'{dotted_name(key)}: "{name}" is {found} here, not the data set of that name '
                 "in the workspace; give one of them another name, or a path."
@@ -53,26 +48,22 @@ def pin_data(
         replace_value(tree, key, f"{scheme}:{found}" if scheme else str(found))
 
 
-def _is_known(name: str, roots: Sequence[Path]) -> bool:
+def _is_typed_path(composed: ComposedConfig, key: Key, name: str) -> bool:
+    """What an override gives as a path is meant from where it is typed."""
+    return composed.place(key).override and (os.sep in name or "." in name)
+
+
+def _locate(name: str, roots: Sequence[Path]) -> DataSource | None:
     try:
-        locate(name, roots)
+        return locate(name, roots)
     except DataError:
-        return False
-    return True
+        return None
 
 
-def pin_models(
-    composed: ComposedConfig, tree: Tree, beside: Path, workspace: Path, cwd: Path
-) -> None:
-    """Make `hf:PATH` and adapters absolute, in place.
-
-    Raises:
-        ConfigError: an adapter is not there, or its run has no checkpoint.
-    """
-    for key, value in list(walk(tree)):
-        if not isinstance(value, str):
-            continue
-        root = cwd if composed.place(key).override else beside
+def pin_models(composed: ComposedConfig, tree: Tree, workspace: Path, cwd: Path) -> None:
+    """Make `hf:PATH` and adapters absolute, in place. Raises ConfigError: one is not there."""
+    for key, value in walk_texts(tree):
+        root = cwd if composed.place(key).override else composed.path.parent
         if key[-1] == "model" and value.startswith("hf:"):
             folder = (root / Path(value.removeprefix("hf:")).expanduser()).resolve()
             if value != "hf:tiny" and folder.is_dir():
@@ -82,7 +73,7 @@ def pin_models(
 
 
 def _adapter_path(
-    composed: ComposedConfig, key: tuple[str, ...], value: str, root: Path, workspace: Path
+    composed: ComposedConfig, key: Key, value: str, root: Path, workspace: Path
 ) -> Path:
     kind, _, named = value.partition(":")
     if kind == "run" and named:
@@ -91,54 +82,37 @@ def _adapter_path(
         wanted = [path for path in steps if step in ("", path.name.removeprefix(_STEP))]
         if not wanted:
             of = f" of step {step}" if step else ""
+            cause = f"run {run} has no checkpoint{of} in {workspace}."
             there = ", ".join(path.name.removeprefix(_STEP) for path in steps)
-            raise composed.error(
-                key,
-                f"run {run} has no checkpoint{of} in {workspace}.",
-                f"It has those of steps {there}."
-                if there
-                else "Name another run (studio runs list), or the folder of an adapter.",
-            )
+            move = "Name another run (studio runs list), or the folder of an adapter."
+            raise composed.error(key, cause, f"It has those of steps {there}." if there else move)
         return wanted[0].resolve()
     folder = (root / Path(value).expanduser()).resolve()
     if not (folder / "adapter_config.json").is_file():
-        raise composed.error(
-            key,
-            f"{folder} is no folder with an adapter_config.json.",
-            "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP.",
-        )
+        cause = f"{folder} is no folder with an adapter_config.json."
+        move = "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP."
+        raise composed.error(key, cause, move)
     return folder
 
 
 def newest_checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run's folder, the newest step of the newest experiment first."""
-    found = [
-        path
+    found = {
+        path: (path.parent.name, int(step))
         for path in run.glob(f"checkpoints/*/*/{_STEP}*")
-        if path.name.removeprefix(_STEP).isdecimal() and path.is_dir()
-    ]
-    return sorted(
-        found, key=lambda path: (path.parent.name, int(path.name.removeprefix(_STEP))), reverse=True
-    )
+        if (step := path.name.removeprefix(_STEP)).isdecimal() and path.is_dir()
+    }
+    return sorted(found, key=lambda path: found[path], reverse=True)
 
 
 def pin_verifiers(
     composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
-    """Make verifier files absolute, unless they lie in one of the folders of `own`.
-
-    Args:
-        composed: tells what an override typed.
-        tree: changed in place.
-        roots: folders of lookup, in order.
-        own: the workspace's and the shipped folder, whose names mean the same anywhere.
-        cwd: where a path of an override is meant from.
-    """
-    for key, name in list(walk(tree.get("verifier"), ("verifier",))):
-        if key[-1] != "file" or not isinstance(name, str) or not name.strip():
+    """Make verifier files absolute, except in `own` folders, whose names mean the same anywhere."""
+    for key, name in walk_texts(tree):
+        if key[0] != "verifier" or key[-1] != "file" or not name.strip():
             continue
-        typed = composed.place(key).override and (os.sep in name or "." in name)
-        found = find_file(name, (cwd, *roots) if typed else roots)
+        found = find_file(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
         if found is None or any(found.is_relative_to(folder) for folder in own):
             continue  # a missing file is refused where it is opened, with its line
         replace_value(tree, key, str(found.resolve()))

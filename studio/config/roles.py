@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from studio.config.compose import ComposedConfig
-from studio.config.tree import Tree
+from studio.config.tree import ABSENT, Tree, get_value
 
 ROLES = ("policy", "reflector", "judge")
 
@@ -25,16 +25,20 @@ def expand_roles(composed: ComposedConfig) -> None:
     for holder, name in [(tree, "policy"), (tree, "reflector"), (tree, "judge"), (agent, "model")]:
         if isinstance(holder, dict) and isinstance(holder.get(name), str):
             holder[name] = {"model": holder[name]}
-    model = agent.get("model") if isinstance(agent, dict) else None
-    if isinstance(model, dict):
-        if tree.get("policy") is None:
-            composed.places.setdefault(("policy",), composed.place(("agent", "model")))
-            tree["policy"] = dict(model)
-        elif isinstance(tree["policy"], dict) and "model" not in tree["policy"]:
-            tree["policy"] = {**model, **tree["policy"]}
-        elif isinstance(tree["policy"], dict) and "adapter" not in tree["policy"]:
-            _take_weights(composed, tree["policy"], model)
+    model = get_value(tree, ("agent", "model"))
     policy = tree.get("policy")
+    if isinstance(model, dict) and policy is None:
+        composed.places.setdefault(("policy",), composed.place(("agent", "model")))
+        policy = tree["policy"] = dict(model)
+    elif isinstance(model, dict) and isinstance(policy, dict):
+        # A trained agent's weights come with it where the run file names the same model.
+        is_trained = model.get("adapter") is not None and model.get("model") == policy.get("model")
+        if "model" not in policy:
+            policy = tree["policy"] = {**model, **policy}
+        elif is_trained and "adapter" not in policy:
+            policy["adapter"] = model["adapter"]
+            place = composed.place(("agent", "model", "adapter"))
+            composed.places.setdefault(("policy", "adapter"), place)
     for name in ("reflector", "judge"):
         role = tree.get(name)
         if isinstance(role, dict) and isinstance(policy, dict) and "model" not in role:
@@ -43,20 +47,10 @@ def expand_roles(composed: ComposedConfig) -> None:
             tree[name] = {**shared, **role}
 
 
-def _take_weights(composed: ComposedConfig, policy: Tree, model: Tree) -> None:
-    """A trained agent's weights come with it where the run file names the same model."""
-    if model.get("adapter") is not None and model.get("model") == policy.get("model"):
-        policy["adapter"] = model["adapter"]
-        place = composed.place(("agent", "model", "adapter"))
-        composed.places.setdefault(("policy", "adapter"), place)
-
-
 def read_endpoints(tree: Tree, origins: dict[str, str], environ: Mapping[str, str]) -> None:
     """Addresses and keys that the environment has for openai:MODEL, with where they came from."""
-    agent = tree.get("agent")
-    holders = [(tree.get(role), role) for role in ROLES]
-    holders.append((agent.get("model") if isinstance(agent, dict) else None, "agent.model"))
-    for role, name in holders:
+    for name in (*ROLES, "agent.model"):
+        role = get_value(tree, tuple(name.split(".")))
         if not isinstance(role, dict) or not str(role.get("model")).startswith("openai:"):
             continue
         for field, variable in (("base_url", "OPENAI_BASE_URL"), ("api_key", "OPENAI_API_KEY")):
@@ -67,8 +61,7 @@ def read_endpoints(tree: Tree, origins: dict[str, str], environ: Mapping[str, st
 
 def share_temperature(composed: ComposedConfig, tree: Tree) -> None:
     """Of policy.temperature and practice.temperature the more specific one, the latter, wins."""
-    policy, practice = tree.get("policy"), tree.setdefault("practice", {})
-    given = policy.get("temperature") if isinstance(policy, dict) else None
-    if given is not None and isinstance(practice, dict) and "temperature" not in practice:
+    given, practice = get_value(tree, ("policy", "temperature")), tree.setdefault("practice", {})
+    if given not in (None, ABSENT) and isinstance(practice, dict) and "temperature" not in practice:
         practice["temperature"] = given
         composed.places["practice", "temperature"] = composed.place(("policy", "temperature"))

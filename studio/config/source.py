@@ -1,7 +1,6 @@
 """What a command line names to be run or measured: a run file, a run, or a foreign config.
 
-Owns telling them apart, where a run file is found, and the refusals of combinations that
-contradict each other.
+Owns telling them apart, finding a run file, and the refusal of what contradicts itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from engines.core.errors import ConfigError
-from studio.config.youtu import Kind, YoutuConfig, youtu_eval, youtu_practice
+from studio.config.youtu import Kind, YoutuConfig, find_youtu_config
 from studio.presets import list_presets, preset_path
 from studio.secrets.rules import mask_override
 
@@ -39,18 +38,11 @@ def parse_source(
     config_name: str | None = None,
     example: str = "rehearsal",
 ) -> Source:
-    """Tell what is asked for.
+    """Tell what is asked for; a refusal names the `command` and a preset to try, `example`.
 
-    Args:
-        command: what to call it in a refusal.
-        kind: which of a Youtu-Agent checkout's configs are meant.
-        runfile: the first word of the command line; an override where something else says
-            what to run.
-        overrides: the other words.
-        resume: the id of a run.
-        from_youtu: the folder of a checkout.
-        config_name: which of its configs.
-        example: a preset to try.
+    `runfile` is the first word of the command line, an override where something else says what to
+    run; `resume` is the id of a run, and `from_youtu` the folder of a Youtu-Agent checkout, with
+    the name of one of its configs of this `kind`.
 
     Raises:
         ConfigError: none or several are given, or the checkout has no such config.
@@ -63,51 +55,35 @@ def parse_source(
             "--config-name", "it names a config of a checkout.", "Give --from-youtu DIR too."
         )
     if from_youtu is not None and (resume or runfile) is not None:
-        raise ConfigError(
-            "--from-youtu",
-            "it takes the checkout's config.",
-            f"Leave {'--resume' if resume is not None else 'RUNFILE'} out.",
-        )
+        move = f"Leave {'--resume' if resume is not None else 'RUNFILE'} out."
+        raise ConfigError("--from-youtu", "it takes the checkout's config.", move)
     if runfile is None and resume is None and from_youtu is None:
-        raise ConfigError(
-            command,
-            "it needs a run file or a preset.",
-            f"Try `{command} {example}`, or see `studio presets list`.",
-        )
-    youtu = None
-    if from_youtu is not None:
-        find = youtu_practice if kind == "practice" else youtu_eval
-        youtu = find(from_youtu, config_name or "")
-    return Source(tuple(given), runfile, resume, youtu)
+        move = f"Try `{command} {example}`, or see `studio presets list`."
+        raise ConfigError(command, "it needs a run file or a preset.", move)
+    if from_youtu is None:
+        return Source(tuple(given), runfile, resume)
+    return Source(tuple(given), youtu=find_youtu_config(from_youtu, config_name or "", kind))
 
 
 def find_run_file(name_or_path: str) -> tuple[Path, bool]:
-    """The file of a run file or preset, and whether it is a preset.
-
-    Raises:
-        ConfigError: there is neither; names the nearest.
-    """
+    """The file of a run file or preset, and whether it is a preset. Raises ConfigError: neither."""
     given = Path(name_or_path).expanduser()
     if given.is_file():
         return given.resolve(), False
     if found := preset_path(name_or_path):
         return found, True
     if "=" in name_or_path:
-        raise ConfigError(
-            f"run file '{mask_override(name_or_path)}'",
-            "It looks like an override, and no run file stands before it.",
-            "Write the run file or preset first, then key=value.",
-        )
+        cause = "It looks like an override, and no run file stands before it."
+        move = "Write the run file or preset first, then key=value."
+        raise ConfigError(f"run file '{mask_override(name_or_path)}'", cause, move)
     if os.path.lexists(given):
         raise ConfigError(f'run file "{name_or_path}"', _no_file_text(given), "Give a run file.")
     names = [name for name, _ in list_presets()]
     beside = given.parent if given.parent.is_dir() else Path()
     close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
-    raise ConfigError(
-        f'run file "{name_or_path}"',
-        "There is no such file and no preset of that name.",
-        f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}.",
-    )
+    cause = "There is no such file and no preset of that name."
+    move = f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}."
+    raise ConfigError(f'run file "{name_or_path}"', cause, move)
 
 
 def _no_file_text(path: Path) -> str:

@@ -27,6 +27,11 @@ def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
         yield key, tree
 
 
+def walk_texts(tree: Any) -> list[tuple[Key, str]]:
+    """Every leaf that is a text, as `walk` has it; a list, so that the tree may be changed."""
+    return [(key, value) for key, value in walk(tree) if isinstance(value, str)]
+
+
 def map_tree(tree: Any, change: Callable[[Any], Any] = lambda value: value) -> Any:
     """A copy with every value changed; its keys are texts and its tuples lists.
 

@@ -1,14 +1,11 @@
 """Values that a run file may not hold, with place, cause and next move.
 
-Owns our words for what pydantic refused, and the refusal of values that no file, request or
-journal can carry: text with NUL, half of a surrogate pair, numbers beyond 64 bits.
+Owns our words for what pydantic refused, and the refusal of what no file or request can carry.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,7 +15,7 @@ from studio.config.aliases import suggest_key
 from studio.config.compose import ComposedConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import every_setting, section_of
-from studio.config.tree import Key, dotted_name
+from studio.config.tree import Key, Tree, dotted_name, walk
 from studio.secrets.rules import is_secret
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
@@ -35,9 +32,7 @@ def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigErr
         return composed.error(at, f'"{dotted_name(at)}": {refused.cause}', refused.move + more)
     at = (*key, *str(context["at"]).split(".")) if "at" in context else key
     if first["type"] == "unmet":
-        return composed.error(
-            at, f'"{dotted_name(at)}": {first["msg"]}.', f"{context['move']}{more}"
-        )
+        return composed.error(at, f'"{dotted_name(at)}": {first["msg"]}.', context["move"] + more)
     value = context.get("value", first["input"])
     cause, move = _cause_and_move(at, first["type"], first["msg"], value)
     return composed.error(at, cause, move + more)
@@ -53,9 +48,8 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
         known = declared_settings(section)
         required = [field for field, declared in known.items() if declared.required]
         keys = ", ".join(f"{name}.{field}" for field in required or known)
-        missing = f'"{name}" is missing.'
         misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
-        return (missing if kind == "missing" else misplaced), f"Set {keys}."
+        return f'"{name}" is missing.' if kind == "missing" else misplaced, f"Set {keys}."
     meaning = every_setting().get(name, "").rstrip(".")
     move = f"Set {name}: {meaning}." if meaning else "Correct it."
     if kind == "missing":
@@ -63,9 +57,8 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
     if kind == "string_pattern_mismatch":
         return f'"{name}" is {_value_text(key, value)}, which does not fit.', move
     shown = "" if isinstance(value, dict) else f" is {_value_text(key, value)}"
-    said = message.removeprefix("Value error, ").replace("Input should be", "it must be")
-    said = said.split(", unable to")[0]
-    return f'"{name}"{shown}: {said}.', move
+    reason = message.removeprefix("Value error, ").replace("Input should be", "it must be")
+    return f'"{name}"{shown}: {reason.split(", unable to")[0]}.', move
 
 
 def _value_text(key: Key, value: object) -> str:
@@ -75,16 +68,11 @@ def _value_text(key: Key, value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def check_plain_values(composed: ComposedConfig, leaves: Iterable[tuple[Key, Any]]) -> None:
-    """Refuse the first such value, with the place where it is written.
-
-    Raises:
-        ConfigError: with place, cause and next move.
-    """
-    for key, value in leaves:
-        cause = _find_fault(key, value)
-        if cause is not None:
-            raise composed.error(key, f'"{dotted_name(key)}" {cause[0]}.', cause[1])
+def check_plain_values(composed: ComposedConfig, tree: Tree) -> None:
+    """Refuse the first such value, with the place where it is written."""
+    for key, value in walk(tree):
+        if fault := _find_fault(key, value):
+            raise composed.error(key, f'"{dotted_name(key)}" {fault[0]}.', fault[1])
 
 
 def _find_fault(key: Key, value: object) -> tuple[str, str] | None:

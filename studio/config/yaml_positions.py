@@ -35,14 +35,11 @@ def parse_yaml(file: Path) -> yaml.Node | None:
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise ConfigError(str(file), f"It is not UTF-8 text: {error}.", "Save it so.") from error
     except RecursionError as error:
-        raise ConfigError(
-            str(file), "It is nested too deeply to be read.", "Write it flatter."
-        ) from error
+        cause = "It is nested too deeply to be read."
+        raise ConfigError(str(file), cause, "Write it flatter.") from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            str(file), f"It cannot be read: {reason}.", "Check its permissions."
-        ) from error
+        cause = f"It cannot be read: {error.strerror or error}."
+        raise ConfigError(str(file), cause, "Check its permissions.") from error
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1", "The file holds no keys.", "Write key: value lines.")
     if node is not None and (size := _expanded_size(node, {})) > MOST_VALUES:
@@ -68,11 +65,8 @@ def syntax_error(file: Path, error: yaml.MarkedYAMLError) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     named = mark.name if mark and Path(mark.name).is_file() else str(file)
     place = f"{named}:{mark.line + 1}:{mark.column + 1}" if mark else named
-    return ConfigError(
-        place,
-        f"The YAML is broken: {error.problem or error.context}.",
-        "Look at indentation, quotes and colons there.",
-    )
+    cause = f"The YAML is broken: {error.problem or error.context}."
+    return ConfigError(place, cause, "Look at indentation, quotes and colons there.")
 
 
 def find_defaults(
@@ -135,13 +129,12 @@ def file_positions(file: Path, mount: Key) -> Iterator[tuple[Key, Place]]:
 
 
 def _node_positions(node: yaml.Node | None, key: Key, file: Path) -> Iterator[tuple[Key, Place]]:
+    named: list[tuple[str, yaml.Node, yaml.Node]] = []  # each value with what begins its line
     if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            inner = (*key, str(name.value))
-            yield inner, Place(f"{file}:{name.start_mark.line + 1}")
-            yield from _node_positions(value, inner, file)
+        named = [(str(name.value), name, value) for name, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for number, value in enumerate(node.value):
-            inner = (*key, str(number))
-            yield inner, Place(f"{file}:{value.start_mark.line + 1}")
-            yield from _node_positions(value, inner, file)
+        named = [(str(number), value, value) for number, value in enumerate(node.value)]
+    for name, first, value in named:
+        inner = (*key, name)
+        yield inner, Place(f"{file}:{first.start_mark.line + 1}")
+        yield from _node_positions(value, inner, file)

@@ -1,8 +1,7 @@
 """Running on Youtu-Agent's configs as they stand.
 
-Owns where a checkout keeps its configs, data, verifiers and `.env`, and what is said
-about keys that have no counterpart here. Names of settings that do are
-`studio.config.aliases`'s, and how a model is written `studio.config.youtu_model`'s.
+Owns where a checkout keeps its configs, data, verifiers and `.env`, how a model is written there,
+and what is said about keys that have no counterpart here.
 """
 
 from __future__ import annotations
@@ -16,14 +15,23 @@ from typing import Literal
 
 from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
-from studio.config.compose import ComposedConfig
+from studio.config.compose import ComposedConfig, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.settings.run import RunConfig, every_setting, section_of
 from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value
-from studio.config.youtu_model import flatten, value_of, without_empty
+from studio.config.yaml_positions import Place
 
 Kind = Literal["practice", "eval"]
+PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
+_SAMPLING = ("temperature", "top_p", "max_tokens")
+_REQUEST = {
+    ("extra_body",): ("extra_body",),
+    ("extra_headers",): ("headers",),
+    ("extra_args", "timeout"): ("timeout_s",),
+    ("frequency_penalty",): ("extra_body", "frequency_penalty"),
+    ("presence_penalty",): ("extra_body", "presence_penalty"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +55,7 @@ class YoutuConfig:
         return self.root / ".env"
 
     def environment(self) -> dict[str, str]:
-        """What `.env` sets; empty where there is none.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
+        """What `.env` sets; empty where there is none. Raises ConfigError: it cannot be read."""
         if not self.env_file.is_file():
             return {}
         try:
@@ -65,41 +69,23 @@ class YoutuConfig:
         return dict(_parse_assignments(text))
 
 
-def youtu_practice(folder: str, name: str) -> YoutuConfig:
-    """`configs/practice/NAME.yaml` of a checkout, or of its configs folder.
-
-    Raises:
-        ConfigError: there is no such folder or config; names the nearest.
-    """
-    return _find_config(folder, name, "practice")
-
-
-def youtu_eval(folder: str, name: str) -> YoutuConfig:
-    """`configs/eval/NAME.yaml`; otherwise as `youtu_practice`."""
-    return _find_config(folder, name, "eval")
-
-
-def _find_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
+def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
+    """`configs/KIND/NAME.yaml` of a checkout or its configs folder. Raises ConfigError: none."""
     given = Path(folder).expanduser().resolve()
     configs = given if (given / kind).is_dir() else given / "configs"
     home = configs / kind
     if not home.is_dir():
-        raise ConfigError(
-            f"--from-youtu {folder}",
-            f"There is no configs/{kind} in it.",
-            "Give the folder of a Youtu-Agent checkout, or its configs folder.",
-        )
+        move = "Give the folder of a Youtu-Agent checkout, or its configs folder."
+        raise ConfigError(f"--from-youtu {folder}", f"There is no configs/{kind} in it.", move)
     file = (home / f"{name.removesuffix('.yaml')}.yaml").resolve()
     if file.is_file() and file.is_relative_to(home):
         root = configs.parent if configs.name == "configs" else configs
         return YoutuConfig(root, file, kind)
     names = sorted(str(f.relative_to(home).with_suffix("")) for f in home.glob("**/*.yaml"))
     close = get_close_matches(name, names, n=1)
-    raise ConfigError(
-        f"--config-name {name}" if name else "--config-name",
-        f"There is no {name}.yaml in {home}." if name else f"It names a config of {home}.",
-        f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names) or 'none'}.",
-    )
+    cause = f"There is no {name}.yaml in {home}." if name else f"It names a config of {home}."
+    move = f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names) or 'none'}."
+    raise ConfigError(f"--config-name {name}" if name else "--config-name", cause, move)
 
 
 def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
@@ -117,11 +103,7 @@ def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:
-    """Put a composed config into our names, in place; what is left out becomes a warning.
-
-    Raises:
-        ConfigError: a setting is given under two names.
-    """
+    """Put a composed config into our names, in place; what is left out becomes a warning."""
     notes: list[str] = []
     if config.kind == "eval":
         _mount_root(composed)
@@ -140,6 +122,59 @@ def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[st
     composed.warnings += [*notes, *_leave_out(composed, config)]
 
 
+def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
+    """Move the blocks of a model below `role` to our names, in place, where there are any.
+
+    `model_provider` says where it is, `model_settings` how an agent samples from it, and
+    `model_params` how everything else does; what stays in them has no counterpart. An agent samples
+    by its settings and else by its params; a judge the other way round.
+    """
+    model = get_value(composed.tree, role)
+    if not isinstance(model, dict) or not {PROVIDER, SETTINGS, PARAMS} & set(model):
+        return
+    provider = (*role, PROVIDER)
+    name = get_value(composed.tree, (*provider, "model"))
+    if name not in (ABSENT, None):
+        model[PROVIDER]["model"] = f"openai:{name}"
+    for field in ("model", "base_url", "api_key"):
+        move_value(composed, (*provider, field), (*role, field))
+    kind = get_value(composed.tree, (*provider, "type"))
+    if kind is not ABSENT:
+        protocol = value_of(composed, kind, environ)
+        model[PROVIDER]["type"] = None if protocol == "chat.completions" else protocol
+    first, second = (PARAMS, SETTINGS) if role == ("judge",) else (SETTINGS, PARAMS)
+    for block in (first, second):
+        for field in _SAMPLING:
+            theirs, ours = (*role, block, field), (*role, field)
+            given, known = get_value(composed.tree, theirs), get_value(composed.tree, ours)
+            if given is not None and (block == first or known is ABSENT):
+                move_value(composed, theirs, ours)
+            elif given in (None, known):
+                pop_value(composed.tree, theirs)
+        for old, new in _REQUEST.items():
+            move_value(composed, (*role, block, *old), (*role, *new))
+        pop_value(composed.tree, (*role, block, "include_usage"))  # usage is always asked for
+    for block in (PROVIDER, SETTINGS, PARAMS):
+        if without_empty(model.get(block)) is None:
+            model.pop(block, None)
+
+
+def value_of(composed: ComposedConfig, written: object, environ: Mapping[str, str]) -> object:
+    """What a text comes to once interpolated; None where it cannot be resolved."""
+    try:
+        return resolve(ComposedConfig(composed.path, {"it": written}, {}), environ)["it"]
+    except ConfigError:
+        return None
+
+
+def without_empty(tree: object) -> object:
+    """A tree without its nulls and empty sections; None when that leaves nothing."""
+    if not isinstance(tree, dict):
+        return tree
+    kept = {key: without_empty(value) for key, value in tree.items()}
+    return {key: value for key, value in kept.items() if value is not None} or None
+
+
 def _mount_root(composed: ComposedConfig) -> None:
     """An eval config is what a practice config mounts below `evaluation`."""
     for name in ("dataset", "type", "question_field", "gt_field"):
@@ -152,33 +187,29 @@ def _drop_mixed(
     composed: ComposedConfig, notes: list[str], config: YoutuConfig, environ: Mapping[str, str]
 ) -> None:
     key: Key = ("evaluation", "data", "type")
-    written = get_value(composed.tree, key)
+    place = composed.place(key)
+    written = pop_value(composed.tree, key)
     if written is not ABSENT:
-        place = _relative_place(composed.place(key).text, config)
-        kind = value_of(composed, pop_value(composed.tree, key), environ)
+        kind = value_of(composed, written, environ)
         if kind not in ("single", None):
-            notes.append(
-                _unsupported_text(place, f"data.type {kind}", "the set is measured as a single one")
-            )
+            instead = "the set is measured as a single one"
+            notes.append(_unsupported_text(config, place, f"data.type {kind}", instead))
 
 
 def _split_temperatures(composed: ComposedConfig, notes: list[str], config: YoutuConfig) -> None:
     """There, rollouts have a temperature of their own; the agent's is for evaluation."""
     for at in (("evaluation", "agent", "model"), ("agent", "model")):
-        own, params = ((*at, block, "temperature") for block in ("model_settings", "model_params"))
+        own, params = ((*at, block, "temperature") for block in (SETTINGS, PARAMS))
         for key in (own, params):
             if get_value(composed.tree, key) is None:
                 pop_value(composed.tree, key)
         first = params if get_value(composed.tree, own) is ABSENT else own
         temperature = get_value(composed.tree, first)
         move_value(composed, first, ("evaluation", "temperature"))
-        place = _relative_place(composed.place(params).text, config)
+        place = composed.place(params)
         if pop_value(composed.tree, params) not in (ABSENT, temperature):
-            notes.append(
-                _unsupported_text(
-                    place, "model_params.temperature", _NO_COUNTERPART["model_params"]
-                )
-            )
+            instead = _NO_COUNTERPART["model_params"]
+            notes.append(_unsupported_text(config, place, "model_params.temperature", instead))
 
 
 def _let_agent_bring_policy(composed: ComposedConfig, environ: Mapping[str, str]) -> None:
@@ -217,8 +248,6 @@ _NO_COUNTERPART = {
     "model_settings": "it is not sent",
     "model_params": "the agent's model_settings are used",
     "termination_max_tokens": "max_tokens bounds a reply",
-    "evaluation.db_url": "results are kept in the workspace",
-    "evaluation.eval_method": "the verifier judges",
     "evaluation.tags": "a set is measured whole, or evaluation.limit of it",
     "evaluation.agent_type": "it is a label only",
     "evaluation.model_name": "it is a label only",
@@ -230,8 +259,6 @@ happens instead."""
 
 _TYPO = 0.85
 """Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""
-
-_SILENT = {"agent.type": "simple"}
 
 
 def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
@@ -252,23 +279,21 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
             pop_value(composed.tree, key[:-1])  # the last of its block
         name = dotted_name(key)
-        if value is None or _SILENT.get(name) == value:
+        if value is None or (name, value) == ("agent.type", "simple"):
             continue
         shown = ".".join(key[1:] if len(key) > 1 else key)
         if known is not None:
             inside = f" ({', '.join(value)})" if isinstance(value, dict) else ""
             inside = inside or (f" {value}" if shown.endswith("type") else "")
-            yield _unsupported_text(_relative_place(place.text, config), shown + inside, known)
+            yield _unsupported_text(config, place, shown + inside, known)
         else:
+            where = _relative_place(config, place)
             parent = section_of(key[:-1]) or RunConfig
             if close := similar_names(key, declared_settings(parent), cutoff=_TYPO):
-                raise ConfigError(
-                    _relative_place(place.text, config),
-                    f'"{name}" is unknown.',
-                    f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?',
-                )
+                move = f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
+                raise ConfigError(where, f'"{name}" is unknown.', move)
             hint = suggest_key(key, declared_settings(parent), every_setting())
-            yield f'{_relative_place(place.text, config)}: "{name}" is unknown and left out. {hint}'
+            yield f'{where}: "{name}" is unknown and left out. {hint}'
 
 
 def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
@@ -281,7 +306,7 @@ def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
         theirs = inner == ("agent", "max_turns") and "kind" not in tree
         if name in declared_settings(section) and not theirs:
             yield from _unsupported_keys(value, inner)
-        elif name in ("model_provider", "model_settings", "model_params") and value:
+        elif name in (PROVIDER, SETTINGS, PARAMS) and value:
             yield from ((*inner, field) for field in value)
         else:
             yield inner
@@ -289,16 +314,16 @@ def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
 
 def _unsupported_reason(key: Key) -> str | None:
     name = dotted_name(key)
-    if key[-2:-1] in (("model_settings",), ("model_params",)):
+    if key[-2:-1] in ((SETTINGS,), (PARAMS,)):
         return _NO_COUNTERPART[key[-2]]
-    ends = (known for known in _NO_COUNTERPART if f".{name}".endswith(f".{known}"))
-    found = next(ends, None)
-    return None if found is None else _NO_COUNTERPART[found]
+    every = _NO_COUNTERPART.items()
+    return next((why for end, why in every if f".{name}".endswith(f".{end}")), None)
 
 
-def _unsupported_text(place: str, what: str, instead: str) -> str:
-    return f"{place}: {what} has no counterpart here yet: {instead}"
+def _unsupported_text(config: YoutuConfig, place: Place, what: str, instead: str) -> str:
+    where = _relative_place(config, place)
+    return f"{where}: {what} has no counterpart here yet: {instead}"
 
 
-def _relative_place(place: str, config: YoutuConfig) -> str:
-    return place.removeprefix(f"{config.root}/")
+def _relative_place(config: YoutuConfig, place: Place) -> str:
+    return place.text.removeprefix(f"{config.root}/")

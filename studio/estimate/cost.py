@@ -1,13 +1,12 @@
-"""What a run would cost, computed before anything is asked.
+"""What a run would cost, computed before anything is asked: calls, tokens and money by stage.
 
-Owns the arithmetic: from the shape of a run to calls, tokens and money by stage, likely
-and at most. Pure; `studio.estimate.facts` gathers its input. "At most" means: every group has
-contrast, every reply is as long as its limit and has to be repaired, every verdict that can ask
-a judge does. Retries of failed calls are not counted.
+Pure. "At most" means: every group has contrast, every reply is as long as its limit and has to be
+repaired, every verdict that can ask a judge does. Retries of failed calls are not counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -15,16 +14,7 @@ from typing import Literal
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 
-Name = Literal[
-    "rollouts",
-    "judging",
-    "summaries",
-    "extraction",
-    "consolidation",
-    "embeddings",
-    "evaluation",
-]
-_PURPOSES: Mapping[Name, str] = {
+_PURPOSES = {
     "rollouts": "rollout",
     "judging": "judge",
     "summaries": "summary",
@@ -56,11 +46,15 @@ class Range:
         return Range(self.likely * other.likely, self.most * other.most)
 
 
+def _exactly(value: float) -> Range:
+    return Range(value, value)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
 
-    name: Name
+    name: str
     calls: Range
     prompt_tokens: Range
     reply_tokens: Range
@@ -79,19 +73,22 @@ class Estimate:
         return sum((stage.calls for stage in self.stages), Range())
 
     @property
+    def prompt_tokens(self) -> Range:
+        return sum((stage.prompt_tokens for stage in self.stages), Range())
+
+    @property
+    def reply_tokens(self) -> Range:
+        return sum((stage.reply_tokens for stage in self.stages), Range())
+
+    @property
     def tokens(self) -> Range:
-        spent = (stage.prompt_tokens + stage.reply_tokens for stage in self.stages)
-        return sum(spent, Range())
+        return self.prompt_tokens + self.reply_tokens
 
     @property
     def cost_usd(self) -> Range | None:
         """None as soon as one stage that makes calls has no price."""
-        total = Range()
-        for stage in self.stages:
-            if stage.cost_usd is None:
-                return None
-            total += stage.cost_usd
-        return total
+        known = [stage.cost_usd for stage in self.stages if stage.cost_usd is not None]
+        return sum(known, Range()) if len(known) == len(self.stages) else None
 
     @property
     def done_calls(self) -> int:
@@ -155,10 +152,6 @@ class Facts:
         usual = (self.contrast_of - 1) / (self.contrast_of + 1)
         return min(1.0, self.contrast * assumed / usual) if usual else self.contrast
 
-    def from_start(self) -> Facts:
-        """The whole run, as if nothing of it were done."""
-        return replace(self, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
-
 
 def estimate(facts: Facts) -> Estimate:
     """Add up what is still to be done."""
@@ -174,7 +167,7 @@ def estimate(facts: Facts) -> Estimate:
         if step in facts.evaluated_after:
             _add_evaluation(facts, sums, step, known if begun else 0)
         for each in sums.values():
-            each.clear_paid()  # what is on record is of the first of these steps
+            each.paid = Range()  # what is on record is of the first of these steps
         begun = False
     terms = dict.fromkeys(STAGES, facts.reflector) | {
         "rollouts": facts.policy,
@@ -190,7 +183,7 @@ def estimate(facts: Facts) -> Estimate:
 
 def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
     """The whole run with each of three settings doubled, after it as it is ("")."""
-    whole = facts.from_start()
+    whole = replace(facts, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
     names = ("practice.batch_size", "practice.group_size", "practice.epochs")
     doubled = ((name, estimate(_double_setting(whole, name))) for name in names)
     return (("", estimate(whole)), *doubled)
@@ -200,39 +193,36 @@ class _Sum:
     """Adds up one stage; the first calls are those that are `paid` for already."""
 
     def __init__(self, paid: int, at_most: float) -> None:
-        self._paid = Range(paid, paid)
+        self.paid = _exactly(paid)
         self._longer = Range(1.0, at_most)
         self._calls = self._prompt = self._reply = Range()
 
     def add(self, calls: Range, prompt: Range, reply: Range) -> None:
         """Add calls of which each has this prompt and reply."""
-        paid = Range(min(self._paid.likely, calls.likely), min(self._paid.most, calls.most))
-        self._paid = Range(self._paid.likely - paid.likely, self._paid.most - paid.most)
+        paid = Range(min(self.paid.likely, calls.likely), min(self.paid.most, calls.most))
+        self.paid = Range(self.paid.likely - paid.likely, self.paid.most - paid.most)
         left = Range(calls.likely - paid.likely, calls.most - paid.most)
         self._calls += left
         self._prompt += left * prompt * self._longer
         self._reply += left * reply
 
-    def clear_paid(self) -> None:
-        self._paid = Range()
-
-    def stage(self, name: Name, terms: CallPricing, done: int) -> Stage:
-        cost = None
-        if terms.has_price:
-            cost = Range(
-                terms.cost_usd(round(self._prompt.likely), round(self._reply.likely)),
-                terms.cost_usd(round(self._prompt.most), round(self._reply.most)),
-            )
-        return Stage(name, self._calls, self._prompt, self._reply, cost, done)
+    def stage(self, name: str, terms: CallPricing, done: int) -> Stage:
+        prompt, reply = self._prompt, self._reply
+        cost = Range(
+            terms.cost_usd(round(prompt.likely), round(reply.likely)),
+            terms.cost_usd(round(prompt.most), round(reply.most)),
+        )
+        priced = cost if terms.has_price else None
+        return Stage(name, self._calls, prompt, reply, priced, done)
 
 
-def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:
     """One step's practice, with the library as it will likely be by then."""
     tries, library = batch * facts.group_size, _library_tokens(facts, step)
     rollout, reflected = _reply_tokens(facts, "rollout", facts.policy), facts.reflector
-    asked = _add_fixed(facts.instructions + facts.question, library)
+    asked = _exactly(facts.instructions + facts.question) + library
     if not facts.replayed:
-        sums["rollouts"].add(Range(tries, tries), asked, rollout)
+        sums["rollouts"].add(_exactly(tries), asked, rollout)
     _add_judging(facts, sums, tries, rollout)
 
     share = facts.contrast_share(facts.group_size)
@@ -240,13 +230,12 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
         return  # a single try differs from nothing
     used = Range(batch * share, batch)
     summary = _reply_tokens(facts, "summary", reflected)
-    long_likely = facts.summaries == "always" or rollout.likely > facts.summarise_above
     long_most = facts.summaries != "never"
-    tries_read = Range(
-        used.likely * facts.group_size if long_likely and long_most else 0.0,
-        used.most * facts.group_size if long_most else 0.0,
+    long_likely = facts.summaries == "always" or (
+        long_most and rollout.likely > facts.summarise_above
     )
-    retelling = _add_fixed(facts.summarise + facts.question, rollout)
+    tries_read = used * _exactly(facts.group_size) * Range(long_likely, long_most)  # 1 or 0
+    retelling = _exactly(facts.summarise + facts.question) + rollout
     sums["summaries"].add(tries_read, retelling, summary)
     if facts.group_size < 2:
         return  # a single try is summarised, but there is no other to compare it with
@@ -255,56 +244,48 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
         summary.likely if tries_read.likely else rollout.likely,
         max(summary.most, min(rollout.most, facts.summarise_above)) if long_most else rollout.most,
     )
-    attempts = _scale_range(shown, facts.group_size, facts.group_size * ATTEMPT_TOKENS)
+    heading = _exactly(ATTEMPT_TOKENS)
+    attempts = (shown + heading) * _exactly(facts.group_size)
     extraction = _reply_tokens(facts, "extraction", reflected)
-    reading = _add_fixed(facts.extract + facts.question + facts.truth, attempts) + library
+    reading = _exactly(facts.extract + facts.question + facts.truth) + attempts + library
     _add_with_repeat(sums["extraction"], used, reading, extraction)
 
-    proposals = _scale_range(extraction, 1, ATTEMPT_TOKENS) * used
-    weighing = _add_fixed(facts.consolidate, proposals) + library
+    proposals = (extraction + heading) * used
+    weighing = _exactly(facts.consolidate) + proposals + library
     # A step consolidates once, if any of its groups shows a difference.
-    any_used = 1 - (1 - share) ** batch
-    once = Range(any_used, 1.0)
-    _add_with_repeat(
-        sums["consolidation"], once, weighing, _reply_tokens(facts, "consolidation", reflected)
-    )
+    once = Range(1 - (1 - share) ** batch, 1.0)
+    consolidation = _reply_tokens(facts, "consolidation", reflected)
+    _add_with_repeat(sums["consolidation"], once, weighing, consolidation)
     _add_embeddings(facts, sums, step, batch)
 
 
-def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+def _add_embeddings(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:
     """Each new wording is embedded once, the library's with the first; edits are not counted."""
     if facts.embedding is None:
         return
-    proposed = Range(min(facts.growth, batch * facts.per_group), batch * facts.per_group)
+    most = batch * facts.per_group
+    proposed = Range(min(facts.growth, most), most)
     # A request for the first wording, which is compared with the whole library, and one for each
     # further wording.
     asked = Range(min(1.0, proposed.likely), proposed.most)
     kept = facts.experiences if step == facts.steps_done + 1 else 0.0
     longest = max(LONGEST_EXPERIENCE, facts.experience)
-    tokens = Range(
-        (kept + proposed.likely) * facts.experience,
-        kept * facts.experience + proposed.most * longest,
-    )
-    each = Range(
-        tokens.likely / asked.likely if asked.likely else 0.0,
-        tokens.most / asked.most if asked.most else 0.0,
-    )
+    tokens = _exactly(kept * facts.experience) + proposed * Range(facts.experience, longest)
+    each = Range(tokens.likely / (asked.likely or 1.0), tokens.most / (asked.most or 1.0))
     sums["embeddings"].add(asked, each, Range())
 
 
-def _add_evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
+def _add_evaluation(facts: Facts, sums: Mapping[str, _Sum], step: int, known: int) -> None:
     tries = max(0, facts.held_out - known)
     rollout = _reply_tokens(facts, "evaluation", facts.policy)
-    asked = _add_fixed(
-        facts.instructions + facts.held_out_question, _library_tokens(facts, step + 1)
-    )
-    sums["evaluation"].add(Range(tries, tries), asked, rollout)
+    prompt = _exactly(facts.instructions + facts.held_out_question)
+    sums["evaluation"].add(_exactly(tries), prompt + _library_tokens(facts, step + 1), rollout)
     _add_judging(facts, sums, tries, rollout)
 
 
-def _add_judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: Range) -> None:
-    verdicts = Range(facts.judged.likely * tries, facts.judged.most * tries)
-    asked = _add_fixed(facts.judging + facts.question + facts.truth, rollout)
+def _add_judging(facts: Facts, sums: Mapping[str, _Sum], tries: int, rollout: Range) -> None:
+    verdicts = facts.judged * _exactly(tries)
+    asked = _exactly(facts.judging + facts.question + facts.truth) + rollout
     _add_with_repeat(sums["judging"], verdicts, asked, _reply_tokens(facts, "judge", facts.judge))
 
 
@@ -317,17 +298,11 @@ def _add_with_repeat(into: _Sum, questions: Range, prompt: Range, reply: Range) 
 def _library_tokens(facts: Facts, step: int) -> Range:
     """Tokens of the library that a step begins with."""
     steps = step - 1 - facts.steps_done
-    batch = facts.sampler.batch_size if facts.lessons else 0
-    likely = facts.experiences + steps * min(facts.growth, batch * facts.per_group)
-    most = facts.experiences + steps * batch * facts.per_group
-    if facts.limit is not None:
-        likely, most = min(likely, facts.limit), min(most, facts.limit)
-    added = max(0.0, likely - facts.experiences)
+    most = facts.sampler.batch_size * facts.per_group if facts.lessons else 0
+    room = math.inf if facts.limit is None else max(0, facts.limit - facts.experiences)
+    added = Range(min(steps * min(facts.growth, most), room), min(steps * most, room))
     longest = max(LONGEST_EXPERIENCE, facts.experience)
-    return Range(
-        facts.guidance + added * facts.experience,
-        facts.guidance + max(0.0, most - facts.experiences) * longest,
-    )
+    return _exactly(facts.guidance) + added * Range(facts.experience, longest)
 
 
 def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:
@@ -335,24 +310,14 @@ def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:
     return Range(min(facts.replies[purpose], most), most)
 
 
-def _add_fixed(fixed: float, more: Range) -> Range:
-    return Range(fixed + more.likely, fixed + more.most)
-
-
-def _scale_range(each: Range, times: float, fixed: float) -> Range:
-    return Range(each.likely * times + fixed, each.most * times + fixed)
-
-
 def _double_setting(facts: Facts, name: str) -> Facts:
     sampler, strategy = facts.sampler, facts.evaluated_after
-    match name:
-        case "practice.group_size":
-            return replace(facts, group_size=2 * facts.group_size)
-        case "practice.epochs":
-            more = replace(sampler, epochs=2 * sampler.epochs)
-            shift = sampler.total_steps
-            again = tuple(step + shift for step in strategy if step)
-            return replace(facts, sampler=more, evaluated_after=(*strategy, *again))
+    if name == "practice.group_size":
+        return replace(facts, group_size=2 * facts.group_size)
+    if name == "practice.epochs":
+        more = replace(sampler, epochs=2 * sampler.epochs)
+        again = tuple(step + sampler.total_steps for step in strategy if step)
+        return replace(facts, sampler=more, evaluated_after=(*strategy, *again))
     more = replace(sampler, batch_size=2 * sampler.batch_size)
     if all(step % sampler.steps_per_epoch == 0 for step in strategy):  # after each epoch
         epochs = (step // sampler.steps_per_epoch for step in strategy)

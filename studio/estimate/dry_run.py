@@ -39,10 +39,8 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
     left = budget.remaining if budget is not None else {}
     total = plan.sampler.total_steps
-    lines = [
-        f"run {plan.run.run}: {plan.mode}, {total - facts.steps_done} of {total} steps to be done",
-        estimate_text(found, variants, notes),
-    ]
+    steps = f"{total - facts.steps_done} of {total} steps to be done"
+    lines = [f"run {plan.run.run}: {plan.mode}, {steps}", estimate_text(found, variants, notes)]
     if limits := limits_of(config):
         lines.append(f"budget: {limits_text(limits)}")
         if short := exceeded_limits_text(found, left):

@@ -1,7 +1,6 @@
 """What an estimate is computed from: the plan, its prompts, and earlier runs.
 
-Owns what is assumed where nothing was measured, and says so in notes. Asks no model and writes
-nothing.
+Owns what is assumed where nothing was measured, and says so in notes. Asks no model.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,7 @@ class MeasuredUsage:
 
 
 def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
-    """Gather everything; the notes say where lengths come from.
-
-    Raises:
-        StudioError: a held-out set or the library cannot be read.
-    """
+    """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
     config = plan.loaded.config
     measured = _measure_earlier_run(plan)
     replies, notes = _reply_lengths(measured, _possible_purposes(config))
@@ -108,9 +104,8 @@ def _prompt_facts(plan: RunPlan, replies: Mapping[str, float], per: float) -> Fa
     config, practice = plan.loaded.config, plan.loaded.config.practice
 
     def prompt(name: str, *more: str) -> float:
-        return (
-            _tokens(per, load_prompt("engines.training_free", name).body, *more) + SCAFFOLD_TOKENS
-        )
+        body = load_prompt("engines.training_free", name).body
+        return _tokens(per, body, *more) + SCAFFOLD_TOKENS
 
     objectives = (practice.agent_objective, practice.learning_objective)
     judge, form = (load_prompt("engines.verifiers", n).body for n in ("judge", "form_binary"))
@@ -144,23 +139,26 @@ def _prompt_facts(plan: RunPlan, replies: Mapping[str, float], per: float) -> Fa
 
 def _with_library(facts: Facts, library: Library | None, guidance: str, per: float) -> Facts:
     texts = [e.text for e in library.experiences] if library is not None else []
+    facts = replace(facts, guidance=_tokens(per, guidance))
     if not texts:
-        return replace(facts, guidance=_tokens(per, guidance))
+        return facts
     each = _tokens(per, *texts) / len(texts) + LINE_TOKENS
-    return replace(facts, guidance=_tokens(per, guidance), experiences=len(texts), experience=each)
+    return replace(facts, experiences=len(texts), experience=each)
 
 
 def _with_progress(facts: Facts, plan: RunPlan) -> Facts:
     """What of the run is done already."""
+    if plan.mode in ("resume", "finished"):
+        facts = replace(facts, done=_count_replies(plan.run))
     state = plan.state
-    now = state.current if state is not None else None
-    return replace(
-        facts,
-        steps_done=state.steps_finished if state is not None else plan.adopted_steps,
-        under_way=_count_step_replies(plan.run, state),
-        lesson_known=now is not None and (now.lesson is not None or now.committed),
-        done=_count_replies(plan.run) if plan.mode in ("resume", "finished") else {},
-    )
+    if state is None:
+        return replace(facts, steps_done=plan.adopted_steps)
+    facts = replace(facts, steps_done=state.steps_finished)
+    if state.current is None:
+        return facts
+    known = state.current.lesson is not None or state.current.committed
+    begun = _count_replies(plan.run, f"step-{state.step:04d}.jsonl")
+    return replace(facts, under_way=begun, lesson_known=known)
 
 
 def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str, per: float) -> Facts:
@@ -208,11 +206,8 @@ def _verifier_names(spec: object) -> list[str]:
 
 def _possible_purposes(config: RunConfig) -> frozenset[str]:
     """The purposes for which this run may ask for a reply."""
-    never = set()
-    if config.practice.summarise == "never":
-        never.add("summary")
-    if not judge_questions(config.verifier.spec).most:
-        never.add("judge")
+    never = {"summary"} if config.practice.summarise == "never" else set()
+    never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
     return frozenset(ASSUMED) - never
 
 
@@ -254,9 +249,7 @@ def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
 
 def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:
     found = MeasuredUsage(run.run)
-    for at, record in enumerate(_read_records(run.records)):
-        if at >= READ_AT_MOST:
-            break
+    for record in islice(_read_records(run.records), READ_AT_MOST):
         usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
         if record.get("lost") or not usage["calls"]:
             continue
@@ -286,19 +279,10 @@ def _read_records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, 
             yield orjson.loads(line.body)
 
 
-def _count_replies(run: RunDir, pattern: str = "*.jsonl") -> dict[str, int]:
+def _count_replies(run: RunDir, pattern: str = "*.jsonl") -> Counter[str]:
     """Replies on record by purpose."""
-    found = Counter(
-        str(r["key"]["purpose"]) for r in _read_records(run.records, pattern) if not r.get("lost")
-    )
-    return dict(found)
-
-
-def _count_step_replies(run: RunDir, state: RunState | None) -> dict[str, int]:
-    """Replies on record of the step under way."""
-    if state is None or state.current is None:
-        return {}
-    return _count_replies(run, f"step-{state.step:04d}.jsonl")
+    records = _read_records(run.records, pattern)
+    return Counter(str(found["key"]["purpose"]) for found in records if not found.get("lost"))
 
 
 def _evaluation_steps(plan: RunPlan, sets: int) -> tuple[int, ...]:

@@ -16,12 +16,8 @@ def estimate_text(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> st
     """The table, the doublings and what was assumed."""
     resumes = bool(found.done_calls)
     headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", "COST"]
-    rows = [_row(stage) for stage in found.stages]
-    prompt = sum((s.prompt_tokens for s in found.stages), Range())
-    reply = sum((s.reply_tokens for s in found.stages), Range())
-    rows.append(
-        ("all", *map(_count_text, (found.calls, prompt, reply)), _cost_text(found.cost_usd))
-    )
+    rows = [_row(stage.name, stage) for stage in found.stages]
+    rows.append(_row("all", found))
     if resumes:
         headings.append("DONE")
         done = [*(stage.done for stage in found.stages), found.done_calls]
@@ -46,7 +42,7 @@ def estimate_data(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> di
                 "calls": _range_data(stage.calls),
                 "prompt_tokens": _range_data(stage.prompt_tokens),
                 "reply_tokens": _range_data(stage.reply_tokens),
-                "cost_usd": _cost_data(stage.cost_usd),
+                "cost_usd": _range_data(stage.cost_usd, digits=6),
             }
             for stage in found.stages
         ],
@@ -72,20 +68,11 @@ def amounts_text(found: Estimate, which: Literal["likely", "most"]) -> str:
 
 
 def exceeded_limits_text(found: Estimate, left: dict[str, float]) -> str:
-    """Names the limits that the likely rest of a run exceeds; "" where all hold.
-
-    `left` is what is left of each limit that is set.
-    """
-    cost = found.cost_usd
-    needed = {"calls": found.calls.likely, "tokens": found.tokens.likely}
-    if cost is not None:
-        needed["cost_usd"] = cost.likely
-    short = [
-        f"{name} ({amount:,.6g} left)"
-        for name, amount in left.items()
-        if needed.get(name, 0.0) > amount
-    ]
-    return ", ".join(short)
+    """The limits of which less is `left` than the rest of a run likely needs; "" where all hold."""
+    cost = found.cost_usd or Range()
+    needed = {"calls": found.calls, "tokens": found.tokens, "cost_usd": cost}
+    short = ((name, amount) for name, amount in left.items() if needed[name].likely > amount)
+    return ", ".join(f"{name} ({amount:,.6g} left)" for name, amount in short)
 
 
 def limits_text(limits: BudgetLimits) -> str:
@@ -93,43 +80,35 @@ def limits_text(limits: BudgetLimits) -> str:
     return ", ".join(f"{name} {limit:,.6g}" for name, limit in pairs if limit is not None)
 
 
-def _row(stage: Stage) -> tuple[str, ...]:
-    counts = (stage.calls, stage.prompt_tokens, stage.reply_tokens)
-    return (stage.name, *map(_count_text, counts), _cost_text(stage.cost_usd))
-
-
-def _count_text(found: Range) -> str:
-    return f"{found.likely:,.0f} ({found.most:,.0f})"
-
-
-def _cost_text(found: Range | None) -> str:
-    return "unknown" if found is None else f"${found.likely:.4f} (${found.most:.4f})"
+def _row(name: str, found: Stage | Estimate) -> tuple[str, ...]:
+    counts = (found.calls, found.prompt_tokens, found.reply_tokens)
+    cost = found.cost_usd
+    return (
+        name,
+        *(f"{count.likely:,.0f} ({count.most:,.0f})" for count in counts),
+        "unknown" if cost is None else f"${cost.likely:.4f} (${cost.most:.4f})",
+    )
 
 
 def _difference_text(more: Estimate, whole: Estimate) -> str:
     calls = more.calls.likely - whole.calls.likely
     tokens = more.tokens.likely - whole.tokens.likely
-    now, before = more.cost_usd, whole.cost_usd
     money = ""
-    if now is not None and before is not None:
-        cost = now.likely - before.likely
+    if more.cost_usd is not None and whole.cost_usd is not None:
+        cost = more.cost_usd.likely - whole.cost_usd.likely
         money = f", {'-' if cost < 0 else '+'}${abs(cost):.4f}"
     return f"{calls:+,.0f} calls, {tokens:+,.0f} tokens{money}"
 
 
-def _range_data(found: Range) -> dict[str, int]:
-    return {"likely": round(found.likely), "at_most": round(found.most)}
-
-
-def _cost_data(found: Range | None) -> dict[str, float] | None:
+def _range_data(found: Range | None, digits: int | None = None) -> dict[str, float] | None:
     if found is None:
         return None
-    return {"likely": round(found.likely, 6), "at_most": round(found.most, 6)}
+    return {"likely": round(found.likely, digits), "at_most": round(found.most, digits)}
 
 
 def _sums_data(found: Estimate) -> dict[str, Any]:
     return {
         "calls": _range_data(found.calls),
         "tokens": _range_data(found.tokens),
-        "cost_usd": _cost_data(found.cost_usd),
+        "cost_usd": _range_data(found.cost_usd, digits=6),
     }

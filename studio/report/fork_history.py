@@ -8,10 +8,10 @@ from engines.record.run_dir import RunDir, Workspace
 
 
 def load_state_with_parents(run: RunDir, workspace: Workspace) -> RunState:
-    """The run's state, with preceded by steps and evaluations of the runs it was forked from.
+    """The run's state, preceded by steps and evaluations of the runs it was forked from.
 
-    Losses, calls and costs stay the run's own: the adopted steps were paid for there. The part
-    of a parent that is gone or damaged is left out.
+    Losses, calls and costs stay the run's own: the adopted steps were paid for there. The part of a
+    parent that is gone or damaged is left out.
     """
     state = run.state()
     started = state.started

@@ -68,16 +68,12 @@ class LinePrinter:
             case ev.StageEntered():
                 return self._stage_lines(event)
             case ev.CheckpointSaved():
-                return [
-                    f"checkpoint of step {event.step} (policy v{event.policy_version}): "
-                    f"{one_line(event.folder, 200)}"
-                ]
+                saved = f"checkpoint of step {event.step} (policy v{event.policy_version})"
+                return [f"{saved}: {one_line(event.folder, 200)}"]
             case ev.StepStarted():
-                where = run_progress(state)
-                return [
-                    f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}: "
-                    f"{len(event.problems)} problems, library v{event.library_version}"
-                ]
+                where, problems = run_progress(state), len(event.problems)
+                begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
+                return [f"{begun}: {problems} problems, library v{event.library_version}"]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
             case ev.LessonCommitted():
@@ -107,9 +103,8 @@ class LinePrinter:
         """What waits for a person as a stage begins."""
         state, left, line = self._state, len(self._state.undecided_operations), ""
         if event.stage in ("review", "hold") and left and state.trains_weights:
-            if event.stage == "review" and state.reviewer != "wait":
-                return []
-            if self._waited_for == event.step:
+            unasked = event.stage == "review" and state.reviewer != "wait"
+            if unasked or self._waited_for == event.step:
                 return []
             self._waited_for = event.step
             found = trained_step(state, event.step)
@@ -118,11 +113,9 @@ class LinePrinter:
         elif event.stage == "review" and left and state.reviewer == "wait":
             line = f"{count_text(left, 'operation')} to review ({_review_command(state)})"
         elif event.stage == "hold" and left:
-            line = (
-                f"no rule settled {count_text(left, 'operation')}, which "
-                f"{'waits' if left == 1 else 'wait'} for a person: {_review_command(state)}, "
-                "or a rule with do: defer"
-            )
+            waits = f"{count_text(left, 'operation')}, which {'waits' if left == 1 else 'wait'}"
+            move = f"{_review_command(state)}, or a rule with do: defer"
+            line = f"no rule settled {waits} for a person: {move}"
         elif event.stage == "ready":
             counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
             line = f"all is decided ({counted}); its commit waits for the screen that drives"
@@ -133,24 +126,19 @@ def _review_lines(event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
     """What people did to operations and replies, and what moved under them."""
     match event:
         case ev.OperationProposed(operation=proposed):
-            said = f"{proposed.kind} {proposed.target or ''}".rstrip()
-            return [
-                f"operation {proposed.id}: {said}, proposed{_reviewer_text(event.reviewer)}"
-                + (f": {one_line(proposed.text, 160)}" if proposed.text else "")
-            ]
+            what = f"{proposed.kind} {proposed.target or ''}".rstrip()
+            text = f": {one_line(proposed.text, 160)}" if proposed.text else ""
+            by = _reviewer_text(event.reviewer)
+            return [f"operation {proposed.id}: {what}, proposed{by}{text}"]
         case ev.ReplyMended():
-            brought = count_text(len(event.operations), "operation")
-            return [
-                f"reply {event.repair}: mended{_reviewer_text(event.reviewer)}; it holds {brought}"
-            ]
+            n, by = count_text(len(event.operations), "operation"), _reviewer_text(event.reviewer)
+            return [f"reply {event.repair}: mended{by}; it holds {n}"]
         case ev.ReplyDropped():
             why = f": {one_line(event.reason, 160)}" if event.reason else ""
             return [f"reply {event.repair}: dropped{_reviewer_text(event.reviewer)}{why}"]
         case ev.LessonReturned():
-            return [
-                f"step {event.step}: the library moved from v{event.based_on} to "
-                f"v{event.head} meanwhile; its operations are reviewed again"
-            ]
+            moved = f"the library moved from v{event.based_on} to v{event.head} meanwhile"
+            return [f"step {event.step}: {moved}; its operations are reviewed again"]
     return []
 
 
@@ -188,19 +176,14 @@ class Display:
         self._state = state
         self._clock = clock
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._event_lines = LinePrinter(
+        self._print_lines = LinePrinter(
             state, lambda line: self._console.print(line, soft_wrap=True)
         )
         self._step_began: float | None = None
         self._worked_s = 0.0
         self._step_times: list[float] = []
         self._evaluating: ev.EvaluationProgressed | None = None
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._block_text,
-            refresh_per_second=4,
-            transient=True,
-        )
+        self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
 
     def __enter__(self) -> Display:
         self._live.start()
@@ -226,7 +209,7 @@ class Display:
                 self._step_began = self._clock()
             case ev.StepFinished() if self._step_began is not None:
                 self._step_times.append(self._worked_s + self._clock() - self._step_began)
-        self._event_lines(event)
+        self._print_lines(event)
         if isinstance(event, ev.StepStarted | ev.LessonProposed | ev.LessonCommitted):
             self._live.refresh()  # the block must not lag behind the line above it
 
@@ -237,11 +220,8 @@ class Display:
 
     def _eta_s(self) -> float | None:
         """Median step time × steps left; None until a step is done."""
-        where = run_progress(self._state)
-        if not self._step_times:
-            return None
-        left = where.steps - self._state.steps_finished
-        return statistics.median(self._step_times) * left
+        left = run_progress(self._state).steps - self._state.steps_finished
+        return statistics.median(self._step_times) * left if self._step_times else None
 
 
 def display_lines(
@@ -253,26 +233,21 @@ def display_lines(
     if state.started and state.started.rehearsal:
         head += "  rehearsal"
     if evaluating is not None:
-        return [
-            head,
-            f"held-out {evaluating.data}  {progress_bar(evaluating.done, evaluating.total)}",
-        ]
+        bar = progress_bar(evaluating.done, evaluating.total)
+        return [head, f"held-out {evaluating.data}  {bar}"]
     if step is None or state.started is None:
         return [head]
     groups = len(step.problems)
     rollouts = groups * state.started.group_size
-    # Nobody knows how long a person takes: an estimate would stand still meanwhile.
-    eta = (
-        f"  ETA {duration_text(eta_s)}"
-        if eta_s is not None and not state.undecided_operations
-        else ""
-    )
+    if state.undecided_operations:
+        eta_s = None  # nobody knows how long a person takes: it would stand still meanwhile
+    eta = "" if eta_s is None else f"  ETA {duration_text(eta_s)}"
     if is_fine_tuning(state):
         learnt = learnt_steps(trained_steps(state))
         lines = [head, f"learning from {count_text(groups, 'demonstration')}{eta}"]
         if learnt:
-            told = f"{loss_text(learnt[-1])}, policy v{state.policy_version}"
-            lines.append(f"loss      {loss_curve(learnt, 40)} {told}")
+            loss = f"{loss_curve(learnt, 40)} {loss_text(learnt[-1])}"
+            lines.append(f"loss      {loss}, policy v{state.policy_version}")
     else:
         lines = [
             head,
@@ -282,11 +257,9 @@ def display_lines(
             f"reward so far {mean_reward_text(step.rewards)}  {usage_text(state.total_usage)}{eta}",
         ]
     if state.trains_weights and (known := measured_steps(trained_steps(state))):
-        curve = reward_curve(known, 40)
-        told = (
-            f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {count_text(len(known), 'step')}"
-        )
-        lines.append(f"training  {curve} {told}, policy v{state.policy_version}")
+        curve, n = reward_curve(known, 40), count_text(len(known), "step")
+        ends = f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {n}"
+        lines.append(f"training  {curve} {ends}, policy v{state.policy_version}")
     if state.undecided_operations:
         lines.append(f"REVIEW {len(state.undecided_operations)}: studio review {state.started.run}")
     return lines
@@ -312,8 +285,8 @@ def step_line(step: StepState) -> str:
         f"{count_text(step.operations, 'operation')} proposed",
     ]
     if step.lesson is not None:
-        if held_back := len(step.lesson.withheld):
-            parts.append(f"{count_text(held_back, 'idea')} withheld: rejected before")
+        if withheld := len(step.lesson.withheld):
+            parts.append(f"{count_text(withheld, 'idea')} withheld: rejected before")
         lost = [loss for loss in step.lesson.losses if loss.kind == "consolidation"]
         parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
     return "; ".join([*parts, usage_text(step.usage)])

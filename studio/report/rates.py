@@ -46,10 +46,14 @@ def rate_changes(
         last = next((e for e in alike if e.step == step), None) if step else alike[-1]
         if last is None or last.step == first.step:
             continue
-        comparison = compare(question_rewards(first), question_rewards(last))
-        if comparison is not None:
+        if comparison := compare(question_rewards(first), question_rewards(last)):
             found.append(RateChange(first, last, comparison))
     return found
+
+
+def reward_rate_text(mean: float | None, n: int, unknown: str = "none known") -> str:
+    """`0.420 (n=128)`: a mean practice reward."""
+    return f"{unknown if mean is None else f'{mean:.3f}'} (n={n})"
 
 
 def rate_text(value: float | None, interval: Interval | None) -> str:

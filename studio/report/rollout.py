@@ -50,12 +50,7 @@ class RecordedRollout:
 
 
 def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None) -> RecordedRollout:
-    """Read a rollout's records.
-
-    Raises:
-        DamagedError: a record fails its checksum.
-        ConflictError: a file of records is gone.
-    """
+    """A rollout with what its records hold. Raises DamagedError, ConflictError."""
     messages: tuple[Message, ...] = ()
     calls = []
     for ref in rollout.refs:
@@ -79,20 +74,12 @@ def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None)
 
 
 def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
-    """Everything about one rollout, as plain data.
-
-    Raises:
-        ConflictError: the run has no such rollout.
-        DamagedError: its record fails its checksum.
-    """
+    """Everything about one rollout, as plain data. Raises ConflictError: there is none such."""
     rollouts = {rollout.id: rollout for rollout in read_history(run).rollouts}
     if name not in rollouts:
         known = list(rollouts)
-        raise ConflictError(
-            f"run {run.run}, rollout {name}",
-            "it has no such rollout.",
-            f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
-        )
+        move = f"They are called {known[0]} to {known[-1]}." if known else "It has none yet."
+        raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)
     finished, verdict = rollouts[name].finished, rollouts[name].verdict
     return {
         "id": name,
@@ -109,12 +96,10 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
 
 def rollout_text(facts: dict[str, Any]) -> str:
     verdict = facts["verdict"] or {}
-    reward = verdict.get("reward")
-    lines = [
-        f"{facts['id']}  {facts['status']}  reward {'?' if reward is None else f'{reward:g}'}"
-        f"{metrics_text(verdict.get('metrics') or {})}  "
-        f"{facts['tokens']} tokens  seed {facts['seed']}  {', '.join(facts['records'])}"
-    ]
+    reward = "?" if verdict.get("reward") is None else f"{verdict['reward']:g}"
+    reward += metrics_text(verdict.get("metrics") or {})
+    made = f"{facts['tokens']} tokens  seed {facts['seed']}  {', '.join(facts['records'])}"
+    lines = [f"{facts['id']}  {facts['status']}  reward {reward}  {made}"]
     for message in facts["messages"]:
         lines += ["", f"[{message['role']}]", sanitize(message["content"])]
         if message["reasoning"]:

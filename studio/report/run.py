@@ -13,15 +13,22 @@ from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
-from studio.report.rates import change_data, evaluation_text, interval_data, rate_changes
+from studio.report.rates import (
+    change_data,
+    evaluation_text,
+    interval_data,
+    rate_changes,
+    reward_rate_text,
+)
 from studio.report.status import shown_status
 from studio.report.summary import (
-    GROUP_OUTCOMES,
     change_lines,
     curation_data,
     curation_lines,
+    group_data,
     lost_text,
     scripted_line,
+    usage_data,
     usage_text,
     version_text,
     withheld_text,
@@ -35,25 +42,11 @@ _SHOWN_TEXT = 150
 
 
 def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, Any]:
-    """Everything the journal adds up to, as plain JSON values.
-
-    Args:
-        run: whose journal is read.
-        workspace: where its library is, and the runs it was forked from.
-        alive: whether it has a process.
-
-    Raises:
-        DamagedError: the journal cannot be read.
-    """
+    """Everything the journal adds up to, as plain JSON values; `alive`: it has a process."""
     state = load_state_with_parents(run, workspace)
     started = state.started
-    status = {
-        "status": state.status,
-        "ending": state.ending,
-        "reason": state.reason,
-        "open": len(state.open_operations),
-    }
-    shown = shown_status(run.run, status, alive=alive)
+    row = {name: getattr(state, name) for name in ("status", "ending", "reason")}
+    shown = shown_status(run.run, row | {"open": len(state.open_operations)}, alive=alive)
     return {
         "run": run.run,
         "exp_id": started.exp_id if started else run.run,
@@ -68,7 +61,7 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
             {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()
         ],
-        "groups": {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES},
+        "groups": group_data(state),
         "steps": [_step_facts(step) for step in state.steps.values()],
         "evaluations": [_evaluation_facts(state, found) for found in state.evaluations],
         "changes": [change_data(change) for change in rate_changes(state.evaluations)],
@@ -79,13 +72,7 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
         "losses": [
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
         ],
-        "usage": {
-            "calls": state.total_usage.calls,
-            "prompt_tokens": state.total_usage.prompt_tokens,
-            "completion_tokens": state.total_usage.completion_tokens,
-            "cost_usd": state.total_usage.cost_usd,
-            "text": usage_text(state.total_usage),
-        },
+        "usage": usage_data(state.total_usage) | {"text": usage_text(state.total_usage)},
         "places": _existing_places(run, workspace, started),
     }
 
@@ -172,25 +159,24 @@ def run_text(facts: dict[str, Any]) -> str:
         learned = f"policy v{facts['policy_before']} -> v{training['policy_version']}"
         learned += f"   library {facts['library']} v{facts['library_after']}"
     lines += [f"reviewer {facts['reviewer']}   {learned}", ""]
-    shown = bool(training and training["demonstrations"])  # then nothing was rolled out
-    if not shown:
-        lines += _section(
-            "practice", [_rate_line(f"epoch {e['epoch']}", e) for e in facts["epochs"]]
-        )
+    if not training or not training["demonstrations"]:  # on them nothing is rolled out
+        epochs = [
+            f"epoch {e['epoch']}  {reward_rate_text(e['mean_reward'], e['n'], 'no reward known')}"
+            for e in facts["epochs"]
+        ]
+        lines += _section("practice", epochs)
         counted = [f"{n} {name}" for name, n in facts["groups"].items()]
         lines += [f"  groups  {', '.join(counted)}", ""]
     lines += _section("training", facts["training_lines"])
     if training:
-        table_of = _demonstrations_table if shown else _training_table
-        lines += [indent_text(table_of(training["steps"])), ""]
+        lines += [indent_text(_training_table(training)), ""]
     elif facts["steps"]:
         lines += [indent_text(_steps_table(facts["steps"])), ""]
+    evaluations = facts["evaluations"]
     held_out = [
-        f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}"
-        for e in facts["evaluations"]
+        f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}" for e in evaluations
     ]
-    held_out += facts["change_lines"]
-    lines += _section("held out", held_out)
+    lines += _section("held out", held_out + facts["change_lines"])
     waiting = "open weight updates" if training else "open operations"
     lines += _section(waiting, [_operation_line(op) for op in facts["open"]])
     lines += _section("replies to mend", _unparsed_reply_lines(facts))
@@ -217,13 +203,6 @@ def _section(title: str, lines: list[str]) -> list[str]:
     return [title, *(f"  {line}" for line in lines), ""] if lines else []
 
 
-def _rate_line(name: str, found: dict[str, Any]) -> str:
-    mean = found["mean_reward"]
-    shown = "no reward known" if mean is None else f"{mean:.3f}"
-    lost = f", {found['unjudged']} unjudged" if found.get("unjudged") else ""
-    return f"{name}  {shown} (n={found['n']}){lost}"
-
-
 def _operation_line(operation: dict[str, Any]) -> str:
     target = f" {operation['target']}" if operation["target"] else ""
     return f"{operation['id']}  {operation['kind']}{target}  {sanitize(operation['text'])}".rstrip()
@@ -231,18 +210,15 @@ def _operation_line(operation: dict[str, Any]) -> str:
 
 def _unparsed_reply_lines(facts: dict[str, Any]) -> list[str]:
     waiting = facts["repairs"]
-    lines = [
-        f"{found['id']}  {found['kind']} reply that could not be understood: "
-        f"{one_line(' '.join(found['reasons']), _SHOWN_TEXT)}"
-        for found in waiting[:_SHOWN_LOSSES]
-    ]
+    lines = []
+    for found in waiting[:_SHOWN_LOSSES]:
+        why = one_line(" ".join(found["reasons"]), _SHOWN_TEXT)
+        lines.append(f"{found['id']}  {found['kind']} reply that could not be understood: {why}")
     if len(waiting) > _SHOWN_LOSSES:
         lines.append(f"… {len(waiting) - _SHOWN_LOSSES} more")
     if waiting:
-        lines.append(
-            f"open, mend or drop {'it' if len(waiting) == 1 else 'them'}: "
-            f"studio review {quote(facts['run'])}"
-        )
+        them = "it" if len(waiting) == 1 else "them"
+        lines.append(f"open, mend or drop {them}: studio review {quote(facts['run'])}")
     return lines + [f"{name}  {sanitize(what)}" for name, what in facts["repaired"].items()]
 
 
@@ -278,58 +254,43 @@ def _step_facts(step: StepState) -> dict[str, Any]:
 
 
 def _steps_table(steps: list[dict[str, Any]]) -> str:
-    rows = []
-    for step in steps:
-        mean = "-" if step["mean_reward"] is None else f"{step['mean_reward']:.3f}"
-        groups = ", ".join(f"{n} {name}" for name, n in sorted(step["groups"].items()))
-        changed = sum(n for kind, n in step["applied"].items() if kind != "keep")
-        version = "-" if step["library_version"] is None else f"v{step['library_version']}"
-        rows.append(
-            (
-                str(step["step"]),
-                str(step["epoch"]),
-                f"{mean} (n={step['n']})",
-                groups or "-",
-                str(step["operations"]),
-                str(changed),
-                version,
-                "done" if step["finished"] else "under way",
-            )
+    rows = [
+        (
+            str(step["step"]),
+            str(step["epoch"]),
+            reward_rate_text(step["mean_reward"], step["n"], "-"),
+            ", ".join(f"{n} {name}" for name, n in sorted(step["groups"].items())) or "-",
+            str(step["operations"]),
+            str(sum(n for kind, n in step["applied"].items() if kind != "keep")),
+            "-" if step["library_version"] is None else f"v{step['library_version']}",
+            "done" if step["finished"] else "under way",
         )
+        for step in steps
+    ]
     headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "STATE")
     return table(headings, rows)
 
 
-_SHOWN = ("loss", "grad_norm", "learning_rate", "examples", "tokens")
+_PRACTICE_COLUMNS = dict(
+    kl="KL", clip_share="CLIP", entropy="ENTROPY", grad_norm="|G|", length="LENGTH"
+)
+_DEMONSTRATION_COLUMNS = dict(
+    loss="LOSS", grad_norm="|G|", learning_rate="RATE", examples="EXAMPLES", tokens="TOKENS"
+)
+"""Figures of an update with their headings; a step on demonstrations has no reward besides."""
 
 
-def _demonstrations_table(steps: list[dict[str, Any]]) -> str:
+def _training_table(training: dict[str, Any]) -> str:
+    has_reward = not training["demonstrations"]
+    figures = _PRACTICE_COLUMNS if has_reward else _DEMONSTRATION_COLUMNS
     rows = []
-    for step in steps:
-        told = [(name, step["metrics"].get(name)) for name in _SHOWN]
-        figures = ["-" if value is None else figure_text(name, value) for name, value in told]
-        rows.append((str(step["step"]), *figures, step["update"]))
-    return table(("STEP", "LOSS", "|G|", "RATE", "EXAMPLES", "TOKENS", "UPDATE"), rows)
-
-
-_TOLD = ("kl", "clip_share", "entropy", "grad_norm", "length")
-
-
-def _training_table(steps: list[dict[str, Any]]) -> str:
-    rows = []
-    for step in steps:
-        mean = "-" if step["mean_reward"] is None else f"{step['mean_reward']:.3f}"
-        told = [step["metrics"].get(name) for name in _TOLD]
-        became = f"rolled back to {step['back_to']}" if step["back_to"] else step["update"]
-        rows.append(
-            (
-                str(step["step"]),
-                f"{mean} (n={step['n']})",
-                *(
-                    "-" if value is None else figure_text(name, value)
-                    for name, value in zip(_TOLD, told, strict=True)
-                ),
-                became,
-            )
-        )
-    return table(("STEP", "REWARD", "KL", "CLIP", "ENTROPY", "|G|", "LENGTH", "UPDATE"), rows)
+    for step in training["steps"]:
+        cells = [str(step["step"])]
+        if has_reward:
+            cells.append(reward_rate_text(step["mean_reward"], step["n"], "-"))
+        known = ((name, step["metrics"].get(name)) for name in figures)
+        cells += ["-" if value is None else figure_text(name, value) for name, value in known]
+        cells.append(f"rolled back to {step['back_to']}" if step["back_to"] else step["update"])
+        rows.append(cells)
+    headings = ["STEP", *(["REWARD"] if has_reward else []), *figures.values(), "UPDATE"]
+    return table(headings, rows)

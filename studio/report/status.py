@@ -30,25 +30,20 @@ class ShownStatus:
 
 
 def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatus:
-    """What to call a run's status.
+    """What to call a run's status; `alive`: a process answers its socket.
 
-    Args:
-        run: its run-id.
-        row: `status`, `open` (a number), `ending` and `reason` as the journal has them.
-        alive: whether a process answers its socket.
+    Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them.
     """
     status, name = str(row["status"]), quote(run)
+    resume, move = f"studio headless --resume {name}", ""
     if status in _LIVING and not alive:
-        return ShownStatus("interrupted", False, f"resume: studio headless --resume {name}")
+        return ShownStatus("interrupted", False, f"resume: {resume}")
     if row.get("ending") == "budget":
-        move = (
-            f"budget reached: studio headless --resume {name} {budget_override(str(row['reason']))}"
-        )
-        return ShownStatus(status, alive, move)
-    if status == "paused":
-        return ShownStatus(status, alive, f"go on: studio ctl resume {name}")
-    if row["open"] and (status in ("reviewing", "held", "finished")):
-        return ShownStatus(status, alive, f"decide: studio review {name}")
-    if status in ("stopped", "held", "failed"):
-        return ShownStatus(status, alive, f"resume: studio headless --resume {name}")
-    return ShownStatus(status, alive)
+        move = f"budget reached: {resume} {budget_override(str(row['reason']))}"
+    elif status == "paused":
+        move = f"go on: studio ctl resume {name}"
+    elif row["open"] and status in ("reviewing", "held", "finished"):
+        move = f"decide: studio review {name}"
+    elif status in ("stopped", "held", "failed"):
+        move = f"resume: {resume}"
+    return ShownStatus(status, alive, move)

@@ -22,21 +22,14 @@ from studio.secrets.sanitize import sanitize
 
 
 def step_facts(run: RunDir, step: int) -> dict[str, Any]:
-    """Everything about one step, as plain data.
-
-    Raises:
-        ConflictError: the run has no such step.
-    """
+    """Everything about one step, as plain data. Raises ConflictError: the run has no such step."""
     history = read_history(run)
     found = history.steps.get(step, StepHistory(step))
     begun, lesson, committed = found.started, found.lesson, found.committed
     if begun is None:
         last = history.last_step
-        raise ConflictError(
-            f"run {run.run}, step {step}",
-            "it has not begun that step.",
-            f"Choose 1 to {last}." if last else "It has not begun any.",
-        )
+        move = f"Choose 1 to {last}." if last else "It has not begun any."
+        raise ConflictError(f"run {run.run}, step {step}", "it has not begun that step.", move)
     return {
         "run": run.run,
         "step": step,
@@ -63,8 +56,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
 
 
 def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict[str, Any]:
-    position = reflection.position
-    rewards = step.rewards
+    position, rewards = reflection.position, step.rewards
     return {
         "id": group_id(step.step, position),
         "problem": step.problems[position],
@@ -78,11 +70,9 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict
 
 def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     """The same for people; with `prompts` also what the reflector was shown."""
-    lines = [
-        f"run {facts['run']}, step {facts['step']} (epoch {facts['epoch']}), "
-        + (f"policy v{facts['policy_version']}, " if facts["trains"] else "")
-        + f"library v{facts['library_version']}"
-    ]
+    head = f"run {facts['run']}, step {facts['step']} (epoch {facts['epoch']})"
+    policy = f"policy v{facts['policy_version']}, " if facts["trains"] else ""
+    lines = [f"{head}, {policy}library v{facts['library_version']}"]
     for group in facts["groups"]:
         shown = " ".join("?" if r is None else f"{r:g}" for r in group["rewards"])
         lines += ["", f"{group['id']}  problem {group['problem']}  {group['outcome']}  ({shown})"]
@@ -94,11 +84,8 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         lines += ["", "consolidation"]
         lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
     lines += [f"  lost: {sanitize(loss['reason'])}" for loss in facts["losses"]]
-    lines += [
-        f"  not proposed again, since it was rejected before: "
-        f"{sanitize(op['text'] or op['target'])}"
-        for op in facts["withheld"]
-    ]
+    rejected = "not proposed again, since it was rejected before"
+    lines += [f"  {rejected}: {sanitize(op['text'] or op['target'])}" for op in facts["withheld"]]
     lines += [
         f"  {_operation_text(op)}, proposed by {sanitize(op['reviewer'])}" for op in facts["own"]
     ]
@@ -124,15 +111,14 @@ def _decision_lines(facts: dict[str, Any]) -> list[str]:
     lines = []
     outcomes = {outcome["operation_id"]: outcome for outcome in facts["outcomes"]}
     for decision in facts["decisions"]:
-        outcome = outcomes.get(decision["operation_id"])
-        became = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
+        name = decision["operation_id"]
+        outcome = outcomes.get(name)
+        result = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
         if outcome and outcome["kind"] == "weights":
-            became = " -> applied" if outcome["applied"] else " -> not applied"
+            result = " -> applied" if outcome["applied"] else " -> not applied"
         why = f": {sanitize(decision['reason'])}" if decision["reason"] else ""
-        lines.append(
-            f"  {decision['operation_id']}  {decision['action']} by "
-            f"{sanitize(decision['reviewer'])}{became}{why}"
-        )
+        by = sanitize(decision["reviewer"])
+        lines.append(f"  {name}  {decision['action']} by {by}{result}{why}")
     return lines
 
 
@@ -141,52 +127,51 @@ def _update_lines(update: dict[str, Any] | None) -> list[str]:
         return ["  none was computed"]
     metrics = update["metrics"]
     known = [name for name in WORDS if name in metrics] + sorted(set(metrics) - set(WORDS))
-    lines = [
-        f"  {WORDS.get(name, sanitize(name)):<15} {figure_text(name, metrics[name])}"
-        for name in known
-    ]
+    names = {name: WORDS.get(name, sanitize(name)) for name in known}
+    lines = [f"  {names[key]:<15} {figure_text(key, metrics[key])}" for key in known]
     if update.get("rollback_to") is not None:
         lines.insert(0, f"  back to the weights of step {update['rollback_to']}")
     return lines + ([f"  {sanitize(update['note'])}"] if update.get("note") else [])
 
 
 def _resubmission_data(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
-    found = {"repair": event.repair, "reviewer": event.reviewer}
-    if isinstance(event, ev.ReplyMended):
-        operations = [to_dict(op) for op in event.operations]
-        return {**found, "what": "mended", "reason": "", "operations": operations}
-    return {**found, "what": "dropped", "reason": event.reason, "operations": []}
+    operations = event.operations if isinstance(event, ev.ReplyMended) else ()
+    return {
+        "repair": event.repair,
+        "reviewer": event.reviewer,
+        "what": "mended" if isinstance(event, ev.ReplyMended) else "dropped",
+        "reason": event.reason if isinstance(event, ev.ReplyDropped) else "",
+        "operations": [to_dict(op) for op in operations],
+    }
 
 
 def _read_calls(run: RunDir, refs: Sequence[RecordRef]) -> list[dict[str, Any]]:
-    calls = []
-    for ref in refs:
-        record = read_record(run.records, ref)
-        calls.append(
-            {
-                "purpose": record.key.purpose,
-                "turn": record.key.turn,
-                "index": record.key.index,
-                "model": record.reply.model or record.policy,
-                "prompt": [message.content for message in record.messages],
-                "reply": record.reply.text,
-                "tokens": record.reply.usage.tokens,
-                "record": f"records/{ref.file}@{ref.offset}",
-            }
-        )
-    return calls
+    return [
+        {
+            "purpose": record.key.purpose,
+            "turn": record.key.turn,
+            "index": record.key.index,
+            "model": record.reply.model or record.policy,
+            "prompt": [message.content for message in record.messages],
+            "reply": record.reply.text,
+            "tokens": record.reply.usage.tokens,
+            "record": f"records/{ref.file}@{ref.offset}",
+        }
+        for ref in refs
+        for record in [read_record(run.records, ref)]
+    ]
 
 
 def _call_lines(calls: Sequence[dict[str, Any]], prompts: bool) -> list[str]:
     lines = []
     for call in calls:
-        turn = " (repair)" if call["turn"] and call["purpose"] != "summary" else ""
-        about = f" of r{call['index']}" if call["purpose"] == "summary" else ""
-        lines.append(
-            f"  {call['purpose']}{about}{turn}, {sanitize(call['model'])}, {call['tokens']} "
-            f"tokens, "
-            f"{call['record']}"
-        )
+        name = call["purpose"]
+        if name == "summary":
+            name += f" of r{call['index']}"
+        elif call["turn"]:
+            name += " (repair)"
+        model = sanitize(call["model"])
+        lines.append(f"  {name}, {model}, {call['tokens']} tokens, {call['record']}")
         if prompts:
             lines += [indent_text(sanitize(text), "  > ") for text in call["prompt"]]
         lines.append(indent_text(sanitize(call["reply"]), "    "))

@@ -24,6 +24,7 @@ from studio.report.rates import (
     evaluation_text,
     interval_data,
     rate_changes,
+    reward_rate_text,
     signs_text,
 )
 from studio.report.training import is_fine_tuning, training_data, training_lines
@@ -59,7 +60,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()
         },
-        "groups": {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES},
+        "groups": group_data(state),
         "library": {
             "name": after.name,
             "before": before.version,
@@ -93,12 +94,14 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         "withheld": state.withheld,
         "curation": curation_data(state),
         "lost": dict(state.lost),
-        "calls": state.total_usage.calls,
-        "prompt_tokens": state.total_usage.prompt_tokens,
-        "completion_tokens": state.total_usage.completion_tokens,
-        "cost_usd": state.total_usage.cost_usd,
+        **usage_data(state.total_usage),
         "folder": place,
     }
+
+
+def group_data(state: RunState) -> dict[str, int]:
+    """How many groups had which outcome, zeros included."""
+    return {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES}
 
 
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
@@ -112,16 +115,15 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
     what = "policy" if state.trains_weights else "library"
-    groups = state.group_outcomes()
+    groups = group_data(state)
     if not is_fine_tuning(state):
         lines += ["", f"practice reward (with the {what} of the moment)"]
         lines += [
             f"  epoch {epoch}  {mean_reward_text(pooled)}"
             for epoch, pooled in state.rewards_by_epoch().items()
         ]
-        counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
-        lines.append(f"  groups   {counted}")
-    if groups["unjudged"] and groups["unjudged"] == groups.total():
+        lines.append(f"  groups   {', '.join(f'{n} {name}' for name, n in groups.items())}")
+    if groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
     if state.trains_weights:
         lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
@@ -149,9 +151,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if state.repairs:
         lines.append(f"to mend  {unparsed_replies_text(len(state.repairs), started.run)}")
     if state.open_operations:
-        what = count_text(
-            len(state.open_operations), "weight update" if state.trains_weights else "operation"
-        )
+        kind = "weight update" if state.trains_weights else "operation"
+        what = count_text(len(state.open_operations), kind)
         lines.append(f"open     {what}: studio review {started.run}")
     lines.append(f"folder   {sanitize(place)}")
     return "\n".join(lines)
@@ -159,7 +160,12 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
 
 def status_line(state: RunState) -> str:
     """How far a run came, and why no further, in one line."""
-    return f"run {state.started.run if state.started else ''}: {_status_text(state)}"
+    # Its first clause only: the whole reason was printed as the run ended; `runs show` has it.
+    reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
+    run = state.started.run if state.started else ""
+    status = "budget reached" if state.ending == "budget" else state.status
+    where = f"step {state.steps_finished} of {run_progress(state).steps}"
+    return f"run {run}: {status}{reason} after {where}"
 
 
 def change_lines(state: RunState) -> list[str]:
@@ -167,31 +173,24 @@ def change_lines(state: RunState) -> list[str]:
     lines = []
     for change in rate_changes(state.evaluations):
         found = change.comparison
-        lines.append(
-            f"{change.first.data} {version_text(state, change.first)} -> "
-            f"{version_text(state, change.last)}: {difference_text(found)}, {found.verdict} "
-            f"({signs_text(found)})"
-        )
+        versions = " -> ".join(version_text(state, e) for e in (change.first, change.last))
+        result = f"{difference_text(found)}, {found.verdict} ({signs_text(found)})"
+        lines.append(f"{change.first.data} {versions}: {result}")
     if state.best_step is not None and state.started is not None:
         n = len(comparable_evaluations(state.evaluations))
         run = state.started.run
         # The maximum of noisy means is biased upwards.
-        which = (
-            f"best of {n} evaluations (optimistic):"
-            if n > 1
-            else "the only evaluation of its kind:"
-        )
+        of = f"best of {n} evaluations (optimistic)" if n > 1 else "the only evaluation of its kind"
         # The names stand for versions of a library, which a training run leaves as it was.
         names = "" if state.trains_weights else f" ({run}@best); last: {run}@last"
-        lines.append(f"{which} after step {state.best_step}{names}")
+        lines.append(f"{of}: after step {state.best_step}{names}")
     return lines
 
 
 def version_text(state: RunState, found: EvaluationFinished) -> str:
     """What of it was pinned: `v3` of a library, or `policy v3` where weights are trained."""
-    return (
-        f"policy v{found.policy_version}" if state.trains_weights else f"v{found.library_version}"
-    )
+    trained = f"policy v{found.policy_version}"
+    return trained if state.trains_weights else f"v{found.library_version}"
 
 
 def lost_text(lost: Mapping[str, int]) -> str:
@@ -228,8 +227,7 @@ def curation_lines(state: RunState) -> list[str]:
             line += f", {found.edited} edited"
         if found.flagged:
             line += f", {count_text(found.flagged, 'flagged operation')} approved"
-        if found.median_s is not None and found.mean_s is not None:
-            timed = len(found.times_s)
+        if timed := len(found.times_s):
             line += f"; median {found.median_s:.1f} s, mean {found.mean_s:.1f} s (n={timed})"
         lines.append(line)
     if refused := state.curation.get(GATE):
@@ -255,9 +253,7 @@ def exit_code(state: RunState) -> int:
         return exit_codes.BUDGET_REACHED
     if state.open_operations:
         return exit_codes.OPERATIONS_OPEN
-    if state.ending == "failed":
-        return exit_codes.WITH_LOSSES
-    return exit_codes.WITH_LOSSES if state.lost else exit_codes.DONE
+    return exit_codes.WITH_LOSSES if state.ending == "failed" or state.lost else exit_codes.DONE
 
 
 def next_command(state: RunState) -> str:
@@ -265,12 +261,10 @@ def next_command(state: RunState) -> str:
     if state.started is None:
         return ""
     resume = f"studio headless --resume {quote(state.started.run)}"
-    match state.ending:
-        case "budget":
-            return f"{resume} {budget_override(state.reason)}"
-        case "failed":
-            return f"{resume} (tries again what failed in the step under way)"
-    return ""
+    if state.ending == "budget":
+        return f"{resume} {budget_override(state.reason)}"
+    failed = state.ending == "failed"
+    return f"{resume} (tries again what failed in the step under way)" if failed else ""
 
 
 def budget_override(reason: str) -> str:
@@ -285,9 +279,7 @@ def count_text(n: int, what: str, plural: str = "") -> str:
 
 
 def mean_reward_text(rewards: Rewards) -> str:
-    if rewards.mean is None:
-        return "none known (n=0)"
-    return f"{rewards.mean:.3f} (n={rewards.n})"
+    return reward_rate_text(rewards.mean, rewards.n)
 
 
 def diff_counts_text(diff: LibraryDiff) -> str:
@@ -308,6 +300,15 @@ def diff_lines(diff: LibraryDiff) -> list[str]:
     return lines + [f"+ {e.id}  {sanitize(e.text)}" for e in diff.added]
 
 
+def usage_data(usage: Usage) -> dict[str, Any]:
+    return {
+        "calls": usage.calls,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost_usd": usage.cost_usd,
+    }
+
+
 def usage_text(usage: Usage) -> str:
     """Calls, tokens, and cost where a price is known: an unknown cost is not shown as zero."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
@@ -325,24 +326,11 @@ class RunProgress:
 
 
 def run_progress(state: RunState) -> RunProgress:
-    started = state.started
-    if started is None:
+    if state.started is None:
         return RunProgress(0, 0, 0, 0)
-    found = state.steps.get(state.step)
-    return RunProgress(
-        found.epoch if found else 0,
-        state.epochs,
-        state.step,
-        started.steps_per_epoch * state.epochs,
-    )
-
-
-def _status_text(state: RunState) -> str:
-    # Its first clause only: the whole reason was printed as the run ended; `runs show` has it.
-    reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
-    where = run_progress(state)
-    status = "budget reached" if state.ending == "budget" else state.status
-    return f"{status}{reason} after step {state.steps_finished} of {where.steps}"
+    step = state.steps.get(state.step)
+    steps = state.started.steps_per_epoch * state.epochs
+    return RunProgress(step.epoch if step else 0, state.epochs, state.step, steps)
 
 
 def _losses_text(state: RunState) -> str:

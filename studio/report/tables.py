@@ -27,14 +27,10 @@ def table(
     fold: int | None = None,
     columns: int = COLUMNS,
 ) -> str:
-    """Plain columns under headings, two blanks apart.
+    """Plain columns under headings, two blanks apart, in `columns` characters if they fit.
 
-    Args:
-        headings: one a column.
-        rows: cells, as many as there are headings.
-        fold: the column that goes on in further lines when the table is too wide; None:
-            none does, because an id or a path in two pieces is of no use.
-        columns: what the table fits into when it can.
+    The column `fold` goes on in further lines when the table is too wide; None: none does,
+    because an id or a path in two pieces is of no use.
     """
     cells = [[one_line(cell, _LONGEST) for cell in row] for row in (headings, *rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(headings))]
@@ -59,11 +55,7 @@ def wrap_text(text: str, width: int) -> str:
     for line in text.split("\n"):
         start = line[: len(line) - len(line.lstrip())] + "    "
         lines += textwrap.wrap(
-            line,
-            width,
-            subsequent_indent=start,
-            break_long_words=False,
-            break_on_hyphens=False,
+            line, width, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
         ) or [""]
     return "\n".join(lines)
 

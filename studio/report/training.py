@@ -1,20 +1,19 @@
 """What a training run did, as figures and words: pure, from the folded state.
 
-Owns which figures of a weight update are shown and how each is rounded, and the outcome of each
-step's update. A practice reward comes with its n.
+Owns which figures of a weight update are shown, their rounding, and each update's outcome.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import LostWork, update_id
+from studio.report.rates import reward_rate_text
 from studio.secrets.sanitize import one_line
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -75,12 +74,9 @@ def sparkline(
 ) -> str:
     """Values as bars of eight heights, at most `width` cells.
 
-    Args:
-        values: in order; what is None or no number leaves a gap.
-        width: in cells; of more values, neighbours are averaged into a cell.
-        low: what the lowest bar means; None: the least value.
-        high: what the highest bar means; None: the greatest value.
-        levels: a character for each height, the lowest first.
+    What is None or no number leaves a gap; of more values than cells, neighbours are averaged.
+    `low` and `high` are what the lowest and the highest bar mean, by default the least and the
+    greatest value; `levels` holds a character for each height, the lowest first.
     """
     cells = _pool_values(values, max(1, width))
     known = [value for value in cells if value is not None]
@@ -137,17 +133,15 @@ def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
     """Every step that was begun, in order."""
     failed = _failed_updates(state)
     return tuple(
-        _make_trained_step(state, state.steps[number], failed.get(number))
-        for number in sorted(state.steps)
+        _make_trained_step(state, step, failed.get(number))
+        for number, step in sorted(state.steps.items())
     )
 
 
 def trained_step(state: RunState, number: int) -> TrainedStep | None:
     """One step; None where the run has not begun it."""
-    found = state.steps.get(number)
-    if found is None:
-        return None
-    return _make_trained_step(state, found, _failed_updates(state).get(number))
+    found, failed = state.steps.get(number), _failed_updates(state).get(number)
+    return None if found is None else _make_trained_step(state, found, failed)
 
 
 def _failed_updates(state: RunState) -> dict[int, LostWork]:
@@ -161,14 +155,13 @@ def _failed_updates(state: RunState) -> dict[int, LostWork]:
 
 def _make_trained_step(state: RunState, step: StepState, loss: LostWork | None) -> TrainedStep:
     became, why, back_to = _update_outcome(state, step, loss)
-    metrics = state.training.get(step.step, {})
     return TrainedStep(
         step.step,
         step.rewards.mean,
         step.rewards.n,
         became,
-        metrics,
-        one_line(why, 300) if why else "",
+        state.training.get(step.step, {}),
+        one_line(why, 300),
         back_to,
         is_fine_tuning(state),
     )
@@ -177,9 +170,9 @@ def _make_trained_step(state: RunState, step: StepState, loss: LostWork | None) 
 def _update_outcome(
     state: RunState, step: StepState, loss: LostWork | None
 ) -> tuple[Became, str, int | None]:
-    for settled in step.outcomes:  # at most one is about weights
-        if settled.kind != "weights":
-            continue
+    # At most one is about weights.
+    settled = next((outcome for outcome in step.outcomes if outcome.kind == "weights"), None)
+    if settled is not None:
         if not settled.applied:
             return "rejected", settled.reason, None
         if step.step in state.rolled_back:
@@ -217,21 +210,19 @@ def loss_text(step: TrainedStep) -> str:
 
 def count_outcomes(steps: Sequence[TrainedStep]) -> dict[Became, int]:
     """How many updates had which outcome, zeros included."""
-    found = Counter(step.became for step in steps)
-    return {name: found[name] for name in BECAME}
+    return {name: sum(step.became == name for step in steps) for name in BECAME}
 
 
 def outcome_counts_text(steps: Sequence[TrainedStep]) -> str:
     """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left out."""
-    told = [f"{n} {name}" for name, n in count_outcomes(steps).items() if n and name != "no update"]
-    if idle := count_outcomes(steps)["no update"]:
-        told.append(f"{idle} without one (no group had contrast)")
-    return ", ".join(told) or "none yet"
+    idle = "without one (no group had contrast)"
+    counted = count_outcomes(steps).items()
+    shown = [f"{n} {idle if name == 'no update' else name}" for name, n in counted if n]
+    return ", ".join(shown) or "none yet"
 
 
 def reward_text(step: TrainedStep) -> str:
-    """`0.420 (n=128)`."""
-    return "none known (n=0)" if step.reward is None else f"{step.reward:.3f} (n={step.n})"
+    return reward_rate_text(step.reward, step.n)
 
 
 def figures_text(step: TrainedStep) -> str:
@@ -239,59 +230,44 @@ def figures_text(step: TrainedStep) -> str:
 
     Of a step that learnt from demonstrations, which has no reward, `loss 0.41 (n=16), |g| 0.8`.
     """
-    told = [f"reward {reward_text(step)}"]
     if step.shown:
-        told = [f"loss {loss_text(step)}"] if "loss" in step.metrics else ["loss not known"]
-    short = {"kl": "kl", "clip_share": "clip", "entropy": "entropy", "grad_norm": "|g|",
+        shown = [f"loss {loss_text(step)}" if "loss" in step.metrics else "loss not known"]
+    else:
+        shown = [f"reward {reward_text(step)}"]
+    names = {"kl": "kl", "clip_share": "clip", "entropy": "entropy", "grad_norm": "|g|",
              "length": "length"}  # fmt: skip
-    told += [
-        f"{word} {figure_text(name, step.metrics[name])}"
-        for name, word in short.items()
-        if name in step.metrics
-    ]
-    return ", ".join(told)
+    metrics = step.metrics
+    shown += [f"{names[key]} {figure_text(key, metrics[key])}" for key in names if key in metrics]
+    return ", ".join(shown)
 
 
 def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
     """What came of the update, and the policy after it: a word for each, never a colour alone."""
     why = f" ({step.why})" if step.why else ""
-    match step.became:
-        case "applied":
-            return f"policy v{policy_version}"
-        case "rolled back":
-            return f"rolled back to step {step.back_to}, policy v{policy_version}"
-        case "rejected":
-            return f"update rejected{why}, policy stays v{policy_version}"
-        case "failed":
-            return f"update failed{why}, policy stays v{policy_version}"
-        case "no update":
-            return f"no update: no group had contrast, policy stays v{policy_version}"
-        case "waits":
-            return f"its update waits for review, policy v{policy_version}"
-        case "under way":
-            return f"under way, policy v{policy_version}"
+    outcome = {
+        "applied": "policy",
+        "rolled back": f"rolled back to step {step.back_to}, policy",
+        "rejected": f"update rejected{why}, policy stays",
+        "failed": f"update failed{why}, policy stays",
+        "no update": "no update: no group had contrast, policy stays",
+        "waits": "its update waits for review, policy",
+        "under way": "under way, policy",
+    }[step.became]
+    return f"{outcome} v{policy_version}"
 
 
 def engine_text(facts: Mapping[str, Any]) -> str:
     """`22,528 of 651,264 parameters are trained (3.5 %); cpu, float32, 1 thread`."""
     trainable, of = facts.get("trainable"), facts.get("parameters")
-    told = []
+    trained = ""
     if isinstance(trainable, int) and isinstance(of, int) and of:
         share = figure_text("clip_share", trainable / of)
-        told.append(f"{trainable:,} of {of:,} parameters are trained ({share})")
+        trained = f"{trainable:,} of {of:,} parameters are trained ({share})"
     where = [str(facts[name]) for name in ("device", "dtype") if facts.get(name)]
     if isinstance(threads := facts.get("threads"), int):
         where.append(f"{threads} thread{'s' * (threads != 1)}")
-    told += [", ".join(where)] if where else []
-    return one_line("; ".join(told), 300) or "nothing is known of the engine"
-
-
-def checkpoint_text(state: RunState) -> str:
-    """`step 30, policy v29: checkpoints/…`; "" before there is one."""
-    if not state.checkpoints:
-        return ""
-    last = state.checkpoints[-1]
-    return f"step {last.step}, policy v{last.policy_version}: {one_line(last.folder, 300)}"
+    known = "; ".join(filter(None, (trained, ", ".join(where))))
+    return one_line(known, 300) or "nothing is known of the engine"
 
 
 def learned_text(row: Mapping[str, Any]) -> str:
@@ -304,7 +280,6 @@ def learned_text(row: Mapping[str, Any]) -> str:
 def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
     """The training section of a summary: rewards with n, updates, weights, checkpoints."""
     steps = trained_steps(state)
-    known = measured_steps(steps)
     lines = []
     if learnt := learnt_steps(steps):
         first = f"first step {learnt[0].step} {loss_text(learnt[0])}; " if len(learnt) > 1 else ""
@@ -312,66 +287,65 @@ def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
         most = max(step.metrics["loss"] for step in learnt)
         scale = f"(0 to {figure_text('loss', most)}, {len(learnt)} steps)"
         lines.append(f"curve       {loss_curve(learnt, 60, levels)}  {scale}")
-    if known:
-        best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
-        ends = [("first", known[0]), ("last", known[-1])] if len(known) > 1 else [("", known[0])]
-        told = "; ".join(f"{word} step {s.step} {reward_text(s)}".strip() for word, s in ends)
-        lines.append(f"reward      {told}; best step {best.step} {reward_text(best)}")
+    if known := measured_steps(steps):
+        notable = _notable_steps(known)
+        if len(known) == 1:
+            notable = {"": known[0], "best": known[0]}
+        rewards = (f"{name} step {s.step} {reward_text(s)}".strip() for name, s in notable.items())
+        lines.append(f"reward      {'; '.join(rewards)}")
         lines.append(f"curve       {reward_curve(known, 60, levels)}  (0 to 1, {len(known)} steps)")
     lines.append(f"updates     {outcome_counts_text(steps)}; policy v{state.policy_version}")
     lines += [f"  {text}" for text in setback_lines(steps)]
-    if with_figures := [step for step in steps if step.metrics]:
-        last = with_figures[-1]
-        told = figures_text(last).partition(", ")[2]
-        lines.append(f"figures     step {last.step}: {told}" if told else "")
+    last = next((step for step in reversed(steps) if step.metrics), None)
+    if last is not None and (figures := figures_text(last).partition(", ")[2]):
+        lines.append(f"figures     step {last.step}: {figures}")
     if state.engine_facts:
         lines.append(f"weights     {engine_text(state.engine_facts)}")
-    saved = checkpoint_text(state)
+    shown = "none"
+    if state.checkpoints:
+        saved = state.checkpoints[-1]
+        folder = one_line(saved.folder, 300)
+        shown = f"step {saved.step}, policy v{saved.policy_version}: {folder}"
     more = f" ({len(state.checkpoints)} saved)" if len(state.checkpoints) > 1 else ""
-    lines.append(f"checkpoint  {saved}{more}" if saved else "checkpoint  none")
-    return [line for line in lines if line]
+    return [*lines, f"checkpoint  {shown}{more}"]
+
+
+def _notable_steps(known: Sequence[TrainedStep]) -> dict[str, TrainedStep]:
+    best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
+    return {"first": known[0], "last": known[-1], "best": best}
 
 
 def setback_lines(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
     """What did not go as planned, newest first: rollbacks, rejected and failed updates."""
-    told = []
+    shown = []
     for step in reversed(steps):
         why = f": {step.why}" if step.why else ""
         if step.became == "rolled back":
-            told.append(f"rolled back to step {step.back_to} at step {step.step}")
+            shown.append(f"rolled back to step {step.back_to} at step {step.step}")
         elif step.became in ("rejected", "failed"):
-            told.append(f"update of step {step.step} {step.became}{why}")
-    more = [f"and {len(told) - most} more"] if len(told) > most else []
-    return [*told[:most], *more]
+            shown.append(f"update of step {step.step} {step.became}{why}")
+    more = [f"and {len(shown) - most} more"] if len(shown) > most else []
+    return [*shown[:most], *more]
 
 
 def training_data(state: RunState) -> dict[str, Any]:
     """The same facts for `--json`: rates with their n, figures as they were computed."""
     steps = trained_steps(state)
     known = measured_steps(steps)
-    best = max(known, key=lambda step: (step.reward or 0.0, -step.step), default=None)
-    ends = {
-        "first": known[0] if known else None, "last": known[-1] if known else None, "best": best,
-    }  # fmt: skip
+    notable = _notable_steps(known) if known else {}
     return {
         "policy_version": state.policy_version,
         "demonstrations": is_fine_tuning(state),
         "engine": dict(state.engine_facts),
         "reward": {
-            name: {"step": step.step, "mean": step.reward, "n": step.n} if step else None
-            for name, step in ends.items()
+            name: {"step": step.step, "mean": step.reward, "n": step.n}
+            if (step := notable.get(name))
+            else None
+            for name in ("first", "last", "best")
         },
         "updates": {name.replace(" ", "_"): n for name, n in count_outcomes(steps).items()},
         "rolled_back": {str(step): back for step, back in state.rolled_back.items()},
-        "checkpoints": [
-            {
-                "step": saved.step,
-                "folder": saved.folder,
-                "policy_version": saved.policy_version,
-                "digest": saved.digest,
-            }
-            for saved in state.checkpoints
-        ],
+        "checkpoints": [asdict(saved) for saved in state.checkpoints],
         "last_checkpoint": state.checkpoints[-1].folder if state.checkpoints else None,
         "steps": [
             {

@@ -1,7 +1,6 @@
 """The secrets that this process knows, taken out of all that it prints.
 
-Owns one registry a process: commands do not hand keys around to print without them. What
-is written to files gets its mask handed in (`engines.core.text.masking.Mask`).
+Owns one registry a process. What is written to files gets its mask handed in (`Mask`).
 """
 
 from __future__ import annotations

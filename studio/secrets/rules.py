@@ -1,14 +1,14 @@
 """What counts as a secret in a run file, and how it is kept out of what is written.
 
-Owns the naming rule and the mask. Values that came from `${…}` are written back as that
-text; a secret written as its value is masked and cannot be read back.
+Values that came from `${…}` are written back as that text; a secret written as its value is masked
+and cannot be read back.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +57,7 @@ _HARMLESS_QUERY = _words("api-version api_version version model region")
 _HARMLESS_HEADERS = _words(
     "accept accept-language content-type http-referer referer user-agent x-title"
 )
+_SCHEMES = ("bearer", "basic", "token")
 _KEPT = ("headers", "extra_body", "base_url")
 
 
@@ -137,21 +138,18 @@ def storable_text(key: tuple[str, ...], text: str) -> str:
 def _literals(text: str) -> Iterator[str]:
     """What a secret spells out beside its variables: a server may quote it without them."""
     for piece in _INTERPOLATION.split(text):
-        said = piece.strip(" -_.:/")
-        if said.lower() not in ("bearer", "basic", "token"):
-            yield said
-            yield said.partition(" ")[2]
+        literal = piece.strip(" -_.:/")
+        if literal.lower() not in _SCHEMES:
+            yield from (literal, literal.partition(" ")[2])
 
 
 def _mask_literals(text: str) -> str:
-    def mask_default(found: re.Match[str]) -> str:
-        return _mask_literal(found[0])
-
-    pieces, end = [], 0
+    masked, end = "", 0
     for found in _INTERPOLATION.finditer(text):
-        pieces += [_mask_literal(text[end : found.start()]), _DEFAULT.sub(mask_default, found[0])]
+        masked += _mask_literal(text[end : found.start()])
+        masked += _DEFAULT.sub(lambda default: _mask_literal(default[0]), found[0])
         end = found.end()
-    return "".join([*pieces, _mask_literal(text[end:])])
+    return masked + _mask_literal(text[end:])
 
 
 def _mask_literal(literal: str) -> str:
@@ -165,34 +163,27 @@ def _mask_url(url: str) -> str:
     for number, found in enumerate(_INTERPOLATION.findall(url)):
         spared[mark := chr(0xE000 + number)] = found
         url = url.replace(found, mark, 1)
-    rest = _literal_masker(spared)
+    apart = re.compile(f"([{''.join(spared)}])") if spared else None
+
+    def mask(text: str) -> str:
+        pieces = apart.split(text) if apart else [text]
+        return "".join(p if not p or p in spared else MASK for p in pieces)
 
     def mask_pair(pair: str) -> str:
-        name, equals, said = pair.partition("=")
+        name, equals, value = pair.partition("=")
         if not equals:
-            return rest(pair)
-        return pair if name.lower() in _HARMLESS_QUERY else f"{name}={rest(said)}"
+            return mask(pair)
+        return pair if name.lower() in _HARMLESS_QUERY else f"{name}={mask(value)}"
 
-    url = _USER.sub(lambda user: ":".join(map(rest, user[0].split(":", 1))), url)
+    url = _USER.sub(lambda user: ":".join(map(mask, user[0].split(":", 1))), url)
     url, sharp, fragment = url.partition("#")
     place, question, query = url.partition("?")
     pieces = re.split("([&;])", query)
     pairs = (piece if piece in ("&", ";") else mask_pair(piece) for piece in pieces)
-    url = "".join((place, question, *pairs, sharp, rest(fragment)))
+    url = "".join((place, question, *pairs, sharp, mask(fragment)))
     for mark, found in spared.items():
         url = url.replace(mark, found)
     return url
-
-
-def _literal_masker(marks: Iterable[str]) -> Callable[[str], str]:
-    """Masks what stands between these characters."""
-    apart = re.compile(f"([{''.join(marks)}])") if marks else None
-
-    def mask_between(text: str) -> str:
-        pieces = apart.split(text) if apart else [text]
-        return "".join(p if not p or (apart and apart.fullmatch(p)) else MASK for p in pieces)
-
-    return mask_between
 
 
 def names_secret(text: str) -> bool:
@@ -218,10 +209,9 @@ def mask_override(text: str) -> str:
     """An override as it may be shown: the value of a secret is hidden."""
     name, equals, value = text.partition("=")
     key = tuple(name.lstrip("+~").split("."))
-    nested = "extra_body" in key and value.lstrip()[:1] in ("{", "[")
     named = re.search(r"(?i)key|token|secret|pass|pwd|auth|headers|extra_body|cred", value)
+    nested = value.lstrip()[:1] in ("{", "[") and ("extra_body" in key or named is not None)
     hidden = is_secret(key, value) or "headers" in key or nested
-    hidden = hidden or (named is not None and value.lstrip()[:1] in ("{", "["))
     return f"{name}=…" if equals and hidden and "${" not in value else text
 
 
@@ -230,13 +220,7 @@ def known_secrets(
     origins: Mapping[str, str],
     environ: Mapping[str, str],
 ) -> frozenset[str]:
-    """Every value that a run must never show.
-
-    Args:
-        leaves: the resolved settings, each with its key.
-        origins: dotted key → the `${…}` text that a kept value came from.
-        environ: the environment it was resolved with.
-    """
+    """Every value that a run must never show; `origins`: dotted key → the `${…}` it came from."""
     found = set(environment_secrets(environ))
     for key, value in leaves:
         if isinstance(value, str):
@@ -255,14 +239,12 @@ def known_secrets(
 def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """Values of variables that are named as secrets are, whether a run asks for them or not.
 
-    Only those that look random: `AUTH=required` must not be masked wherever that word
-    occurs. One that holds the path of a file, as
-    GOOGLE_APPLICATION_CREDENTIALS does, is no secret.
+    Only those that look random: `AUTH=required` must not be masked wherever that word occurs. The
+    path of a file, as in GOOGLE_APPLICATION_CREDENTIALS, is no secret.
     """
-    given = os.environ if environ is None else environ
     return frozenset(
         value
-        for name, value in given.items()
+        for name, value in (os.environ if environ is None else environ).items()
         if _SECRET_NAME.search(name)
         and looks_random(value)
         and not (os.sep in value and os.path.exists(value))
@@ -308,12 +290,12 @@ def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -
         return frozenset()  # a run without its file was given no key
     found: set[str] = set()
     for line in text.splitlines():
-        key, _, said = line.strip().partition(": ")
+        key, _, written = line.strip().partition(": ")
         for name in _ASKED_VARIABLE.findall(line):
             value = given.get(name, "")
             if "://" in value:
                 found.update(_url_secrets(value))
-            elif key != "base_url" or _is_secret_url_part(name, value, said):
+            elif key != "base_url" or _is_secret_url_part(name, value, written):
                 found.add(value)
     return frozenset(found - {""})
 
@@ -324,7 +306,7 @@ def _secrets_in(key: tuple[str, ...], value: str) -> Iterator[str]:
     elif is_secret(key, value) and _is_distinctive(key, value):
         yield value
         scheme, _, rest = value.partition(" ")
-        if scheme.lower() in ("bearer", "basic", "token"):
+        if scheme.lower() in _SCHEMES:
             yield rest.strip()
 
 
@@ -357,7 +339,7 @@ def _url_secrets(url: str) -> Iterator[str]:
     for pair in [*parts.query.split("&"), *re.split("[&;]", parts.query)]:
         name, equals, value = pair.partition("=")
         if name.lower() not in _HARMLESS_QUERY:
-            said = value if equals else name
-            yield from (said, unquote(said), unquote_plus(said))
+            secret = value if equals else name
+            yield from (secret, unquote(secret), unquote_plus(secret))
     if parts.fragment:
         yield parts.fragment

@@ -1,7 +1,6 @@
 """Text from models, tools and data, made harmless for a terminal or a file of lines.
 
-Owns the way from text to what is printed: secrets are masked before anything is cut,
-since half a key no longer looks like one, and then what steers or hides is shown.
+Secrets are masked before anything is cut, since half a key no longer looks like one.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
 """Demonstrations of a fine-tuning stage: from a file or from a run, as one data set.
 
-Owns which rollouts of a run are taken. A library in their prompts is left out, so that the policy
-learns to do without it.
+A library in the prompts of a run is left out, so that the policy learns to do without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.core import events as ev
 from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.ids import digest_bytes
-from engines.core.state.step_history import StepHistory
+from engines.core.state.step_history import RolloutHistory, StepHistory
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
 from engines.grpo.loss.sft_data import (
@@ -47,23 +45,20 @@ def write_demonstrations(
         ConflictError: no rollout of the run is good enough.
         StudioError: the run or the file cannot be found or read.
     """
-    data = loaded.config.sft.data or ""
+    data, names = loaded.config.sft.data or "", loaded.config.data.fields
     kind, _, run = data.partition(":")
     if kind == "run":
-        found, about = _run_demonstrations(
-            workspace, loaded, workspace.run(run), with_library=with_library
-        )
+        source = workspace.run(run)
+        found, about = _run_demonstrations(workspace, loaded, source, with_library=with_library)
     else:
-        source = loaded.data_path(data, "sft.data")
-        found = list(read_demonstrations(source))
-        about = f"{len(found)} from {source}"
-    question = loaded.config.data.fields.get("question", "question")
-    answer = loaded.config.data.fields.get("answer", "answer")
-    rows = []
-    for row in map(demonstration_row, found):
-        named = {{"question": question, "answer": answer}.get(key, key): row[key] for key in row}
-        rows.append(loaded.mask.line(dumps(named)) + b"\n")
-    text = b"".join(rows)
+        file = loaded.data_path(data, "sft.data")
+        found = list(read_demonstrations(file))
+        about = f"{len(found)} from {file}"
+    rows = (
+        {names.get(key, key): value for key, value in demonstration_row(shown).items()}
+        for shown in found
+    )
+    text = b"".join(loaded.mask.line(dumps(row)) + b"\n" for row in rows)
     name = f"{name}-{digest_bytes(text)[:_ID_CHARS]}"
     path = workspace.datasets / f"{name}.jsonl"
     make_folder(path.parent)
@@ -83,18 +78,13 @@ def _run_demonstrations(
     """Every reply of the verified rollouts of a run, and a line that counts them."""
     theirs = load_run(str(run.run_file), [], workspace.path, keyless=True)
     exact = theirs.config.policy.model == loaded.config.policy.model
-    if theirs.config.data.practice is None:
+    data = theirs.config.data
+    if data.practice is None:
         raise ConflictError(
             f"run {run.run}", "it practised on nothing.", "Name another run in sft.data."
         )
-    problems = {
-        problem.id: problem
-        for problem in read_problems(
-            theirs.data_path(theirs.config.data.practice),
-            fields=theirs.config.data.fields,
-            needs_answer=False,
-        )
-    }
+    read = read_problems(theirs.data_path(data.practice), fields=data.fields, needs_answer=False)
+    problems = {problem.id: problem for problem in read}
     least = loaded.config.sft.min_reward
     found: dict[tuple[Any, ...], Demonstration] = {}
     right = judged = 0
@@ -103,84 +93,56 @@ def _run_demonstrations(
             if with_library and not guidance:
                 continue
             judged += sum(reward is not None for reward in step.rewards.values())
-            for place, done, problem in _verified_rollouts(step, problems, least):
+            for rollout, problem in _verified_rollouts(step, problems, least):
                 right += 1
-                for shown in _read_replies(
-                    segment.records, guidance, place, done, problem, exact=exact
-                ):
+                for shown in _read_replies(segment.records, guidance, rollout, problem, exact):
                     # One prompt and reply counts once, however often it was drawn.
                     asked = tuple((m.role, m.content) for m in shown.messages)
                     found.setdefault((asked, shown.reply), shown)
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
     if not found:
         none = f"none of its {judged} judged {what} has a reward of {least:g} or more."
-        raise ConflictError(
-            f"run {run.run}",
-            none if judged else f"it has no judged {what}.",
-            "Practise longer, lower sft.min_reward, or name another run in sft.data.",
-        )
-    about = (
-        f"{len(found)} different replies of {right} of {judged} judged {what} of run {run.run} "
-        f"(reward {least:g} or more)"
-    )
-    if not exact:
-        about += f", as text: their tokens are those of {theirs.config.policy.model}"
-    return list(found.values()), about
+        move = "Practise longer, lower sft.min_reward, or name another run in sft.data."
+        raise ConflictError(f"run {run.run}", none if judged else f"it has no judged {what}.", move)
+    verified = f"{right} of {judged} judged {what} of run {run.run} (reward {least:g} or more)"
+    as_text = "" if exact else f", as text: their tokens are those of {theirs.config.policy.model}"
+    return list(found.values()), f"{len(found)} different replies of {verified}{as_text}"
 
 
 def _verified_rollouts(
     step: StepHistory, problems: Mapping[str, Problem], least: float
-) -> Iterator[tuple[str, ev.RolloutFinished, Problem]]:
-    """Rollouts that ended by themselves with a reward of `least` or more, by id."""
+) -> Iterator[tuple[RolloutHistory, Problem]]:
+    """Rollouts that ended by themselves with a reward of `least` or more, with their problem."""
     for (position, _), rollout in sorted(step.rollouts.items()):
         if rollout.reward is None:
             continue
-        problem = problems.get(step.problems[position])
-        if problem is None:
-            raise ConflictError(
-                f"step {step.step}",
-                f"it practised on problem {step.problems[position]}, which is not in the data any "
-                "more.",
-                "Put the run's data set back as it was.",
-            )
+        name = step.problems[position]
+        if name not in problems:
+            cause = f"it practised on problem {name}, which is not in the data any more."
+            move = "Put the run's data set back as it was."
+            raise ConflictError(f"step {step.step}", cause, move)
         if rollout.reward >= least and rollout.finished.status == "ok":
-            yield rollout.id, rollout.finished, problem
+            yield rollout, problems[name]
 
 
 def _read_replies(
-    records: Path,
-    guidance: str,
-    place: str,
-    done: ev.RolloutFinished,
-    problem: Problem,
-    *,
-    exact: bool,
+    records: Path, guidance: str, rollout: RolloutHistory, problem: Problem, exact: bool
 ) -> Iterator[Demonstration]:
     """Each reply of a rollout, with the prompt that it would have had without a library."""
     messages: tuple[Message, ...] = ()
-    for ref in done.refs:
+    for ref in rollout.finished.refs:
         record = read_record(records, ref)
         asked = (*messages[: record.base], *record.messages)
         messages = (*asked, record.reply.as_message())
-        yield Demonstration(
-            problem.question,
-            record.reply.text,
-            _strip_guidance(asked, guidance, place),
-            record.reply.token_ids if exact else (),
-            problem.answer,
-            place,
-        )
-
-
-def _strip_guidance(messages: Sequence[Message], guidance: str, place: str) -> tuple[Message, ...]:
-    try:
-        return without_guidance(messages, guidance)
-    except ValueError:
-        raise ConflictError(
-            f"rollout {place}",
-            "its prompt does not hold the library's text as it is now, so it cannot be taken out.",
-            "Name another run in sft.data.",
-        ) from None
+        try:
+            bare = without_guidance(asked, guidance)
+        except ValueError:
+            cause = "its prompt does not hold the library's text as it is now"
+            cause += ", so it cannot be taken out."
+            move = "Name another run in sft.data."
+            raise ConflictError(f"rollout {rollout.id}", cause, move) from None
+        text, ids = record.reply.text, record.reply.token_ids if exact else ()
+        yield Demonstration(problem.question, text, bare, ids, problem.answer, rollout.id)
 
 
 def _read_steps(workspace: Workspace, segment: HistorySegment) -> Iterator[tuple[StepHistory, str]]:

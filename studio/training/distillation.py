@@ -1,7 +1,6 @@
 """How much of a library's effect is left once a policy has been trained on its rollouts.
 
-Compares the policy without a library, with it in the prompt, and trained but without it. All
-three are measured alike, on the same held-out problems.
+Compared are the policy without a library, with it, and trained without it, on the same problems.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,7 +69,8 @@ def share_left(without: ByQuestion, with_library: ByQuestion, trained: ByQuestio
     """
     effects, kept = [], []
     for name in without:
-        rows = [_known_rewards(side.get(name, ())) for side in (without, with_library, trained)]
+        sides = (side.get(name, ()) for side in (without, with_library, trained))
+        rows = [[reward for reward in side if reward is not None] for side in sides]
         if all(rows):
             before, shown, after = map(statistics.fmean, rows)
             effects.append(shown - before)
@@ -88,10 +87,6 @@ def share_left(without: ByQuestion, with_library: ByQuestion, trained: ByQuestio
     c = rest**2 - t2 * statistics.variance(kept)
     width = math.sqrt(max(0.0, b * b - a * c))
     return Share(rest / effect, Interval((b - width) / a, (b + width) / a), n)
-
-
-def _known_rewards(row: Sequence[float | None]) -> list[float]:
-    return [one for one in row if one is not None]
 
 
 async def tell_effect_left(
@@ -113,9 +108,8 @@ async def tell_effect_left(
     adapter = loaded.config.policy.adapter
     if adapter is not None:  # an adapter's scores are apart from those of its base model
         plan = replace(plan, weights=digest([adapter]))
-    to_stderr(
-        f"measuring the untrained policy without and with {library}: {plan.count_missing()} to do"
-    )
+    missing = plan.count_missing()
+    to_stderr(f"measuring the untrained policy without and with {library}: {missing} to do")
     found = _distilled_sets(await _measure(plan), tuned.state(), library)
     text = "\n".join(["", *distilled_lines(found)])
     print_result(distilled_data(tuned.run, found), text, json=json)
@@ -142,52 +136,43 @@ async def _measure(plan: EvalPlan) -> EvaluationResult:
 
 
 def _distilled_sets(found: EvaluationResult, state: RunState, library: str) -> list[DistilledSet]:
-    sets = []
-    for result in found.sets:
-        name = result.held_out.name
-        trained = [e for e in state.evaluations if e.data == name and e.step]
-        after = question_rewards(trained[-1]) if trained else {}
-        sets.append(
-            DistilledSet(
-                name, library, result.question_rewards(0), result.question_rewards(1), after
-            )
+    trained = {e.data: question_rewards(e) for e in state.evaluations if e.step}  # the last of each
+    return [
+        DistilledSet(
+            result.held_out.name,
+            library,
+            result.question_rewards(0),
+            result.question_rewards(1),
+            trained.get(result.held_out.name, {}),
         )
-    return sets
+        for result in found.sets
+    ]
 
 
 def distilled_lines(sets: list[DistilledSet]) -> list[str]:
     """The result of the stage, as plain lines."""
     lines = ["what is left of the library in the weights (held-out reward)"]
     for one in sets:
-        width = max(len(label) for label, _ in _sides(one))
-        for label, side in _sides(one):
+        sides = {
+            "without a library": one.without,
+            f"with {one.library}": one.with_library,
+            "trained, without it": one.trained,
+        }
+        width = max(map(len, sides))
+        for label, side in sides.items():
             change = None if side is one.without else compare(one.without, side)
             effect = "" if change is None else f"  {difference_text(change)} against none"
-            lines.append(f"  {one.data}  {label:<{width}}  {_rate_text(side)}{effect}")
+            rate = f"{mean_text(tuple(side.values()))} (n={len(side)})"
+            lines.append(f"  {one.data}  {label:<{width}}  {rate}{effect}")
         lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
-
-
-def _sides(one: DistilledSet) -> tuple[tuple[str, ByQuestion], ...]:
-    return (
-        ("without a library", one.without),
-        (f"with {one.library}", one.with_library),
-        ("trained, without it", one.trained),
-    )
-
-
-def _rate_text(side: ByQuestion) -> str:
-    return f"{mean_text(tuple(side.values()))} (n={len(side)})"
 
 
 def _share_text(share: Share | None) -> str:
     if share is None:
         return "cannot tell what is left: the library's own effect is not clear"
-    low, high = share.interval.low, share.interval.high
-    return (
-        f"{share.left:.0%} of the library's effect is left [{low:.0%}, {high:.0%}] "
-        f"(n={share.questions})"
-    )
+    interval = f"[{share.interval.low:.0%}, {share.interval.high:.0%}] (n={share.questions})"
+    return f"{share.left:.0%} of the library's effect is left {interval}"
 
 
 def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
@@ -195,11 +180,8 @@ def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
 
     def rate_data(side: ByQuestion) -> dict[str, Any]:
         rows = tuple(side.values())
-        return {
-            "mean": mean_at_k(rows),
-            "interval": interval_ends(mean_interval(rows)),
-            "n": len(rows),
-        }
+        interval = interval_ends(mean_interval(rows))
+        return {"mean": mean_at_k(rows), "interval": interval, "n": len(rows)}
 
     return {
         "kind": "EffectLeft",

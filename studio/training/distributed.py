@@ -1,7 +1,6 @@
 """What accelerate says of the processes that it started, and whether the machine matches it.
 
-Owns the names of its environment variables. Pure: the environment and the counts of devices are
-arguments.
+Owns the names of its environment variables. Pure.
 """
 
 from __future__ import annotations
@@ -28,6 +27,10 @@ def launch_command(name: str) -> str:
     return f"accelerate launch --config_file {config_path(name)} -m studio.launch RUNFILE"
 
 
+def _refusal(cause: str, move: str) -> ConfigError:
+    return ConfigError(PLACE, cause, move)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchedProcess:
     """This process among those of its run; `local_` counts on its own machine."""
@@ -48,16 +51,13 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
     """Read what accelerate or torchrun set.
 
     Raises:
-        ConfigError: nobody started several processes, or a config that asks for what is not
-            done here.
+        ConfigError: nobody started several processes, or a config asks for what is not done here.
     """
     _check_kind(environment)
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", *DTYPES):
-        raise ConfigError(
-            PLACE,
-            f"mixed_precision {precision} is not done here.",
-            "Set it to bf16, fp16 or no.",
+        raise _refusal(
+            f"mixed_precision {precision} is not done here.", "Set it to bf16, fp16 or no."
         )
     started = LaunchedProcess(
         precision=precision,  # type: ignore[arg-type]  # checked above
@@ -87,15 +87,10 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
 
 
 def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
-    """Refuse a config that this machine does not match.
-
-    Raises:
-        ConfigError: it names more devices than there are, or GPUs where there are none.
-    """
+    """Refuse a config that names more devices than there are, or GPUs where there are none."""
     on_gpus = gpus > 0 and not process.on_cpu
     if not on_gpus and process.precision != "no":
-        raise ConfigError(
-            PLACE,
+        raise _refusal(
             f"mixed_precision {process.precision} is for GPUs, and this machine shows none to "
             "its processes.",
             f"Set it to no, or train on the CPU: {launch_command('cpu')}.",
@@ -103,12 +98,11 @@ def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
     have, what = (gpus, "GPU") if on_gpus else (cores, "core")
     if process.local_size > have:
         plural = "" if have == 1 else "s"
-        raise ConfigError(
-            PLACE,
+        single = "" if have > 1 else ", or train with one process: studio train RUNFILE"
+        raise _refusal(
             f"{process.local_size} processes were started, and this machine has {have} {what}"
             f"{plural}: each needs one of its own.",
-            f"Start {have} with --num_processes {have}"
-            + ("." if have > 1 else ", or train with one process: studio train RUNFILE."),
+            f"Start {have} with --num_processes {have}{single}.",
         )
 
 
@@ -120,43 +114,33 @@ def _check_kind(environment: Mapping[str, str]) -> None:
         ("ACCELERATE_USE_PARALLELISM_CONFIG", "a parallelism config divides the weights"),
     ):
         if _is_set(environment, variable):
-            raise ConfigError(
-                PLACE, f"{what}, which is not done here.", f"Use {launch_command('ddp')}."
-            )
+            raise _refusal(f"{what}, which is not done here.", f"Use {launch_command('ddp')}.")
     if not _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         return
     if environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
-        raise ConfigError(
-            PLACE,
-            "a DeepSpeed config file of its own is not read here.",
-            f"Write its fields into deepspeed_config, as {config_path('zero2')} does.",
-        )
+        move = f"Write its fields into deepspeed_config, as {config_path('zero2')} does."
+        raise _refusal("a DeepSpeed config file of its own is not read here.", move)
     if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
-        raise ConfigError(
-            PLACE, "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
+        raise _refusal(
+            "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
         )
     for which in ("OPTIMIZER", "PARAM"):
         where = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE", "none")
         if where != "none":
-            raise ConfigError(
-                PLACE,
-                f"offload_{which.lower()}_device {where} is not done here.",
-                "Set it to none: an adapter's state is small.",
-            )
+            cause = f"offload_{which.lower()}_device {where} is not done here."
+            raise _refusal(cause, "Set it to none: an adapter's state is small.")
 
 
 def _check_single(environment: Mapping[str, str]) -> None:
     """Refuse a single process where accelerate was asked for several."""
     if "ACCELERATE_MIXED_PRECISION" not in environment:
-        raise ConfigError(
-            PLACE,
+        raise _refusal(
             "accelerate did not start it.",
             f"Start it so: {launch_command('ddp')}; or train with one process: studio train "
-            f"RUNFILE.",
+            "RUNFILE.",
         )
     if "MASTER_PORT" in environment:
-        raise ConfigError(
-            PLACE,
+        raise _refusal(
             "several processes were asked for and one was started: with --cpu or MULTI_CPU "
             "accelerate leaves the others to mpirun.",
             f"Start them so: {launch_command('cpu')}.",
@@ -169,8 +153,8 @@ def _is_set(environment: Mapping[str, str], name: str) -> bool:
 
 def _required(environment: Mapping[str, str], name: str) -> str:
     if not environment.get(name):
-        raise ConfigError(
-            PLACE, f"WORLD_SIZE is set and {name} is not.", f"Start it so: {launch_command('ddp')}."
+        raise _refusal(
+            f"WORLD_SIZE is set and {name} is not.", f"Start it so: {launch_command('ddp')}."
         )
     return environment[name]
 
@@ -181,7 +165,7 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
         return default
     text = _required(environment, name)
     if not text.isdecimal():
-        raise ConfigError(PLACE, f"{name} is {text!r}, which is no number.", "Correct the config.")
+        raise _refusal(f"{name} is {text!r}, which is no number.", "Correct the config.")
     return int(text)
 
 

@@ -43,14 +43,7 @@ CLEAR_DIFFERENCE = 0.05
 """A held-out reward so much higher after another step gets a note."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as --max-lora-rank; it refuses others."""
-_CARD_SETTINGS = (
-    "practice.",
-    "grpo.",
-    "sft.",
-    "policy.max_tokens",
-    "policy.local.",
-    "data.practice",
-)
+_ON_CARD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", "data.practice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +88,7 @@ class Export:
 def prepare_export(
     workspace: Workspace, run: str, folder: Path, kind: Kind, *, step: int | None, best: bool
 ) -> Export:
-    """Find the checkpoint and make its model card; nothing is written.
-
-    It is the checkpoint of `step`, the newest without one, or of the `best` step on the held-out
-    sets.
-
-    Raises:
-        StudioError: there is no such run or checkpoint, or the folder is not empty.
-    """
+    """Find the checkpoint and make its model card; nothing is written. Raises StudioError."""
     check_target(folder)
     taken = workspace.run(run)
     state = load_state_with_parents(taken, workspace)
@@ -131,64 +117,47 @@ def serve(words: list[str]) -> bool:
 
 def _better_step_note(state: RunState, step: int) -> str:
     """A note where held-out reward was clearly higher after another step; "" elsewhere."""
-    best = state.best_step
-    if best is None or best == step:
+    best, known = state.best_step, [(e.step, e.mean) for e in state.evaluations]
+    means = [[mean for at, mean in known if at == one and mean is not None] for one in (best, step)]
+    if not all(means) or (lost := fmean(means[0]) - fmean(means[1])) < CLEAR_DIFFERENCE:
         return ""
-    known = [e for e in state.evaluations if e.mean is not None]
-    means = [[e.mean or 0.0 for e in known if e.step == at] for at in (best, step)]
-    if not all(means):
-        return ""
-    lost = fmean(means[0]) - fmean(means[1])
-    if lost < CLEAR_DIFFERENCE:
-        return ""
-    return f"held-out reward was {lost:.2f} higher after step {best}: " + (
-        "before any training" if best == 0 else "--best exports that one"
-    )
+    move = "--best exports that one" if best else "before any training"
+    return f"held-out reward was {lost:.2f} higher after step {best}: {move}"
 
 
 def choose_checkpoint(
     run: RunDir, state: RunState, step: int | None, best: bool
 ) -> FoundCheckpoint:
-    """The checkpoint that was asked for; the newest where nothing was.
-
-    Raises:
-        ConflictError: the run has none, or none of that step.
-    """
-    there = find_checkpoints(run.path)
+    """The checkpoint of `step`, or of the `best` step, else the newest. Raises ConflictError."""
+    found = find_checkpoints(run.path)
     place = f"run {run.run}"
-    if not there and not state.trains_weights:
+    if not found and not state.trains_weights:
         cause = "it trained no weights, so there are none to export."
         raise ConflictError(place, cause, "Train some: studio train grpo-tiny.")
-    if not there:
+    if not found:
         move = "Let it reach the end of an epoch, or set grpo.checkpoint_steps."
         raise ConflictError(place, "it has no checkpoint.", move)
-    steps = ", ".join(str(number) for number in sorted({found.step for found in there}))
-    if best:
-        step = state.best_step
-        if step is None:
-            cause = "no held-out set was measured, so no step is the best."
-            raise ConflictError(place, cause, f"Name one with --step: there are {steps}.")
-    if step is None:
-        return there[-1]
-    of_step = [found for found in there if found.step == step]
-    if not of_step:
+    steps = ", ".join(map(str, sorted({one.step for one in found})))
+    step = state.best_step if best else step
+    if best and step is None:
+        cause = "no held-out set was measured, so no step is the best."
+        raise ConflictError(place, cause, f"Name one with --step: there are {steps}.")
+    chosen = [one for one in found if step is None or one.step == step]
+    if not chosen:
         why = "is the best, but it " if best else ""
         cause = f"step {step} {why}has no checkpoint."
         raise ConflictError(place, cause, f"There are those of step {steps}.")
-    return of_step[-1]
+    return chosen[-1]
 
 
 def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSettings:
-    """The base model of a checkpoint, as it is loaded for merging.
-
-    Raises:
-        DamagedError: the checkpoint does not name it.
-    """
+    """The base model of a checkpoint, as it is loaded for merging. Raises DamagedError."""
     base = base_facts(checkpoint)
-    quantised = base.get("quantise") == "nf4"
+    # The bundled model's folder differs after the studio was installed anew.
+    moved = run_file.get("policy.model") == _BUNDLED and not Path(base["name"]).exists()
     return LocalSettings(
-        path=_base_path(base["name"], run_file),
-        dtype=base.get("dtype", "auto") if not quantised else "bfloat16",
+        path=model_path(_BUNDLED) if moved else base["name"],
+        dtype="bfloat16" if base.get("quantise") == "nf4" else base.get("dtype", "auto"),
         device="cpu",  # merging needs room for the whole model and no speed
         trust_remote_code=run_file.get("policy.local.trust_remote_code") is True,
         threads=1,
@@ -202,7 +171,6 @@ def card_facts(
     base = base_facts(found.folder)
     versions = read_facts(found.folder).get("versions", {})
     bundled = base["name"] == model_path(_BUNDLED) or run_file.get("policy.model") == _BUNDLED
-    started = state.started
     return CardFacts(
         kind=kind,
         run=run.run,
@@ -211,9 +179,9 @@ def card_facts(
         bundled=bundled,
         quantise=base.get("quantise", "none"),
         algorithm=str(run_file.get("practice.algorithm", "grpo")),
-        rehearsal=started is not None and started.rehearsal,
+        rehearsal=state.started is not None and state.started.rehearsal,
         steps_finished=state.steps_finished,
-        settings={key: run_file[key] for key in run_file if key.startswith(_CARD_SETTINGS)},
+        settings={key: run_file[key] for key in run_file if key.startswith(_ON_CARD)},
         evaluations=tuple(state.evaluations),
         versions={**versions, "practice-studio": version("practice-studio")},
     )
@@ -233,12 +201,6 @@ def check_server(server: str) -> None:
         raise ConfigError(
             "--serve-with", f"{server} is not supported.", f"There is {', '.join(SERVERS)}."
         )
-
-
-def _base_path(name: str, run_file: Mapping[str, Any]) -> str:
-    # The bundled model's folder differs after the studio was installed anew.
-    moved = run_file.get("policy.model") == _BUNDLED and not Path(name).exists()
-    return model_path(_BUNDLED) if moved else name
 
 
 def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,7 @@
 """The stages of `studio train`: fine-tuning, practice, and both one after the other.
 
-Owns what one stage hands to the next. Each stage is a run of its own, so that it is resumed,
-shown and measured like any other. Of several stages one that is done is not repeated, and the
-next begins only after it.
+Each stage is a run of its own, so that it is resumed, shown and measured like any other. Of several
+one that is done is not repeated, and the next begins only after it.
 """
 
 from __future__ import annotations
@@ -47,11 +46,9 @@ async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
 async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     _check_trains(loaded)
     if asked.restart_step not in (None, "null", "0"):
-        raise ConfigError(
-            f"--restart-step {asked.restart_step}",
-            "it would count the steps of two runs, of which each has its own.",
-            "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo.",
-        )
+        cause = "it would count the steps of two runs, of which each has its own."
+        move = "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo."
+        raise ConfigError(f"--restart-step {asked.restart_step}", cause, move)
     if loaded.config.data.practice is not None:
         loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
     tuning = _tuning_request(asked, loaded, "sft")
@@ -67,17 +64,13 @@ async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
 
 async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     if not loaded.config.evaluation.data:
-        raise ConfigError(
-            loaded.place("evaluation.data"),
-            "nothing is held out, so what is left of the library could not be measured.",
-            "Set evaluation.data=NAME.",
-        )
+        cause = "nothing is held out, so what is left of the library could not be measured."
+        raise ConfigError(loaded.place("evaluation.data"), cause, "Set evaluation.data=NAME.")
     tuning = _tuning_request(asked, loaded, "distil")
     plan = load_plan(tuning)
     code = await _run_stage("distil", plan, json)
-    if not _is_finished(plan):
-        return code
-    await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=json)
+    if _is_finished(plan):
+        await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=json)
     return code
 
 
@@ -106,12 +99,10 @@ def _is_finished(plan: RunPlan) -> bool:
 def _check_trains(loaded: LoadedRun) -> None:
     algorithm = loaded.config.practice.algorithm
     if algorithm != "grpo":
-        raise ConfigError(
-            loaded.place("practice.algorithm"),
-            f"practice.algorithm is {algorithm}, which this stage does not carry out.",
-            "Set practice.algorithm=grpo; studio headless practises without weights, and "
-            "--stage sft fine-tunes.",
-        )
+        cause = f"practice.algorithm is {algorithm}, which this stage does not carry out."
+        move = "Set practice.algorithm=grpo; studio headless practises without weights, and "
+        move += "--stage sft fine-tunes."
+        raise ConfigError(loaded.place("practice.algorithm"), cause, move)
 
 
 def _tuning_request(
@@ -123,29 +114,23 @@ def _tuning_request(
     """
     config = loaded.config
     if not is_local(config.policy.model):
-        raise ConfigError(
-            loaded.place("policy.model"),
-            "training needs a policy whose weights are here.",
-            "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
-        )
+        cause = "training needs a policy whose weights are here."
+        move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
+        raise ConfigError(loaded.place("policy.model"), cause, move)
     if config.sft.data is None:
-        raise ConfigError(
-            loaded.place("sft.data"),
-            "the stage needs demonstrations, and sft.data names none.",
-            "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
-            "verified rollouts of a run.",
-        )
+        cause = "the stage needs demonstrations, and sft.data names none."
+        move = "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
+        move += "verified rollouts of a run."
+        raise ConfigError(loaded.place("sft.data"), cause, move)
     if stage == "distil" and not config.sft.data.startswith("run:"):
-        raise ConfigError(
-            loaded.place("sft.data"),
-            "what a library achieved is in the rollouts of a run.",
-            "Set sft.data=run:RUN, of a run that practised with a library.",
-        )
+        cause = "what a library achieved is in the rollouts of a run."
+        move = "Set sft.data=run:RUN, of a run that practised with a library."
+        raise ConfigError(loaded.place("sft.data"), cause, move)
     name = f"{config.exp_id}-{stage}"
-    # The stage measures the weights without any library, its own included.
-    alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
-    if config.agent.experiences:
-        alone.append("agent.experiences=[]")
+    alone = []
+    if stage == "distil":  # learnt and measured without any library, its own included
+        alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
+        alone += ["agent.experiences=[]"] if config.agent.experiences else []
     data = write_demonstrations(asked.workspace, loaded, name, with_library=stage == "distil")
     return asked.with_overrides(
         name,
@@ -154,5 +139,5 @@ def _tuning_request(
         f"practice.batch_size={config.sft.batch_size}",
         "data.truncate=null",
         f"data.practice={data}",
-        *(alone if stage == "distil" else ()),
+        *alone,
     )

@@ -1,8 +1,7 @@
-"""`studio doctor`: whether the files of a workspace are intact.
+"""`studio doctor`: whether the files of a workspace are intact; written only with `repair`.
 
-Owns what is checked and the order of repairs: libraries before the runs that use them, and the
-catalogue, which is made from both, last. Without `repair` nothing is written. What is wrong
-inside a file is `engines.record.repair`'s.
+Owns the order of repairs: libraries before the runs that use them, and the catalogue, which is made
+from both, last. What is wrong inside a file is `engines.record.repair`'s.
 """
 
 from __future__ import annotations
@@ -13,10 +12,13 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
@@ -63,39 +65,38 @@ class Diagnosis:
 
 
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
-    """Check everything in a workspace, and repair it where asked.
+    """Check everything in a workspace, and repair it where asked and no living process writes.
 
-    Folders that a living process writes are not repaired.
-
-    Raises:
-        RecordError: a repair cannot be written; earlier ones stay.
+    Raises RecordError: a repair cannot be written; earlier ones stay.
     """
     if not workspace.path.is_dir():
         return Diagnosis({}, ())
     runs = workspace.runs()
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
-    found = [_make_finding(trouble) for trouble in _stray_troubles(workspace)]
     living = _live_folders(runs, libraries) if repair else {}
+    found: list[Finding] = []
 
-    def examine_folder(folder: Path, look: Callable[[], Iterable[Trouble]]) -> list[Finding]:
-        if folder not in living:
-            return _find_and_repair(look, repair)
-        return _postpone_repairs(_find_and_repair(look, False), living[folder])
+    def examine(look: Callable[[], Iterable[Trouble]], folder: Path | None = None) -> None:
+        if folder in living:
+            found.extend(_postpone_repairs(_find_and_repair(look, False), living[folder]))
+        else:
+            found.extend(_find_and_repair(look, repair))
 
+    examine(partial(_stray_troubles, workspace))
     for library in libraries:
-        found += examine_folder(library.path, partial(library_troubles, library))
+        examine(partial(library_troubles, library), library.path)
     for run in runs:
-        found += examine_folder(run.path, partial(run_troubles, run, workspace))
-        found += examine_folder(run.path, partial(_leftover_troubles, run))
-        found += [_make_finding(trouble) for trouble in _run_file_troubles(run)]
-        found += [_make_finding(trouble) for trouble in _checkpoint_troubles(run)]
+        examine(partial(run_troubles, run, workspace), run.path)
+        examine(partial(_leftover_troubles, run), run.path)
+        examine(partial(_run_file_troubles, run))
+        examine(partial(_checkpoint_troubles, run))
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
-        found += [_make_finding(trouble) for trouble in _catch_unreadable(_score_troubles(path))]
-    found += _find_and_repair(lambda: _stale_troubles(workspace), repair)
-    found += _find_and_repair(lambda: _permission_troubles(workspace, runs), repair)
-    found += [_make_finding(trouble) for trouble in _data_troubles(workspace)]
-    found += _find_and_repair(lambda: _catalogue_troubles(workspace), repair)
+        examine(partial(_score_troubles, path))
+    examine(partial(_stale_troubles, workspace))
+    examine(partial(_permission_troubles, workspace, runs))
+    examine(partial(_data_troubles, workspace))
+    examine(partial(_catalogue_troubles, workspace))
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
@@ -106,8 +107,6 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
 
 def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
     """Whether what it is resumed from can be read; its journal does not need it."""
-    import yaml
-
     move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
     cause = "it holds no settings."
     try:
@@ -156,8 +155,6 @@ async def _missing_engine_text(folder: Path) -> str:
 
 def _kept_checkpoints(run: RunDir) -> int:
     """How many checkpoints the run file keeps; 1 where it cannot be read."""
-    import yaml
-
     try:
         return int(yaml.safe_load(run.run_file.read_text("utf-8"))["grpo"]["keep"])
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
@@ -182,11 +179,9 @@ def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
                     move = "Move it away, or put the file back from a copy."
                     yield Trouble(str(journal), "cannot be read: it is a folder.", move)
                 continue
-            cause = f"it is no {what}: " + (
-                "it has no journal." if path.is_dir() else "it is a file."
-            )
+            cause = "it has no journal." if path.is_dir() else "it is a file."
             move = f"Move it away, or restore its journal if it was a {what}."
-            yield Trouble(str(path), cause, move, damage=False)
+            yield Trouble(str(path), f"it is no {what}: {cause}", move, damage=False)
 
 
 def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
@@ -203,7 +198,7 @@ def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> lis
             if key in found and (found[key].mended or not repair):
                 continue
             done = trouble.mend() if repair and trouble.mend is not None else ""
-            found[key] = _make_finding(trouble, done)
+            found[key] = Finding(*key, trouble.move, trouble.damage, done)
             if done and not trouble.alone:  # what follows may look different now
                 mended = True
                 break
@@ -217,12 +212,8 @@ def _catch_unreadable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
     except StudioError as error:
         yield Trouble(error.place, error.cause, error.move)
     except OSError as error:
-        told = lines.unreadable_error(Path(error.filename or "."), error)
-        yield Trouble(told.place, told.cause, told.move)
-
-
-def _make_finding(trouble: Trouble, mended: str = "") -> Finding:
-    return Finding(trouble.place, trouble.cause, trouble.move, trouble.damage, mended)
+        unreadable = lines.unreadable_error(Path(error.filename or "."), error)
+        yield Trouble(unreadable.place, unreadable.cause, unreadable.move)
 
 
 def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
@@ -239,10 +230,8 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
         except StudioError:
             used = list(every.values())  # which one it commits to is not known
         found.update({folder.path: _pid_text(run.path) for folder in used})
-    for folder in every.values():
-        if is_held(folder.path):
-            found[folder.path] = _pid_text(folder.path)
-    return found
+    held = (folder.path for folder in every.values() if is_held(folder.path))
+    return found | {path: _pid_text(path) for path in held}
 
 
 def _postpone_repairs(found: list[Finding], pid: str) -> list[Finding]:
@@ -262,15 +251,17 @@ def _pid_text(folder: Path) -> str:
 
 def _leftover_troubles(run: RunDir) -> Iterator[Trouble]:
     """A socket or a holder's note of a process that is gone."""
-    if is_held(run.path):
-        return
-    holder = run.path / ".holder"
-    if (run.socket.is_symlink() or run.socket.exists()) and not is_alive(run):
+    is_there = run.socket.is_symlink() or run.socket.exists()
+    if is_there and not is_held(run.path) and not is_alive(run):
         yield _removable_trouble(run.socket, "the process that made this socket is gone.")
-    if holder.exists():
-        yield _removable_trouble(
-            holder, f"the process that wrote here{_pid_text(run.path)} is gone."
-        )
+    yield from _holder_troubles(run.path)
+
+
+def _holder_troubles(folder: Path) -> Iterator[Trouble]:
+    holder = folder / ".holder"
+    if holder.exists() and not is_held(folder):
+        cause = f"the process that wrote here{_pid_text(folder)} is gone."
+        yield _removable_trouble(holder, cause)
 
 
 def _stale_troubles(workspace: Workspace) -> Iterator[Trouble]:
@@ -280,23 +271,20 @@ def _stale_troubles(workspace: Workspace) -> Iterator[Trouble]:
         if match and not _is_process_alive(int(match[1] or match[2])):
             yield _removable_trouble(path, "a process that is gone left this half done.")
     for folder in workspace.libraries():
-        holder = folder.path / ".holder"
-        if holder.exists() and not is_held(folder.path):
-            yield _removable_trouble(
-                holder, f"the process that wrote here{_pid_text(folder.path)} is gone."
-            )
+        yield from _holder_troubles(folder.path)
 
 
 def _removable_trouble(path: Path, cause: str) -> Trouble:
-    def remove() -> str:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        return "removed"
-
     move = f"It is in nobody's way; {lines.REPAIR} removes it."
-    return Trouble(str(path), cause, move, remove, damage=False, alone=True)
+    return Trouble(str(path), cause, move, partial(_remove, path), damage=False, alone=True)
+
+
+def _remove(path: Path) -> str:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return "removed"
 
 
 def _is_process_alive(pid: int) -> bool:
@@ -305,7 +293,7 @@ def _is_process_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True
+        pass  # somebody else's, or no process of this machine
     return True
 
 
@@ -330,24 +318,20 @@ def _permission_troubles(workspace: Workspace, runs: Iterable[RunDir]) -> Iterat
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             cause = f"others may read it (mode {mode:04o}), and it could hold secrets."
-            mend = _permission_repair(path)
+            mend = partial(_restrict, path)
             yield Trouble(str(path), cause, f"chmod 600 {path}", mend, damage=False, alone=True)
 
 
-def _permission_repair(path: Path) -> Callable[[], str]:
-    def restrict() -> str:
-        path.chmod(0o600)
-        return "now 0600"
-
-    return restrict
+def _restrict(path: Path) -> str:
+    path.chmod(0o600)
+    return "now 0600"
 
 
 def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
     for data in listed_data(workspace):
         if data.where == "workspace" and data.n is None:
-            cause, move = data.trouble, f"studio data check {data.path}"
-            place, _, rest = cause.partition(": ")
-            yield Trouble(place, rest or cause, move)
+            place, _, cause = data.trouble.partition(": ")
+            yield Trouble(place, cause or data.trouble, f"studio data check {data.path}")
 
 
 def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
@@ -368,23 +352,17 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
         yield Trouble(str(workspace.catalogue), "it cannot be read.", move, rebuild_catalogue)
         return
     wrong = []
+    # A journal that cannot be read was found before.
     for run in workspace.runs():
-        try:
+        with suppress(StudioError):
             if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run))):
                 wrong.append(f"run {run.run}")
-        except StudioError:
-            continue  # found before, where its journal was read
     for folder in workspace.libraries():
-        row = libraries.get(folder.name)
-        try:
-            head = folder.head()
-        except StudioError:
-            continue
-        if row is not None and (row["version"], row["content_hash"]) != (
-            head.version,
-            head.content_hash,
-        ):
-            wrong.append(f"library {folder.name}")
+        with suppress(StudioError):
+            row, head = libraries.get(folder.name), folder.head()
+            made = (head.version, head.content_hash)
+            if row is not None and (row["version"], row["content_hash"]) != made:
+                wrong.append(f"library {folder.name}")
     if wrong:
         cause = f"it does not say what the journals do of {', '.join(wrong)}."
         yield Trouble(str(workspace.catalogue), cause, move, rebuild_catalogue, damage=False)

@@ -21,8 +21,6 @@ from studio.report.training import learned_text
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive
 
-_HEADINGS = ("RUN", "STATUS", "EPOCH", "REWARD", "LIBRARY", "OPEN", "LOST")
-
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
@@ -33,12 +31,8 @@ class ListedRun:
 
     @property
     def data(self) -> dict[str, Any]:
-        return {
-            **self.row,
-            "status": self.shown.word,
-            "alive": self.shown.alive,
-            "next": self.shown.move,
-        }
+        shown = self.shown
+        return {**self.row, "status": shown.word, "alive": shown.alive, "next": shown.move}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +79,20 @@ def known_runs(
 ) -> tuple[KnownRun, ...]:
     """Every run of a workspace with what it practises, newest first.
 
-    Args:
-        workspace: whose runs.
-        before: by run-id; runs whose journal has not grown since are taken from there.
+    Of runs whose journal has not grown since, that is taken from `before`, by run-id.
     """
-    found = []
-    for listed in listed_runs(workspace):
-        size, old = listed.row.get("journal_bytes"), (before or {}).get(str(listed.row["run"]))
+
+    def read_background(listed: ListedRun) -> Background | None:
+        name, size = str(listed.row["run"]), listed.row.get("journal_bytes")
+        old = (before or {}).get(name)
         if old is not None and size is not None and old.listed.row.get("journal_bytes") == size:
-            found.append(KnownRun(listed, old.background))
-            continue
+            return old.background
         try:
-            state = workspace.run(str(listed.row["run"])).state()
+            return background(workspace.run(name).state())
         except StudioError:
-            found.append(KnownRun(listed, None))
-        else:
-            found.append(KnownRun(listed, background(state)))
-    return tuple(found)
+            return None
+
+    return tuple(KnownRun(listed, read_background(listed)) for listed in listed_runs(workspace))
 
 
 def background(state: RunState) -> Background | None:
@@ -143,8 +134,8 @@ def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
     """Every run of a workspace, newest first."""
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
-    found = [_listed_run(workspace.run(str(row["run"])), row) for row in _rows(workspace)]
-    return tuple(reversed(found))
+    rows = reversed(_rows(workspace))
+    return tuple(_listed_run(workspace.run(str(row["run"])), row) for row in rows)
 
 
 def runs_table(runs: Sequence[ListedRun]) -> str:
@@ -161,7 +152,8 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
         )
         for run in runs
     ]
-    lines = [table(_HEADINGS, rows)]
+    headings = ("RUN", "STATUS", "EPOCH", "REWARD", "LIBRARY", "OPEN", "LOST")
+    lines = [table(headings, rows)]
     if any(run.row["rehearsal"] for run in runs):
         lines.append("~ rehearsal: scripted replies took part, so this says little about a model")
     lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.move]
@@ -174,21 +166,13 @@ SHOWN_AT_HOME = 10
 def home_text(runs: Sequence[ListedRun], workspace: Workspace) -> str:
     """The home page: runs, presets, and what one would do next."""
     shown = runs_table(runs[:SHOWN_AT_HOME]) if runs else "none yet"
-    rest = len(runs) - SHOWN_AT_HOME
-    more = [f"… and {rest} more: studio runs list"] if rest > 0 else []
+    if len(runs) > SHOWN_AT_HOME:
+        shown += f"\n… and {len(runs) - SHOWN_AT_HOME} more: studio runs list"
     presets = table(("PRESET", "WHAT IT IS"), list_presets(), fold=1, columns=COLUMNS - 2)
-    return "\n".join(
-        [
-            f"runs in {sanitize(str(workspace.path))}",
-            indent_text("\n".join([shown, *more])),
-            "",
-            "presets",
-            indent_text(presets),
-            "",
-            "next",
-            *(f"  {command:<44}{what}".rstrip() for command, what in _next_commands(runs)),
-        ]
-    )
+    lines = [f"runs in {sanitize(str(workspace.path))}", indent_text(shown)]
+    lines += ["", "presets", indent_text(presets), "", "next"]
+    lines += [f"  {command:<44}{what}".rstrip() for command, what in _next_commands(runs)]
+    return "\n".join(lines)
 
 
 def _next_commands(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
@@ -221,11 +205,9 @@ def _row(run: RunDir) -> dict[str, Any]:
     try:
         return run_row(run)
     except StudioError as error:
-        empty = dict.fromkeys(
-            ("epoch", "epochs", "steps", "version", "open", "tokens", "losses"), 0
-        )
+        counts = ("epoch", "epochs", "steps", "version", "open", "tokens", "losses")
         return {
-            **empty,
+            **dict.fromkeys(counts, 0),
             "run": run.run,
             "exp_id": run.run,
             "status": "damaged",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import locale
 import os
 import platform
+import re
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -39,50 +40,24 @@ def machine_facts(workspace: Path) -> dict[str, Any]:
 def machine_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble]:
     """Problems that follow from these facts, each with its place, cause and next move."""
     found = []
+    folder = str(_nearest_folder(workspace))
     if facts["free_bytes"] < LEAST_FREE:
-        found.append(
-            Trouble(
-                str(_nearest_folder(workspace)),
-                f"only {facts['free_bytes'] / 1e6:.0f} MB are free.",
-                "Make room: a run that cannot write stops, resumable.",
-                damage=False,
-            )
-        )
-    if not os.access(_nearest_folder(workspace), os.W_OK):
-        found.append(
-            Trouble(
-                str(_nearest_folder(workspace)),
-                "it cannot be written to.",
-                "Mend its permissions or choose another --workspace.",
-            )
-        )
+        cause = f"only {facts['free_bytes'] / 1e6:.0f} MB are free."
+        move = "Make room: a run that cannot write stops, resumable."
+        found.append(Trouble(folder, cause, move, damage=False))
+    if not os.access(folder, os.W_OK):
+        move = "Mend its permissions or choose another --workspace."
+        found.append(Trouble(folder, "it cannot be written to.", move))
     if facts["encoding"].lower().replace("-", "") not in ("utf8", "utf8sig"):
-        found.append(
-            Trouble(
-                "locale",
-                f"its encoding is {facts['encoding']}, so that some characters cannot be shown.",
-                "Set LC_ALL=C.UTF-8.",
-                damage=False,
-            )
-        )
-    missing = [name for name, found_version in facts["packages"].items() if found_version is None]
-    if missing:
-        found.append(
-            Trouble(
-                "packages",
-                f"{', '.join(missing)} cannot be found.",
-                "Install practice-studio again.",
-            )
-        )
+        cause = f"its encoding is {facts['encoding']}, so that some characters cannot be shown."
+        found.append(Trouble("locale", cause, "Set LC_ALL=C.UTF-8.", damage=False))
+    if missing := [name for name, known in facts["packages"].items() if known is None]:
+        cause = f"{', '.join(missing)} cannot be found."
+        found.append(Trouble("packages", cause, "Install practice-studio again."))
     if facts["hidden_from_debuggers"] is False:
-        found.append(
-            Trouble(
-                "process",
-                "other processes of this user can read its memory, where keys are.",
-                "Nothing need be done; the platform offers no way to prevent it here.",
-                damage=False,
-            )
-        )
+        cause = "other processes of this user can read its memory, where keys are."
+        move = "Nothing need be done; the platform offers no way to prevent it here."
+        found.append(Trouble("process", cause, move, damage=False))
     return found
 
 
@@ -92,9 +67,7 @@ def _package_versions() -> dict[str, str | None]:
     for line in requires("practice-studio") or ():
         if "extra ==" in line:
             continue
-        name = line.split(";")[0].split("[")[0]
-        for sign in "<>=!~ (":
-            name = name.split(sign)[0]
+        name = re.split(r"[;\[<>=!~ (]", line)[0]
         try:
             found[name] = version(name)
         except PackageNotFoundError:

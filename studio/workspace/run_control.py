@@ -35,31 +35,21 @@ def find_live_run(workspace: Path, run: str | None) -> LiveRun | None:
 
     None where journals must be read: no process answers, or several do and the newest is meant.
     """
-    if run is None:
-        found = [LiveRun(path.parent) for path in workspace.glob("runs/*/control.sock")]
-    elif Path(run).name == run:
-        found = [LiveRun(workspace / "runs" / run)]
-    else:
-        return None
-    living = [place for place in found if client.is_alive(place)]
+    found = [LiveRun(path.parent) for path in workspace.glob("runs/*/control.sock")]
+    if run is not None:
+        found = [LiveRun(workspace / "runs" / run)] if Path(run).name == run else []
+    living = [one for one in found if client.is_alive(one)]
     return living[0] if len(living) == 1 else None
 
 
 def choose_run(workspace: Workspace, run: str | None) -> RunDir:
-    """The named run; without a name the newest living one, else the newest.
-
-    Raises:
-        ConflictError: there is no such run, or none at all.
-    """
+    """The named run; else the newest living one, else the newest. Raises ConflictError: none."""
     if run is not None:
         return workspace.run(run)
     runs = workspace.runs()
     if not runs:
-        raise ConflictError(
-            str(workspace.path),
-            "there is no run in this workspace.",
-            "Start one with `studio run rehearsal`, or name another --workspace.",
-        )
+        move = "Start one with `studio run rehearsal`, or name another --workspace."
+        raise ConflictError(str(workspace.path), "there is no run in this workspace.", move)
     living = [found for found in runs if client.is_alive(found)]
     return (living or list(runs))[-1]
 
@@ -78,8 +68,11 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
     ]
     if left := answer.get("budget_left"):
-        amounts = ", ".join(_amount_text(name, amount) for name, amount in left.items())
-        lines.append(f"left of the budget: {amounts}")
+        amounts = (
+            f"${amount:,.4f}" if name == "cost_usd" else f"{amount:,.0f} {name}"
+            for name, amount in left.items()
+        )
+        lines.append(f"left of the budget: {', '.join(amounts)}")
     if waiting := answer.get("repairs"):
         from studio.report.summary import unparsed_replies_text
 
@@ -99,16 +92,8 @@ def _subject_text(answer: Mapping[str, Any]) -> str:
     return f"library {answer['library']} v{answer['library_version']}"
 
 
-def _amount_text(name: str, amount: float) -> str:
-    return f"${amount:,.4f}" if name == "cost_usd" else f"{amount:,.0f} {name}"
-
-
 def follow(run: RunDir, *, as_json: bool) -> None:
-    """Print a living run's events until its process ends.
-
-    Raises:
-        ConflictError: no process of that run answers.
-    """
+    """Print a living run's events until its process ends. Raises ConflictError: none answers."""
     from engines.core.events import DurableEvent, event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, LiteralString, get_args, get_origin, get_type_hints
 
@@ -54,7 +54,6 @@ class Settings(BaseModel):
 class Declared:
     """One setting as its class declares it."""
 
-    name: str
     kinds: tuple[Any, ...]  # its type, or the members of a union
     meaning: str
     required: bool = False
@@ -62,30 +61,28 @@ class Declared:
     @property
     def section(self) -> type | None:
         """The class of the settings below it; None where it holds a value."""
-        return next((kind for kind in self.kinds if is_section(kind)), None)
-
-
-def is_section(kind: object) -> bool:
-    return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
+        classes = (kind for kind in self.kinds if isinstance(kind, type))
+        return next((c for c in classes if issubclass(c, BaseModel) or is_dataclass(c)), None)
 
 
 def declared_settings(section: type) -> Mapping[str, Declared]:
     """What may be set in a section, by name; pydantic's classes and the engines' alike."""
-    return {declared.name: declared for declared in _declarations(section)}
-
-
-def _declarations(section: type) -> Iterator[Declared]:
     if issubclass(section, BaseModel):
-        for name, info in section.model_fields.items():
-            kinds = (info.annotation, *get_args(info.annotation))
-            yield Declared(name, kinds, info.description or "", info.is_required())
-        return
+        return {
+            name: Declared(_kinds(info.annotation), info.description or "", info.is_required())
+            for name, info in section.model_fields.items()
+        }
     assert is_dataclass(section)
     hints = get_type_hints(section)
-    for field in fields(section):
-        if not is_derived(field.metadata):
-            kinds = (hints[field.name], *get_args(hints[field.name]))
-            yield Declared(field.name, kinds, field.metadata.get("description", ""))
+    return {
+        field.name: Declared(_kinds(hints[field.name]), field.metadata.get("description", ""))
+        for field in fields(section)
+        if not is_derived(field.metadata)
+    }
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return (hint, *get_args(hint))
 
 
 def as_section(kind: type) -> BeforeValidator:
@@ -102,10 +99,10 @@ def as_section(kind: type) -> BeforeValidator:
         values = dict(given)
         for name, value in given.items():
             if name in derived:
-                raise _refusal("extra_forbidden", "unknown", name, value)
+                raise _bad_key("extra_forbidden", "unknown", name, value)
             kinds = known[name].kinds if name in known else ()
             if isinstance(value, bool) and {int, float} & set(kinds):
-                raise _refusal("value_error", _NO_BOOL, name, value)
+                raise _bad_key("value_error", _NO_BOOL, name, value)
             if any(get_origin(kind) is tuple for kind in kinds):
                 values[name] = as_list(value)
         return values
@@ -113,6 +110,6 @@ def as_section(kind: type) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-def _refusal(kind: LiteralString, message: LiteralString, name: str, value: object) -> Exception:
+def _bad_key(kind: LiteralString, message: LiteralString, name: str, value: object) -> Exception:
     """A refusal of one key of a section, before pydantic has come to its keys."""
     return PydanticCustomError(kind, message, {"at": name, "value": value})

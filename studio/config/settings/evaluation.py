@@ -29,11 +29,8 @@ class EvaluationConfig(Settings):
     @model_validator(mode="after")
     def _validate_data(self) -> EvaluationConfig:
         if self.do_eval and not self.data:
-            raise refusal(
-                "do_eval",
-                "evaluation is on, but evaluation.data names no data set",
-                "Set evaluation.data, or evaluation.do_eval=false.",
-            )
+            cause = "evaluation is on, but evaluation.data names no data set"
+            raise refusal("do_eval", cause, "Set evaluation.data, or evaluation.do_eval=false.")
         return self
 
 

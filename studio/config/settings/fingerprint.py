@@ -1,7 +1,6 @@
 """What the results of a run depend on, as a resume compares it.
 
-Owns which settings are compared, and how each is written so that it means the same in a
-moved workspace.
+Owns which settings are compared, each written so that it means the same in a moved workspace.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from studio.config.settings.base import declared_settings
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.config.settings.training import LintConfig
+from studio.config.tree import get_value
 from studio.secrets.rules import names_secret, without_secrets
 
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
@@ -58,19 +58,17 @@ def fingerprint(
 ) -> dict[str, Any]:
     """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
 
-    Args:
-        config: of the run.
-        data_digest: content hash of the practised data; a path may change, content not.
-        verifier: the verifier with what its files hold; None: as the run file says it.
+    `data_digest` is of the practised data: its path may change, its content not. `verifier` comes
+    with what its files hold; None: as the run file says it.
     """
     plain = config.model_dump(mode="json")
     for role in ("policy", "reflector", "judge"):
         settings = config.role(role).model_dump(mode="json")
-        settings["extra_body"] = without_secrets(
-            _with_origins(config, role, settings["extra_body"])
-        )
+        body = _with_origins(config, role, settings["extra_body"])
+        settings["extra_body"] = without_secrets(body)
         settings["model"] = _portable_model(settings["model"])
-        settings["adapter"] = _relative_adapter(settings["adapter"])
+        if settings["adapter"] is not None:  # a run's, as a moved workspace has it too
+            settings["adapter"] = settings["adapter"].rpartition("/runs/")[2]
         plain[role] = settings
     plain["data"] |= {
         "practice": Path(config.data.practice or "").stem.removesuffix(".jsonl"),
@@ -79,7 +77,7 @@ def fingerprint(
     embedding = config.lint.embedding
     plain["lint"]["embedding"] = None if embedding is None else embedding.model
     plain["verifier"] = without_secrets(config.verifier.spec) if verifier is None else verifier
-    return {name: _value_at(plain, name) for name in RESULT_FIELDS}
+    return {name: get_value(plain, tuple(name.split("."))) for name in RESULT_FIELDS}
 
 
 def _with_origins(config: RunConfig, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
@@ -113,14 +111,3 @@ def _portable_model(model: str) -> str:
     if scheme == "hf" and Path(rest).is_absolute():
         return f"hf:{Path(rest).name}"  # a digest of its files identifies it
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
-
-
-def _relative_adapter(adapter: str | None) -> str | None:
-    """An adapter's folder as a moved workspace has it too, where it is a run's."""
-    return adapter if adapter is None else adapter.rpartition("/runs/")[2]
-
-
-def _value_at(tree: Any, name: str) -> Any:
-    for part in name.split("."):
-        tree = tree[part]
-    return tree

@@ -1,7 +1,6 @@
 """Settings of a model, and of the endpoint or the weights behind it.
 
-Owns what an address, a key and a header may hold. How a model is asked is the business of
-`engines.policies`.
+Owns what an address, a key and a header may hold.
 """
 
 from __future__ import annotations
@@ -36,17 +35,13 @@ _ENDPOINT = EndpointSettings()  # its defaults are ours
 Role = Literal["policy", "reflector", "judge"]
 
 
-def _check_printable(value: str) -> str:
+def _check_printable(value: SecretStr) -> SecretStr:
     """Refuse what no line of an HTTP request can carry."""
-    if not value.isascii():
+    text = value.get_secret_value()
+    if not text.isascii():
         raise ValueError("it holds a character that is not ASCII, which no header can carry")
-    if not value.isprintable():
+    if not text.isprintable():
         raise ValueError("it holds a control character, which no header can carry")
-    return value
-
-
-def _check_key(value: SecretStr) -> SecretStr:
-    _check_printable(value.get_secret_value())
     return value
 
 
@@ -68,7 +63,7 @@ def _check_address(value: str) -> str:
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 Address = Annotated[str, AfterValidator(_check_address)]
-ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
+ApiKey = Annotated[SecretStr, AfterValidator(_check_printable)]
 
 
 class PolicyConfig(Settings):
@@ -120,11 +115,11 @@ class PolicyConfig(Settings):
     @field_validator("headers")
     @classmethod
     def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, said in value.items():
+        for name, text in value.items():
             if not _HEADER.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be the name of a header")
             try:
-                _check_printable(said.get_secret_value())
+                _check_printable(text)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return value
@@ -132,11 +127,8 @@ class PolicyConfig(Settings):
     @model_validator(mode="after")
     def _validate_pace(self) -> PolicyConfig:
         if self.pace_tokens_per_s is not None and not is_scripted(self.model):
-            raise refusal(
-                "pace_tokens_per_s",
-                "a real model streams at its own pace",
-                "Leave it out; rehearsal and replay:FILE have a pace.",
-            )
+            move = "Leave it out; rehearsal and replay:FILE have a pace."
+            raise refusal("pace_tokens_per_s", "a real model streams at its own pace", move)
         return self
 
 
@@ -151,8 +143,3 @@ class EmbeddingConfig(Settings):
     api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}")
     timeout_s: Float = key(30.0, "deadline, retries included", gt=0)
     price_in_usd_per_mtok: Float | None = key(None, "of its tokens", ge=0)
-
-    @field_validator("base_url")
-    @classmethod
-    def _validate_address(cls, value: str | None) -> str | None:
-        return value if value is None else _check_address(value)

@@ -1,8 +1,4 @@
-"""What a run file may say: one frozen tree of settings.
-
-Owns the sections and what they demand of each other. Does not read files or the environment
-(`studio.config.loading` does).
-"""
+"""What a run file may say: one frozen tree of settings, and what they demand of each other."""
 
 from __future__ import annotations
 
@@ -103,11 +99,8 @@ class RunConfig(Settings):
             return self
         policy, practice = self.policy, self.practice
         if not policy.model.startswith("hf:"):
-            raise refusal(
-                "policy.model",
-                "training needs a policy whose weights are here",
-                "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
-            )
+            move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
+            raise refusal("policy.model", "training needs a policy whose weights are here", move)
         if practice.algorithm == "sft":
             return self
         if policy.top_p is not None and policy.top_p < 1:
@@ -118,34 +111,22 @@ class RunConfig(Settings):
                 "Leave it out in training.",
             )
         if practice.temperature == 0:
-            raise refusal(
-                "practice.temperature",
-                "at temperature 0 all tries are the same, so nothing can be learned from them",
-                "Set it above 0; 1.0 is usual.",
-            )
+            cause = "at temperature 0 all tries are the same, so nothing can be learned from them"
+            raise refusal("practice.temperature", cause, "Set it above 0; 1.0 is usual.")
         if practice.group_size < 2:
-            raise refusal(
-                "practice.group_size",
-                "a single try has nothing to be compared with",
-                "Set it to 2 or more; 8 is usual.",
-            )
+            cause = "a single try has nothing to be compared with"
+            raise refusal("practice.group_size", cause, "Set it to 2 or more; 8 is usual.")
         if not practice.given_ground_truth:
-            raise refusal(
-                "practice.given_ground_truth",
-                "without rewards there is nothing to train on",
-                "Leave it out.",
-            )
+            cause = "without rewards there is nothing to train on"
+            raise refusal("practice.given_ground_truth", cause, "Leave it out.")
         return self
 
     @model_validator(mode="after")
     def _validate_paced_roles(self) -> RunConfig:
         for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:
-                raise refusal(
-                    f"{role}.pace_tokens_per_s",
-                    "only rollouts are watched as they stream",
-                    "Leave it out.",
-                )
+                cause = "only rollouts are watched as they stream"
+                raise refusal(f"{role}.pace_tokens_per_s", cause, "Leave it out.")
         return self
 
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
@@ -156,14 +137,12 @@ class RunConfig(Settings):
         return self._origins
 
     def role(self, role: Role) -> PolicyConfig:
-        """The settings of a model role, always with a temperature.
-
-        A role that is not set is the policy (P08) at the role's own temperature.
-        """
+        """The settings of a role with its temperature; one that is not set is the policy."""
         if role == "policy":
             return self.policy.model_copy(update={"temperature": self.practice.temperature})
-        own = self.reflector if role == "reflector" else self.judge
-        usual = REFLECTOR_TEMPERATURE if role == "reflector" else JUDGE_TEMPERATURE
+        own, usual = self.judge, JUDGE_TEMPERATURE
+        if role == "reflector":
+            own, usual = self.reflector, REFLECTOR_TEMPERATURE
         temperature = usual if own is None or own.temperature is None else own.temperature
         return (own or self.policy).model_copy(update={"temperature": temperature})
 

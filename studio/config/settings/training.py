@@ -1,7 +1,6 @@
-"""Settings of practice: its data, its loop, and what it trains.
+"""Settings of practice: its data, its loop, and what it trains, in the order of `run.yaml`.
 
-A section holds the engine's own settings class, and besides it the keys that other parts
-read. The order of the keys is that of `run.yaml`.
+A section holds the engine's own settings class, and besides it the keys that other parts read.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ Algorithm = Literal["training_free", "grpo", "sft"]
 
 
 def parse_algorithm(value: object) -> object:
-    """Our name of an algorithm.
-
-    Raises:
-        ValueError: it is none of the supported ones.
-    """
+    """Our name of an algorithm. Raises ValueError: it is none of the supported ones."""
     if not isinstance(value, str):
         return value
     if value.lower() not in ALGORITHMS:

@@ -10,7 +10,7 @@ import yaml
 from engines.core.errors import ConfigError, DataError
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.youtu import youtu_eval, youtu_practice
+from studio.config.youtu import find_youtu_config
 from tests.support.youtu_checkout import ENV, GONE, checkout, write
 
 PROVIDED = {
@@ -35,9 +35,9 @@ def loaded(
 ) -> LoadedRun:
     home = str(checkout(folder / "youtu", changes, {**ENV, **JUDGE}))
     if root == "practice":
-        asked = youtu_practice(home, "math_reasoning")
+        asked = find_youtu_config(home, "math_reasoning", "practice")
     else:
-        asked = youtu_eval(home, "math/math_set")
+        asked = find_youtu_config(home, "math/math_set", "eval")
     return load_run("", overrides, folder / "practice", environ or {}, cwd=folder, youtu=asked)
 
 
@@ -84,7 +84,7 @@ def test_an_eval_config_can_be_the_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["", "configs"])
 def test_the_folder_may_be_the_checkout_or_its_configs(tmp_path: Path, place: str) -> None:
     home = checkout(tmp_path / "youtu")
-    found = youtu_practice(str(home / place), "math_reasoning")
+    found = find_youtu_config(str(home / place), "math_reasoning", "practice")
     assert (found.root, found.file) == (home, home / "configs/practice/math_reasoning.yaml")
 
 
@@ -92,7 +92,9 @@ def test_a_config_may_lie_in_a_folder_of_its_group(tmp_path: Path) -> None:
     home = checkout(tmp_path / "youtu")
     text = (home / "configs/practice/math_reasoning.yaml").read_text()
     write(home / "configs/practice/deep/er/mine.yaml", text)
-    run = load_run("", [], tmp_path, {}, youtu=youtu_practice(str(home), "deep/er/mine"))
+    run = load_run(
+        "", [], tmp_path, {}, youtu=find_youtu_config(str(home), "deep/er/mine", "practice")
+    )
     assert run.config.policy.model == "openai:rehearsal"
 
 
@@ -111,7 +113,7 @@ def test_what_is_not_there_is_refused_with_what_is(
 ) -> None:
     checkout(tmp_path / "youtu")
     with pytest.raises(ConfigError) as caught:
-        youtu_practice(str(tmp_path / folder), name)
+        find_youtu_config(str(tmp_path / folder), name, "practice")
     for word in words:
         assert word in str(caught.value)
 
@@ -270,7 +272,9 @@ def test_the_real_environment_goes_before_the_file(tmp_path: Path) -> None:
 def test_a_missing_variable_is_told_with_its_line(tmp_path: Path) -> None:
     home = checkout(tmp_path / "youtu", env={})
     with pytest.raises(ConfigError, match=r"model/base\.yaml:\d+: .*UTU_LLM_MODEL"):
-        load_run("", [], tmp_path, {}, youtu=youtu_practice(str(home), "math_reasoning"))
+        load_run(
+            "", [], tmp_path, {}, youtu=find_youtu_config(str(home), "math_reasoning", "practice")
+        )
 
 
 ENV_LINES = {
@@ -296,7 +300,7 @@ ENV_LINES = {
 def test_a_line_of_env_is_read_as_a_shell_would(tmp_path: Path, line: str) -> None:
     home = checkout(tmp_path / "youtu")
     (home / ".env").write_bytes(f"{line}\n# a comment\nnonsense\n".encode())
-    found = youtu_practice(str(home), "math_reasoning").environment()
+    found = find_youtu_config(str(home), "math_reasoning", "practice").environment()
     assert found == {"A": ENV_LINES[line]}
 
 
@@ -304,7 +308,7 @@ def test_an_env_that_is_no_text_is_refused_without_its_content(tmp_path: Path) -
     home = checkout(tmp_path / "youtu")
     (home / ".env").write_bytes(b"KEY=sk-\xff\xfe")
     with pytest.raises(ConfigError) as caught:
-        youtu_practice(str(home), "math_reasoning").environment()
+        find_youtu_config(str(home), "math_reasoning", "practice").environment()
     assert ".env" in str(caught.value) and "sk-" not in str(caught.value)
 
 

@@ -20,7 +20,7 @@ from engines.policies.rehearsal.endpoint import answer_request
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import load_run
 from studio.config.source import Source
-from studio.config.youtu import youtu_eval, youtu_practice
+from studio.config.youtu import find_youtu_config
 from studio.run.assemble import open_run_context
 from studio.run.plan import RunRequest, load_plan
 from tests.support.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint
@@ -112,7 +112,7 @@ async def practised(folder: Path, changes: Mapping[str, object], runs: int = 1) 
                 for key, value in (changes if number == runs - 1 else before).items()
             }
             home = checkout(folder / "youtu", written, {**ENV, "UTU_LLM_BASE_URL": url})
-            source = Source((), youtu=youtu_practice(str(home), "math_reasoning"))
+            source = Source((), youtu=find_youtu_config(str(home), "math_reasoning", "practice"))
             plan = load_plan(RunRequest(workspace=workspace, source=source))
             outcome = plan.mode
             state = plan.state or RunState()
@@ -332,7 +332,7 @@ def test_the_name_of_an_evaluation_is_its_own_only_where_it_is_the_root(tmp_path
     named = {"eval.exp_id": "mine"}
     for changes, found in (({}, "math_eval"), (named, "mine")):
         home = checkout(tmp_path / found, changes)
-        asked = youtu_eval(str(home), "math/math_set")
+        asked = find_youtu_config(str(home), "math/math_set", "eval")
         assert load_run("", [], tmp_path, {}, youtu=asked).config.exp_id == found
-        practice = youtu_practice(str(home), "math_reasoning")
+        practice = find_youtu_config(str(home), "math_reasoning", "practice")
         assert load_run("", [], tmp_path, {}, youtu=practice).config.exp_id == "math_practice"
