@@ -142,8 +142,8 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
             move = "Correct the interpolation; write \\${ for a literal ${."
             if missing:
                 name = missing[0]
-                cause = f'"{dotted_name(key)}" needs the environment variable {name}, '
-                cause += "which is not set."
+                needed = f"the environment variable {name}, which is not set."
+                cause = f'"{dotted_name(key)}" needs {needed}'
                 move = f"Set it (export {name}=…), or give a default: ${{oc.env:{name},DEFAULT}}."
             raise composed.error(key, cause, move) from error
         value = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node

@@ -137,8 +137,10 @@ def _read_replies(
         try:
             bare = without_guidance(asked, guidance)
         except ValueError:
-            cause = "its prompt does not hold the library's text as it is now"
-            cause += ", so it cannot be taken out."
+            cause = (
+                "its prompt does not hold the library's text as it is now, so it cannot be "
+                "taken out."
+            )
             move = "Name another run in sft.data."
             raise ConflictError(f"rollout {rollout.id}", cause, move) from None
         text, ids = record.reply.text, record.reply.token_ids if exact else ()

@@ -100,8 +100,10 @@ def _check_trains(loaded: LoadedRun) -> None:
     algorithm = loaded.config.practice.algorithm
     if algorithm != "grpo":
         cause = f"practice.algorithm is {algorithm}, which this stage does not carry out."
-        move = "Set practice.algorithm=grpo; studio headless practises without weights, and "
-        move += "--stage sft fine-tunes."
+        move = (
+            "Set practice.algorithm=grpo; studio headless practises without weights, and "
+            "--stage sft fine-tunes."
+        )
         raise ConfigError(loaded.place("practice.algorithm"), cause, move)
 
 
@@ -119,8 +121,10 @@ def _tuning_request(
         raise ConfigError(loaded.place("policy.model"), cause, move)
     if config.sft.data is None:
         cause = "the stage needs demonstrations, and sft.data names none."
-        move = "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
-        move += "verified rollouts of a run."
+        move = (
+            "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
+            "verified rollouts of a run."
+        )
         raise ConfigError(loaded.place("sft.data"), cause, move)
     if stage == "distil" and not config.sft.data.startswith("run:"):
         cause = "what a library achieved is in the rollouts of a run."
