@@ -43,14 +43,13 @@ def open_policy(
     """Open `openai:MODEL`, `hf:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
 
     Args:
-        spec: the name.
-        endpoint: terms of an endpoint; its model is replaced by the one of `spec`.
-            Rehearsal takes deadline, limits and prices from it, but no address or key: with
-            prices written down money can be rehearsed, without them the cost is unknown.
+        spec: the name; its model takes the place of the one in `endpoint` or `local`.
+        endpoint: rehearsal takes deadline, limits and prices from it, but no address or key:
+            with prices written down money can be rehearsed, without them the cost is unknown.
         folder: where a relative FILE, or folder of a model, is looked up; the working directory
             unless given.
         read_log: reads FILE; without it there is no replay.
-        local: how a model of this process is loaded; its path is replaced by that of `spec`.
+        local: how a model of this process is loaded.
 
     Raises:
         PolicyError: the name has no known form, or a model of this process cannot be loaded.
@@ -64,11 +63,11 @@ def open_policy(
             return _open_local(spec, model, local, folder)
         case "rehearsal", _:
             return _open_rehearsal(spec.removesuffix(":"), endpoint)
-        case "replay", file if file and read_log is not None:
+        case "replay", file if file:
+            if read_log is None:
+                raise ValueError("a replay is opened with read_log")
             path = (folder or Path()) / Path(file).expanduser()
             return ReplayPolicy(path, read_log(path))
-        case "replay", file if file:
-            raise ValueError("a replay is opened with read_log")
     raise PolicyError(f"policy {spec!r}", _cause_text(prefix, rest), _move_text(spec, prefix))
 
 
@@ -94,13 +93,8 @@ def _open_local(
 def _open_rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
     # The model's name is the whole spec, so that a request has the same body as one
     # of `openai:rehearsal` to the real server.
-    own = replace(
-        endpoint,
-        model=spec,
-        base_url="http://rehearsal.invalid/v1",
-        api_key=None,
-        headers={},
-    )
+    url = "http://rehearsal.invalid/v1"
+    own = replace(endpoint, model=spec, base_url=url, api_key=None, headers={})
     return OpenAICompat(own, name=spec, transport=_rehearsal_transport)
 
 

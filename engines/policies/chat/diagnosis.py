@@ -1,7 +1,4 @@
-"""What a failed ping means to the person: place, cause and next move.
-
-Pure: words only.
-"""
+"""What a failed ping means to the person: place, cause and next move."""
 
 from __future__ import annotations
 
@@ -32,33 +29,25 @@ def policy_error(
     status = getattr(failed, "status", None)
     text = text.rstrip(".")
     cause = f"{text}."
+    move = "Check that base_url leads to an OpenAI-compatible endpoint; it mostly ends in /v1."
     match kind, status:
         case "status", 401 | 403:
             what = "the key was refused" if settings.api_key else "no key is given"
-            return PolicyError(place, f"{what} ({text}).", f"{SET_KEY}.")
+            cause, move = f"{what} ({text}).", f"{SET_KEY}."
+        case "status", 404 if known and settings.model not in known:
+            cause = f"the model {settings.model!r} is not there ({text})."
+            move = f"Choose one of {_models_text(settings.model, known)}."
         case "status", 404:
-            if known and settings.model not in known:
-                return PolicyError(
-                    place,
-                    f"the model {settings.model!r} is not there ({text}).",
-                    f"Choose one of {_models_text(settings.model, known)}.",
-                )
             move = "Check the model's name and base_url, which mostly ends in /v1."
-            return PolicyError(place, cause, move)
         case "status", 400 | 422:
-            return PolicyError(place, cause, "Change the setting it names.")
+            move = "Change the setting it names."
         case "status", _:
-            return PolicyError(place, cause, "Try again later, or ask its provider.")
+            move = "Try again later, or ask its provider."
         case "refused", _:
-            return PolicyError(place, cause, "Start the server, or correct base_url.")
+            move = "Start the server, or correct base_url."
         case "timeout", _:
             move = "See whether the server is overloaded or still loads the model; try again."
-            return PolicyError(place, cause, move)
-    return PolicyError(
-        place,
-        cause,
-        "Check that base_url leads to an OpenAI-compatible endpoint; it mostly ends in /v1.",
-    )
+    return PolicyError(place, cause, move)
 
 
 def _place_text(name: str, settings: EndpointSettings) -> str:

@@ -1,7 +1,4 @@
-"""An endpoint: where a model answers, on what terms, and how a call to it can fail.
-
-Owns the settings, what of them may be shown, and the reading of an error status.
-"""
+"""An endpoint: where a model answers, on what terms, and how a call to it can fail."""
 
 from __future__ import annotations
 

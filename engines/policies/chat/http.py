@@ -1,7 +1,7 @@
 """The HTTP client that chat and embedding share, and what its failures mean.
 
-Owns how a client is built from an endpoint's settings. Imports the libraries when one is
-built: that costs half a second, and a run with scripted replies never needs them.
+Imports the libraries when a client is built: that costs half a second, and a run with scripted
+replies never needs them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,31 @@ CONNECT_S = 10.0
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
 
 
-def new_client(own: EndpointSettings, transport: MakeTransport | None = None) -> AsyncOpenAI:
+class LazyClient:
+    """The client of one policy, made at first use."""
+
+    def __init__(
+        self, settings: EndpointSettings, name: str, transport: MakeTransport | None = None
+    ) -> None:
+        self._settings, self._name, self._transport = settings, name, transport
+        self._client: AsyncOpenAI | None = None
+        self._closed = False
+
+    def open(self) -> AsyncOpenAI:
+        if self._closed:
+            raise RuntimeError(f"{self._name} is used after it was closed")
+        if self._client is None:
+            self._client = _new_client(self._settings, self._transport)
+        return self._client
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+
+def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> AsyncOpenAI:
     """A client with many connections and no retries of its own."""
     import httpx2
     import openai

@@ -1,6 +1,5 @@
 """Slots that limit how much runs at once, given out by priority.
 
-Owns the order in which waiting calls start. Knows nothing of what runs in a slot.
 All of it lives in one event loop, so no lock is needed.
 """
 
@@ -28,11 +27,7 @@ class Slots:
 
     Among equals the one that came first goes first. The limit may change while
     slots are held: when it shrinks, running holders finish and no new one starts
-    until fewer are held than the new limit.
-
-    Args:
-        limit: at a time.
-        tell: is told when an endpoint has the limit lowered.
+    until fewer are held than the new limit. `tell` is told when an endpoint has it lowered.
     """
 
     def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
@@ -131,10 +126,7 @@ class Throttled:
         self._policy = with_congestion(policy, slots.congestion)
         self._slots = slots
         self._priority = priority
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
+        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def for_job(self, job: Job) -> Policy:
         """The same slots round the inner policy bound to a job, where it can be."""
@@ -147,9 +139,3 @@ class Throttled:
     ) -> Completion:
         async with self._slots.acquire(self._priority):
             return await self._policy.complete(messages, sampling, on_text)
-
-    async def ping(self) -> None:
-        await self._policy.ping()
-
-    async def aclose(self) -> None:
-        await self._policy.aclose()

@@ -1,8 +1,7 @@
 """General lessons from attempts that are plain sentences with calculations in them.
 
-Owns the comparison of two chains of calculations, as in the logs of other models. Its
-sentences hold no number and no name: what an attempt calculated is abstracted to the
-kind of calculation.
+For the logs of other models. The lessons hold no number and no name: what an attempt calculated
+is abstracted to the kind of calculation.
 """
 
 from __future__ import annotations
@@ -80,8 +79,8 @@ def _strip_number(number: str) -> str:
     return re.sub(r"\.0+$", "", number.replace(",", "").replace("$", "").strip())
 
 
-def shared_prefix_length(one: Sequence[Calculation], other: Sequence[Calculation]) -> int:
-    """How many calculations two chains have in common from their start."""
+def shared_prefix_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many steps two chains have in common from their start."""
     for n, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return n
@@ -150,8 +149,7 @@ def _lesson_where_parted(
     return ArithmeticLesson(
         f"{_NOUN[one].capitalize()} or {_NOUN[two]}",
         f"when a step could be {_with_article(one)} or {_with_article(two)}, look at what "
-        f"happens to the amounts: "
-        f"{_USE[one]}, and {_USE[two]}",
+        f"happens to the amounts: {_USE[one]}, and {_USE[two]}",
         f"the better one does {_with_article(good.sign)} there, the other "
         f"{_with_article(bad.sign)}",
     )

@@ -1,7 +1,6 @@
 """The four kinds of problem that rehearsal can work on.
 
-Owns the recognition of a question and its right and its typical wrong solution,
-each as steps. Decides nothing about which of the two is given: `solve` does.
+Owns the right and the typical wrong solution of each; `solve` decides which is given.
 """
 
 from __future__ import annotations
@@ -102,12 +101,8 @@ def _task_from_expression(expression: str) -> Task | None:
 def _digit_columns(upper: int, lower: int) -> list[tuple[int, int]]:
     """The digits under each other, ones first, padded with zeros."""
     width = max(len(str(upper)), len(str(lower)))
-    return [
-        (int(a), int(b))
-        for a, b in zip(
-            reversed(str(upper).zfill(width)), reversed(str(lower).zfill(width)), strict=True
-        )
-    ]
+    above, below = (reversed(str(number).zfill(width)) for number in (upper, lower))
+    return [(int(a), int(b)) for a, b in zip(above, below, strict=True)]
 
 
 _COLUMN_NAMES = ("ones", "tens", "hundreds", "thousands")
@@ -196,10 +191,11 @@ def _plain_difference(place: int, shown: str, rest: int) -> Step:
 
 def _story_task(text: str) -> Task | None:
     """Three numbers, each after the first in a clause that says what happens to the amount."""
-    amounts: list[tuple[int, str]] = []
-    for clause in _CLAUSES.split(text):
-        for found in re.findall(r"\d+", clause):
-            amounts.append((int(found), clause))
+    amounts = [
+        (int(found), clause)
+        for clause in _CLAUSES.split(text)
+        for found in re.findall(r"\d+", clause)
+    ]
     if len(amounts) != 3:
         return None
     (first, _), *changes = amounts
@@ -240,9 +236,8 @@ def _apply_sign(left: int, sign: str, right: int) -> int:
 
 
 def _precedence_task(numbers: list[int], signs: list[str]) -> Task:
-    shown = " ".join(
-        [str(numbers[0]), *(f"{s} {n}" for s, n in zip(signs, numbers[1:], strict=True))]
-    )
+    rest = (f"{sign} {number}" for sign, number in zip(signs, numbers[1:], strict=True))
+    shown = " ".join([str(numbers[0]), *rest])
     start = Step("signs", "when an expression mixes several signs, look at all of them", shown)
     products: list[str] = []
     terms, rest_signs = [numbers[0]], []

@@ -1,8 +1,6 @@
 """What a reflector can read out of its prompt.
 
-Owns the reading of headings, quoted attempts, the quoted library and the quoted
-proposals. Knows nothing of the problems themselves: what is not in the text is not
-known here.
+Knows nothing of the problems themselves: what is not in the text is not known here.
 """
 
 from __future__ import annotations
@@ -59,6 +57,10 @@ class ShownProposal:
     target: str | None
     text: str
     reason: str
+
+
+def fence(json: str, fenced: bool) -> str:
+    return f"```json\n{json}\n```" if fenced else json
 
 
 def parse_sections(prompt: str) -> dict[str, list[str]]:
@@ -131,11 +133,8 @@ def parse_proposals(lines: Sequence[str]) -> list[ShownProposal]:
                 reasons.append(text[len("because:") :].strip())
             else:
                 texts.append(text)
-        told.append(
-            ShownProposal(
-                int(heading[1]), heading[2], heading[3], " ".join(texts), " ".join(reasons)
-            )
-        )
+        number, kind, target = heading.groups()
+        told.append(ShownProposal(int(number), kind, target, " ".join(texts), " ".join(reasons)))
     return told
 
 
@@ -171,9 +170,8 @@ def split_winners(
     """
     known: Mapping[int, float] = {s.number: s.reward for s in shown if s.reward is not None}
     if not known:
-        right = {normalise_answer(text) for text in truth} or _majority_answer(
-            [s.final for s in shown]
-        )
+        right = {normalise_answer(text) for text in truth}
+        right = right or _majority_answer([s.final for s in shown])
         known = {s.number: float(s.final in right) for s in shown if right and s.final}
     best = max(known.values(), default=0.0)
     winners = [s for s in shown if known.get(s.number) == best]

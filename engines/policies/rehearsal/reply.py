@@ -1,13 +1,12 @@
 """Rehearsal's side of the chat-completions protocol.
 
-Owns the shape of requests and replies. Every byte follows from the request: no clock,
-no chance but its seed. Transport and server only carry what this yields.
+Every byte follows from the request: no clock, no chance but its seed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import orjson
@@ -23,16 +22,12 @@ _CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
-    """Yield the response body for a decoded request body.
+async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
+    """Yield the body of the response to a request in which `request_error` finds nothing.
 
     With `stream` true: server-sent events, one a piece, up to `data: [DONE]`; else one
-    JSON object. A malformed request yields the error object; adapters ask `request_error`
-    first, because it decides the status.
+    JSON object.
     """
-    if problem := request_error(request):
-        yield error_body(problem)
-        return
     text, finish = complete_request(request)
     prompt_tokens = sum(_token_count(_content_text(m)) + 4 for m in request["messages"])
     usage = {
@@ -49,9 +44,8 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
     if not request.get("stream"):
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        yield orjson.dumps(
-            {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
-        )
+        whole = {"object": "chat.completion", "choices": [choice], "usage": usage}
+        yield orjson.dumps({**head, **whole})
         return
     head["object"] = "chat.completion.chunk"
     yield _sse_event(head, {"role": "assistant", "content": ""})
@@ -66,7 +60,7 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
 
 def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
     """Text and finish reason for a well-formed request."""
-    text = _write_text(request["messages"], request)
+    text = _write_text(request)
     stops = request.get("stop") or ()
     for stop in (stops,) if isinstance(stops, str) else stops:
         text = text.split(stop, 1)[0]
@@ -76,18 +70,15 @@ def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
     return text, "stop"
 
 
-def _write_text(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> str:
-    seed = int(request.get("seed") or 0)
+def _write_text(request: Mapping[str, Any]) -> str:
+    seed, messages = int(request.get("seed") or 0), request["messages"]
     asked = [_content_text(m) for m in messages if m["role"] == "user"]
     if asked and (parse_task_name(asked[0]) or is_judge_prompt(asked[0])):
         # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
         repairing = asked[-1].startswith("# Task: repair")
         fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
-        return (
-            judge_reply(asked[0], fenced)
-            if is_judge_prompt(asked[0])
-            else reflector_reply(asked[0], fenced)
-        )
+        reply = judge_reply if is_judge_prompt(asked[0]) else reflector_reply
+        return reply(asked[0], fenced)
     instructions = "\n".join(
         _content_text(m) for m in messages if m["role"] in ("system", "developer")
     )
@@ -96,10 +87,8 @@ def _write_text(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any
     return solve(question, instructions, seed, 1.0 if temperature is None else float(temperature))
 
 
-def request_error(request: object) -> str | None:
+def request_error(request: Mapping[str, Any]) -> str | None:
     """What is wrong with a request, as a sentence; None for one that can be answered."""
-    if not isinstance(request, Mapping):
-        return "The body must be a JSON object."
     if not isinstance(request.get("model"), str) or not request["model"]:
         return '"model" must be a non-empty string.'
     messages = request.get("messages")
@@ -137,12 +126,6 @@ def _number_error(request: Mapping[str, Any]) -> str | None:
     if not isinstance(request.get("stream_options") or {}, Mapping):
         return '"stream_options" must be an object.'
     return None
-
-
-def error_body(text: str) -> bytes:
-    """The error object of the protocol, as it is sent with a status of 400 or more."""
-    error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
-    return orjson.dumps({"error": error})
 
 
 def _is_int(value: object) -> bool:
