@@ -1,19 +1,18 @@
 """Reads the reflector's replies: lists of proposals, strict in what they mean.
 
-Owns the rules of the reply format that the prompts describe. Everything wrong is said
-in a sentence that the repair turn shows to the model.
+Everything wrong is said in a sentence that the repair turn shows to the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from engines.core.library import Library
 from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id, parse_objects
 from engines.core.text.sanitize import one_line
-from engines.core.types import OperationKind
+from engines.core.types import Operation, OperationKind
 
 TOLD_PROBLEMS = 20
 """Each is told in the repair turn and journalled with the reply: 60,000 fit into one."""
@@ -31,11 +30,32 @@ class Suggestion:
     reason: str
     sources: tuple[int, ...]
 
+    def as_operation(
+        self,
+        *,
+        evidence: Iterable[str],
+        problems: Iterable[str],
+        proposer: str,
+        prompt_hash: str,
+    ) -> Operation:
+        """An operation that has no id yet; what stands behind it counts once."""
+        return Operation(
+            id="",
+            kind=self.kind,
+            target=self.target,
+            text=self.text,
+            rationale=self.reason,
+            evidence=tuple(dict.fromkeys(evidence)),
+            proposer=proposer,
+            prompt_hash=prompt_hash,
+            problems=tuple(dict.fromkeys(problems)),
+        )
+
 
 def parse_suggestions(
     reply: str, library: Library, *, sources: str, known: Sequence[int], limit: int | None
 ) -> ParsedReply[Suggestion]:
-    """Read a reply.
+    """Read a reply; ReplyProblem where there is no list of objects in it.
 
     Args:
         reply: the model's text.
@@ -43,9 +63,6 @@ def parse_suggestions(
         sources: name of the field with the numbers, "attempts" or "proposals".
         known: the numbers that may stand there; a missing or empty field means all.
         limit: the most objects that may come, None for any number.
-
-    Raises:
-        ReplyProblem: there is no list of objects in it.
     """
     rows = parse_objects(reply)
     items, problems = [], []

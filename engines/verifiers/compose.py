@@ -1,11 +1,8 @@
-"""Several criteria as one verifier: one reward, each criterion a metric.
-
-Owns how verdicts combine. Knows nothing of what the criteria look at.
-"""
+"""Several criteria as one verifier: one reward, each criterion a metric."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -49,7 +46,11 @@ def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verd
     it has none on any answer to that problem.
     """
     judged = list(zip(parts, verdicts, strict=True))
-    metrics = dict(_combined_metrics(judged))
+    metrics: dict[str, float] = {}
+    for part, verdict in judged:
+        if verdict.reward is not None:
+            metrics[part.name] = verdict.reward
+        metrics |= {f"{part.name}/{name}": value for name, value in verdict.metrics.items()}
     critiques = [
         f"{part.name}: {' '.join(verdict.critique.split())}"
         for part, verdict in judged
@@ -74,16 +75,6 @@ def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verd
         sum((verdict.usage for verdict in verdicts), NO_USAGE),
         tuple(ref for verdict in verdicts for ref in verdict.refs),
     )
-
-
-def _combined_metrics(
-    judged: Sequence[tuple[WeightedCriterion, Verdict]],
-) -> Iterator[tuple[str, float]]:
-    for part, verdict in judged:
-        if verdict.reward is not None:
-            yield part.name, verdict.reward
-        for name, value in verdict.metrics.items():
-            yield f"{part.name}/{name}", value
 
 
 def _combined_error(failed: Sequence[tuple[str, str]]) -> str | None:

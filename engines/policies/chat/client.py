@@ -108,11 +108,10 @@ class OpenAICompat:
         return view
 
     async def ping(self) -> None:
-        from engines.policies.chat.diagnosis import missing_key_error, policy_error
+        from engines.policies.chat.diagnosis import check_key, policy_error
 
         own = self.settings
-        if own.base_url is None and own.api_key is None:
-            raise missing_key_error(self.name, own)
+        check_key(self.name, own)
         limit_s, retries = min(own.timeout_s, PING_S), min(own.max_retries, 1)
         view = copy(self)
         view.settings = replace(own, timeout_s=limit_s, max_retries=retries)

@@ -12,12 +12,12 @@ SHOWN = 8
 SET_KEY = "Set api_key in the run file, for example to ${oc.env:OPENAI_API_KEY}"
 
 
-def missing_key_error(name: str, settings: EndpointSettings) -> PolicyError:
-    return PolicyError(
-        _place_text(name, settings),
-        "no key is given, and the hosted service wants one.",
-        f"{SET_KEY}, or base_url for an endpoint of your own.",
-    )
+def check_key(name: str, settings: EndpointSettings) -> None:
+    """Raises PolicyError: the hosted service is to be asked without a key."""
+    if settings.base_url is None and settings.api_key is None:
+        cause = "no key is given, and the hosted service wants one."
+        move = f"{SET_KEY}, or base_url for an endpoint of your own."
+        raise PolicyError(_place_text(name, settings), cause, move)
 
 
 def policy_error(

@@ -25,7 +25,7 @@ from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat.client import PING_S
-from engines.policies.chat.diagnosis import missing_key_error, policy_error
+from engines.policies.chat.diagnosis import check_key, policy_error
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
 from engines.policies.chat.http import LazyClient, failure_of
 from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
@@ -49,20 +49,16 @@ def open_embedder(
 ) -> EmbeddingClient | RehearsalEmbeddings:
     """Open `openai:MODEL` or `rehearsal`; the model of `endpoint` is replaced by that one.
 
-    Vectors are kept below `folder`; None keeps them in memory only.
-
-    Raises:
-        PolicyError: the name has no known form.
-        RecordError: what is kept cannot be read.
+    Vectors are kept below `folder`; None keeps them in memory only. PolicyError: the name has
+    no known form; RecordError: what is kept cannot be read.
     """
     prefix, _, model = spec.partition(":")
     if prefix == "rehearsal":
         return RehearsalEmbeddings()
     if prefix == "openai" and model:
         return EmbeddingClient(replace(endpoint, model=model), folder, reserve=reserve)
-    raise PolicyError(
-        f"embedding model {spec!r}", "it has no known form.", "Write openai:MODEL, or rehearsal."
-    )
+    move = "Write openai:MODEL, or rehearsal."
+    raise PolicyError(f"embedding model {spec!r}", "it has no known form.", move)
 
 
 class RehearsalEmbeddings:
@@ -101,9 +97,7 @@ class EmbeddingClient:
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         """See `engines.core.protocols.Embedder`; batches that succeeded before one failed are kept.
 
-        Raises:
-            CallFailed: as the protocol says.
-            RecordError: a vector cannot be kept.
+        RecordError: a vector cannot be kept.
         """
         wanted = list(dict.fromkeys(fix_surrogates(text) for text in texts))
         missing = [text for text in wanted if self._cache.find(text) is None]
@@ -130,13 +124,8 @@ class EmbeddingClient:
         return EmbeddingResult(whole, usage)
 
     async def ping(self) -> None:
-        """Return when the model answers, or when everything it is asked here is known.
-
-        Raises:
-            PolicyError: it does not; the message names endpoint and cause.
-        """
-        if self.settings.base_url is None and self.settings.api_key is None:
-            raise missing_key_error(self.name, self.settings)
+        """Return when the model answers; PolicyError where it does not."""
+        check_key(self.name, self.settings)
         try:
             await self._call(["ping"], min(self.settings.timeout_s, PING_S))
         except CallFailed as failed:
@@ -227,11 +216,9 @@ class VectorCache:
                     os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
             os.write(self._fd, line)
         except OSError as error:
-            raise RecordError(
-                str(self.path),
-                f"cannot be written ({error.strerror}).",
-                "Make room or mend its permissions, then give the same command again.",
-            ) from error
+            cause = f"cannot be written ({error.strerror})."
+            move = "Make room or mend its permissions, then give the same command again."
+            raise RecordError(str(self.path), cause, move) from error
 
     def close(self) -> None:
         if self._fd is not None:
@@ -239,18 +226,14 @@ class VectorCache:
             self._fd = None
 
     def _load(self) -> None:
-        if self.path is None:
-            return
         try:
-            raw = self.path.read_bytes()
+            raw = self.path.read_bytes() if self.path else b""
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RecordError(
-                str(self.path),
-                f"cannot be read ({error.strerror}).",
-                "Mend its permissions, or take it away: its texts are paid for anew then.",
-            ) from error
+            cause = f"cannot be read ({error.strerror})."
+            move = "Mend its permissions, or take it away: its texts are paid for anew then."
+            raise RecordError(str(self.path), cause, move) from error
         for line in raw.splitlines():
             try:
                 name, packed, check = orjson.loads(line)

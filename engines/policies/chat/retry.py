@@ -57,9 +57,8 @@ async def retry_call(
 ) -> T:
     """Try until one try succeeds, no other makes sense, or the time is up.
 
-    Raises:
-        CallFailed: with the cause of the last try; its usage is that of the lost ones. A
-            cancelled call carries the same usage.
+    CallFailed has the cause of the last try; its usage is that of the lost ones. A cancelled
+    call carries the same usage.
     """
     hooks = hooks or RetryHooks()
     causes: list[str] = []
@@ -102,16 +101,10 @@ async def _try_again_and_again(
         wait_s = backoff_s(*drawn) if lost.wait_s is None else asked_wait_s(lost.wait_s, *drawn)
         ends = until.ends_at
         if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
-            raise CallFailed(
-                "timeout",
-                f"the next try would be {_seconds_text(wait_s)} from now, after the deadline of "
-                f"{policy.limit_s:g} s; {lost.text}",
-                hooks.usage,
-            )
+            # Endpoints may ask for any number, which would fill a page.
+            wait = f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
+            text = f"the next try would be {wait} from now, after the deadline of "
+            text += f"{policy.limit_s:g} s; {lost.text}"
+            raise CallFailed("timeout", text, hooks.usage)
         async with hooks.waiting(lost):
             await policy.sleep(wait_s)
-
-
-def _seconds_text(wait_s: float) -> str:
-    """Endpoints may ask for any number, which would fill a page."""
-    return f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"

@@ -106,10 +106,13 @@ def _digit_columns(upper: int, lower: int) -> list[tuple[int, int]]:
 
 
 _COLUMN_NAMES = ("ones", "tens", "hundreds", "thousands")
+_ADD_DIGITS = "add the digits of the column"
+_TAKE_DIGIT = "take the lower digit of the column from the upper one"
 
 
-def _column_name(place: int) -> str:
-    return _COLUMN_NAMES[place] if place < len(_COLUMN_NAMES) else f"column {place + 1}"
+def _column_step(place: int, clause: str, shown: str, value: int) -> Step:
+    label = _COLUMN_NAMES[place] if place < len(_COLUMN_NAMES) else f"column {place + 1}"
+    return Step(label, clause, f"{shown} = {value}, write {value}")
 
 
 def _addition_task(upper: int, lower: int) -> Task:
@@ -137,18 +140,14 @@ def _addition_task(upper: int, lower: int) -> Task:
             clause = "when a column adds up to ten or more, carry one into the next column"
             right.append(Step("carry", clause, f"{shown} = {total}, write {total % 10}, carry 1"))
         else:
-            right.append(_plain_sum(place, f"{shown} = {total}", total))
+            right.append(_column_step(place, _ADD_DIGITS, shown, total))
         if plain >= 10:
             clause = "write the last digit of the column and go on"
             wrong.append(Step("write", clause, f"{a} + {b} = {plain}, write {plain % 10}"))
         else:
-            wrong.append(_plain_sum(place, f"{a} + {b} = {plain}", plain))
+            wrong.append(_column_step(place, _ADD_DIGITS, f"{a} + {b}", plain))
         lost += plain % 10 * 10**place
     return Task("addition", tuple(right), tuple(wrong), upper + lower, lost, traps)
-
-
-def _plain_sum(place: int, sum_shown: str, total: int) -> Step:
-    return Step(_column_name(place), "add the digits of the column", f"{sum_shown}, write {total}")
 
 
 def _subtraction_task(upper: int, lower: int) -> Task | None:
@@ -174,19 +173,14 @@ def _subtraction_task(upper: int, lower: int) -> Task | None:
             right.append(Step("borrow", clause, f"10 + {shown} - {b} = {rest}, write {rest}"))
         else:
             borrowed = 0
-            right.append(_plain_difference(place, f"{shown} - {b} = {left - b}", left - b))
+            right.append(_column_step(place, _TAKE_DIGIT, f"{shown} - {b}", left - b))
         if a < b:
             clause = "take the smaller digit of the column from the larger one"
             wrong.append(Step("turn", clause, f"{b} - {a} = {b - a}, write {b - a}"))
         else:
-            wrong.append(_plain_difference(place, f"{a} - {b} = {a - b}", a - b))
+            wrong.append(_column_step(place, _TAKE_DIGIT, f"{a} - {b}", a - b))
         flipped += abs(a - b) * 10**place
     return Task("subtraction", tuple(right), tuple(wrong), upper - lower, flipped, traps)
-
-
-def _plain_difference(place: int, shown: str, rest: int) -> Step:
-    clause = "take the lower digit of the column from the upper one"
-    return Step(_column_name(place), clause, f"{shown}, write {rest}")
 
 
 def _story_task(text: str) -> Task | None:

@@ -1,8 +1,7 @@
 """What a function of each framework is given, and what its return means.
 
-Owns the mapping both ways: a problem and its rollouts as plain JSON (parent), as
-arguments (worker), what came back as plain results (worker), and as verdicts (parent).
-Pure; the worker imports it, so it stays light.
+Both ways: a problem and its rollouts as plain JSON (parent), as arguments (worker), and what came
+back as plain results (worker). The worker imports it, so it stays light.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ def build_question(
                 "answer": rollout.attempt.answer,
                 "elapsed_s": rollout.attempt.elapsed_s,
                 "messages": [
-                    {"role": message.role, "content": message.content}
-                    for message in rollout.attempt.messages
+                    {"role": said.role, "content": said.content}
+                    for said in rollout.attempt.messages
                 ],
             }
             for rollout in rollouts
@@ -63,17 +62,13 @@ def build_arguments(
     *,
     as_messages: bool,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by place and by name.
+    """Arguments by place and by name, for the question in `order` (see `build_question`).
 
-    Args:
-        chosen: the function.
-        order: a call's message, see `build_question`.
-        ask: the run's judge.
-        logged: receives what the function logs as metrics.
-        as_messages: completions are lists of one message, not texts.
+    `logged` receives what the function logs as metrics. With `as_messages` completions are
+    lists of one message, not texts.
 
     Raises:
-        Refused: the function needs a column that the data does not have.
+        FileRefused: the function needs a column that the data does not have.
     """
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
@@ -159,12 +154,7 @@ def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
 def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
     """Check that a reward function of TRL can be given all that it needs.
 
-    Args:
-        chosen: the function, of whatever framework.
-        known: columns of the data beside question and answer.
-
-    Raises:
-        Refused: it needs another column.
+    `known` are the columns beside question and answer. FileRefused: it needs another one.
     """
     if chosen.signature == "trl":
         problem = {"question": "", "answer": None, "source": "", "meta": dict.fromkeys(known)}
@@ -177,8 +167,7 @@ def parse_results(
 ) -> list[dict[str, Any]]:
     """What was returned as {"reward", "critique", "metrics"} for each rollout.
 
-    Raises:
-        WrongReturn: it has not the shape that the framework documents.
+    Raises WrongReturn: it has not the shape that the framework documents.
     """
     if signature != "trl":
         return [_parse_result(returned)]
@@ -193,11 +182,7 @@ def parse_results(
 
 
 def rescale_reward(reward: float, low: float, high: float) -> float:
-    """A reward of [low, high] in [0, 1].
-
-    Raises:
-        WrongReturn: it is not a finite number of that range.
-    """
+    """A reward of [low, high] in [0, 1]. WrongReturn: it is no finite number of that range."""
     if math.isnan(reward):
         raise WrongReturn("the verifier returned nan")
     slack = 1e-9 * (high - low)  # 0.1 + 0.2 + 0.7 is a little above 1

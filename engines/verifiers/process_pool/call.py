@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from engines.verifiers.process_pool.child import Message
 
@@ -19,16 +19,11 @@ class Trouble:
 
 
 Answer = Message | Trouble
+ModelAccess = Callable[[list[dict[str, str]]], Awaitable[str]]
+"""Answers chat messages that a call asks its model.
 
-
-class ModelAccess(Protocol):
-    """Answers what one call asks a model."""
-
-    async def answer(self, messages: list[dict[str, str]]) -> str:
-        """Raises CallFailed where there is no reply; anything else ends the call."""
-        ...
-
-
+Raises CallFailed where there is no reply; anything else ends the call.
+"""
 OpenModelAccess = Callable[[], ModelAccess]
 
 

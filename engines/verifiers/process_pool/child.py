@@ -1,8 +1,4 @@
-"""Our end of a child process: its socket, its start and its end.
-
-Owns the lines that travel, one JSON object each. Does not decide when to end a child:
-`pool` does.
-"""
+"""Our end of a child process: its start, its end, and a socket with one JSON object a line."""
 
 from __future__ import annotations
 
@@ -31,12 +27,11 @@ class Child(asyncio.Protocol):
         on_exit: called when it ends without `close`.
         parse: a line as a message; None where it is none, which ends the child.
         kill: kills and reaps the process.
+        prefetch: calls that wait in its socket, in order, so that it is never idle.
     """
 
     capacity = 1
     """Calls that it works on at a time."""
-    prefetch = 0
-    """Further calls that wait in its socket, so that it is never idle. It works in order."""
 
     def __init__(
         self,
@@ -44,32 +39,25 @@ class Child(asyncio.Protocol):
         on_exit: Callable[[], None],
         parse: Parse,
         kill: Callable[[], Awaitable[None]],
+        *,
+        prefetch: int = 0,
     ) -> None:
         self._on_message, self._on_exit = on_message, on_exit
         self._parse, self._kill = parse, kill
+        self.prefetch = prefetch
         self._rest = b""
         self._transport: asyncio.Transport | None = None
         self._closing = self._dropped = False
 
-    @classmethod
-    async def connect(
-        cls,
-        ours: socket.socket,
-        on_message: Callable[[Message], None],
-        on_exit: Callable[[], None],
-        parse: Parse,
-        kill: Callable[[], Awaitable[None]],
-    ) -> Child:
-        """Take over our end of the socket of a process that has been started."""
-        child = cls(on_message, on_exit, parse, kill)
+    async def connect(self, ours: socket.socket) -> None:
+        """Take over our end of the socket of the process, which has been started."""
         ours.setblocking(False)
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
         except BaseException:
             ours.close()
-            await child.close()
+            await self.close()
             raise
-        return child
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -1,9 +1,7 @@
 """Child processes that answer questions, each with a deadline that really kills.
 
-Owns which process takes which call, each call's clock, the end of a process that hangs,
-and the retry of the calls that were in it. Does not know what the questions mean, nor how
-a process is started: a launcher does. Belongs to the event loop that first uses it;
-nothing starts before that.
+Owns which process takes which call, each call's clock, the end of a process that hangs, and the
+retry of the calls that were in it. Belongs to the event loop that first uses it.
 """
 
 from __future__ import annotations
@@ -37,11 +35,7 @@ class Launcher(Protocol):
     async def start(
         self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
     ) -> Child:
-        """Return a process that is ready for calls.
-
-        Raises:
-            VerifierError: there can be none.
-        """
+        """Return a process that is ready for calls. VerifierError: there can be none."""
         ...
 
     async def aclose(self) -> None: ...
@@ -55,19 +49,12 @@ class _Slot:
     opening: asyncio.Task[None] | None = None
     calls: dict[int, Call] = field(default_factory=dict)  # sent, by number, in order
 
-    @property
-    def started_calls(self) -> list[Call]:
-        return [call for call in self.calls.values() if call.started]
-
 
 class ProcessPool:
-    """Answers questions in child processes.
+    """Answers questions in child processes, at most `workers`, started as they are needed.
 
-    Args:
-        launcher: starts the processes.
-        workers: processes, started as they are needed.
-        deadline_s: for one call, from when its process begins it; the time that a model
-            takes to answer it does not count.
+    `deadline_s` is for one call, from when its process begins it; the time that a model takes
+    to answer it does not count.
     """
 
     def __init__(self, launcher: Launcher, *, workers: int, deadline_s: float) -> None:
@@ -85,8 +72,7 @@ class ProcessPool:
     async def start(self) -> None:
         """Return when questions can be answered. `ask` does this by itself.
 
-        Raises:
-            VerifierError: no process can be started.
+        Raises VerifierError: no process can be started.
         """
         if self._closed:
             raise RuntimeError("the pool is closed")
@@ -96,10 +82,8 @@ class ProcessPool:
     async def ask(self, question: Message, open_access: OpenModelAccess | None = None) -> Answer:
         """The answer to a question.
 
-        Args:
-            question: one JSON object.
-            open_access: opens what answers its questions to a model, anew for each attempt;
-                the last one opened belongs to the attempt that is returned. None: it asks none.
+        `open_access` opens what answers its questions to a model, anew for each attempt;
+        the last one opened belongs to the attempt that is returned. None: it asks none.
         """
         if not self._closed:
             try:
@@ -199,7 +183,10 @@ class ProcessPool:
     def _handle_message(self, slot: _Slot, message: Message) -> None:
         if "done" in message:
             if call := slot.calls.pop(message["done"], None):
-                call.settle(self._timeout_trouble() if call.late else _parse_answer(message))
+                answer: Answer = message
+                if "error" in message:
+                    answer = Trouble(message.get("kind", "failed"), str(message["error"]))
+                call.settle(self._timeout_trouble() if call.late else answer)
                 self._start_clocks(slot)
             self._assign()
         elif "ask" in message and (call := slot.calls.get(message["call"])):
@@ -213,7 +200,7 @@ class ProcessPool:
             reply: dict[str, Any] = {"reply": message["ask"]}
             try:
                 assert call.model_access
-                reply["text"] = await call.model_access.answer(message["messages"])
+                reply["text"] = await call.model_access(message["messages"])
             except CallFailed as error:
                 reply["error"] = str(error)
             except Exception as error:  # raised where the verdict is awaited
@@ -225,13 +212,13 @@ class ProcessPool:
                     self._start_clock(slot, message["call"], call)
                 slot.process.send(reply)
 
-        task = asyncio.get_running_loop().create_task(answer())
+        task = asyncio.create_task(answer())
         call.model_questions.add(task)
 
     def _handle_timeout(self, slot: _Slot, number: int) -> None:
         """Time is up: cancel a coroutine that runs beside others, else kill the process."""
         call = slot.calls[number]
-        if len(slot.started_calls) == 1 or not slot.process:
+        if sum(other.started for other in slot.calls.values()) == 1 or not slot.process:
             del slot.calls[number]
             call.settle(self._timeout_trouble())
             self._retry_alone(slot)
@@ -288,9 +275,3 @@ def _has_room(slot: _Slot, call: Call) -> bool:
         return not slot.calls
     room = slot.process.capacity + slot.process.prefetch
     return len(slot.calls) < room and not any(other.alone for other in slot.calls.values())
-
-
-def _parse_answer(message: Message) -> Answer:
-    if "error" in message:
-        return Trouble(message.get("kind", "failed"), str(message["error"]))
-    return message

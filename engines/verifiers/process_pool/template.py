@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -18,18 +19,8 @@ from engines.verifiers.process_pool.child import Child, Message, kill_session, s
 START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
 
 
-class ForkedWorker(Child):
-    """A worker forked from the template."""
-
-    prefetch = 1  # one question in work, one in the socket: the worker never waits for us
-
-
 class Template:
-    """The process that workers are forked from.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """The process that workers are forked from. Raises OSError: it cannot be started."""
 
     def __init__(self, task: str, memory_mb: int) -> None:
         self._control, theirs = socket.socketpair()
@@ -87,11 +78,8 @@ class Template:
         """End it with its workers, which it kills when our end of the socket closes."""
         self._control.close()
         if self.ready:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self.process.wait, 5)
-            except subprocess.TimeoutExpired:
-                pass
-            else:
                 return
         await kill_session(self.process)
 
@@ -99,10 +87,8 @@ class Template:
 class ForkLauncher:
     """Forks workers for one task from a template that has imported what the task needs.
 
-    Args:
-        name: of the task, for errors.
-        task: the module whose `build_task` builds it in the template.
-        memory_mb: address space of one worker.
+    `task` is the module whose `build_task` builds it there; `memory_mb` the address space of
+    one worker.
     """
 
     exit_text = "the checking process ended (out of memory or crashed)"
@@ -126,7 +112,10 @@ class ForkLauncher:
                 "Reinstall practice-studio, or free processes and memory, and start again.",
             ) from error
         kill = functools.partial(self._kill, template, pid)
-        return await ForkedWorker.connect(ours, on_message, on_exit, json.loads, kill)
+        # One question in work, one in the socket: the worker never waits for us.
+        child = Child(on_message, on_exit, json.loads, kill, prefetch=1)
+        await child.connect(ours)
+        return child
 
     async def aclose(self) -> None:
         if self._template:
