@@ -48,7 +48,8 @@ def withhold_rejected(
     a first epoch every problem is new, and one alone must not ask again what a person has
     answered; each rejection doubles what it takes. `similar_rejections` says which still count.
     """
-    proposed, withheld = [], []
+    proposed: list[Operation] = []
+    withheld: list[Operation] = []
     for operation in operations:
         alike = similar_rejections(operation, library)
         if not alike:

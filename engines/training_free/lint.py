@@ -21,7 +21,7 @@ from engines.training_free.settings import LintSettings
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
-_TOLD = re.compile(
+_INSTRUCTS = re.compile(
     r"\b(?:must|should|always|never|do not|don[’']t|please|ignore|remember|make sure|ensure|you"
     r"|müssen|sollten|immer|niemals|bitte|toujours|jamais|veuillez|siempre|nunca)\b"
     r"|必须|不要|请|务必|应该|忽略|总是",
@@ -41,11 +41,9 @@ _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
 class OperationLinter:
     """Implements `engines.core.protocols.Linter`.
 
-    Args:
-        practised: problems whose questions and answers must not become lessons.
-        held_out: problems whose questions must not, or an evaluation is worth nothing.
-        tool_output: the texts that tools gave to a rollout, by its id.
-        embedder: compares meanings beside wordings.
+    Questions and answers of `practised` problems must not become lessons, nor questions of
+    `held_out` ones, or an evaluation is worth nothing. `tool_output` gives the texts that
+    tools gave to a rollout, by its id.
     """
 
     def __init__(
@@ -174,10 +172,10 @@ class OperationLinter:
 
 def _shared_instruction(said: tuple[str, ...], output: str) -> tuple[int, str]:
     """The longest row of words shared with an output, where the words around it give an order."""
-    told = {row for _, row in word_ngrams(tokens(output), TOOL_WORDS)}
+    given = {row for _, row in word_ngrams(tokens(output), TOOL_WORDS)}
     best, ends, since, until = 0, 0, 0, 0
     for at, row in word_ngrams(said, TOOL_WORDS):
-        if row not in told:
+        if row not in given:
             continue
         since = at if at > until - len(row) + 1 else since
         until = at + len(row)
@@ -194,7 +192,7 @@ def _is_instruction(row: tuple[str, ...], output: str) -> bool:
         words = tokens(clause)
         if words and len(own.intersection(words)) * 2 >= min(len(own), len(words)):
             first = next((w for w in words if w not in ("then", "and", "so", "now", "first")), "")
-            if first in _ORDERS or _TOLD.search(clause):
+            if first in _ORDERS or _INSTRUCTS.search(clause):
                 return True
     return False
 

@@ -45,23 +45,17 @@ def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verd
     the reward means from rollout to rollout. One without an opinion is left out, because
     it has none on any answer to that problem.
     """
-    judged = list(zip(parts, verdicts, strict=True))
     metrics: dict[str, float] = {}
-    for part, verdict in judged:
+    critiques, failed, known = [], [], []
+    for part, verdict in zip(parts, verdicts, strict=True):
         if verdict.reward is not None:
             metrics[part.name] = verdict.reward
+            known.append((part.weight, verdict.reward))
+        elif verdict.error is not None:
+            failed.append((part.name, verdict.error))
         metrics |= {f"{part.name}/{name}": value for name, value in verdict.metrics.items()}
-    critiques = [
-        f"{part.name}: {' '.join(verdict.critique.split())}"
-        for part, verdict in judged
-        if verdict.critique and verdict.critique.strip()
-    ]
-    failed = [
-        (part.name, verdict.error)
-        for part, verdict in judged
-        if verdict.reward is None and verdict.error is not None
-    ]
-    known = [(part.weight, v.reward) for part, v in judged if v.reward is not None]
+        if critique := " ".join((verdict.critique or "").split()):
+            critiques.append(f"{part.name}: {critique}")
     reward = None
     if known and not failed:
         weights = fsum(weight for weight, _ in known)

@@ -23,7 +23,6 @@ from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
-Fallback = Literal["text"]
 
 RESPONSE_CHARS = 24_000
 """How much of a response is shown; of a longer one the end, where the answer stands."""
@@ -52,7 +51,7 @@ class JudgeSettings:
 
     rubric: str = DEFAULT_RUBRIC  # what decides it, in words
     score: Score = "binary"  # right or wrong; graded: a reward from 0 to 1
-    fallback: Fallback | None = None
+    fallback: Literal["text"] | None = None
 
     def __post_init__(self) -> None:
         filled = bool(self.rubric.strip())
@@ -81,8 +80,7 @@ class JudgeVerifier:
         """Nothing to load; the run asks the endpoint of every role before it starts."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        verdicts = await asyncio.gather(*(self._verdict(problem, r) for r in rollouts))
-        return tuple(verdicts)
+        return tuple(await asyncio.gather(*(self._verdict(problem, r) for r in rollouts)))
 
     async def _verdict(self, problem: Problem, rollout: Rollout) -> Verdict:
         judged = await self._judge(problem, rollout)
@@ -117,14 +115,11 @@ class JudgeVerifier:
             judging = self._judging
             return await judging.ledger.ask(key, judging.policy, messages, judging.sampling)
 
-        def parse(text: str) -> ParsedReply[Judgement]:
-            return ParsedReply((parse_judgement(text, self._settings.score),))
-
         try:
             answered = await ask_with_repair(
                 ask,
                 [Message("user", prompt)],
-                parse,
+                lambda text: ParsedReply((parse_judgement(text, self._settings.score),)),
                 lambda trouble: self._repair.render(problem=trouble),
             )
         except CallFailed as error:

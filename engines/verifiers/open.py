@@ -56,8 +56,6 @@ Spec = Mapping[str, Any] | str
 
 @dataclass(frozen=True, slots=True)
 class ParsedCriterion:
-    """One verifier of a list, read."""
-
     name: str
     weight: float
     verifier: ParsedVerifier
@@ -96,9 +94,7 @@ def open_verifier(
         columns: of the data beside question and answer (`shared_columns`); a function that
             needs another one is refused by `check`. None: not known.
 
-    Raises:
-        SpecError: unknown name or setting, a value that cannot be, a file that is not there.
-        VerifierError: the verifier cannot be loaded.
+    Raises SpecError: unknown name or setting, a value that cannot be, a file that is not there.
     """
     return _open_parsed(parse_spec(spec, folders), judging, columns)
 
@@ -174,7 +170,6 @@ def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> 
 
 
 def _parse_inner(given: object, folders: Sequence[Path], at: At) -> ParsedCriterion:
-    """The one verifier below a shape's `of`."""
     entry = _as_mapping(given)
     if not isinstance(entry, Mapping):
         cause = "it is a list." if isinstance(given, list | tuple) else "it is no verifier."

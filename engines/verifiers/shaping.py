@@ -15,12 +15,10 @@ from typing import Literal, Protocol
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.process_pool.call import Trouble
+from engines.verifiers.process_pool.pool import Trouble
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 from engines.verifiers.text import pattern_pool
-
-Unit = Literal["tokens", "chars"]
 
 FORMAT_CHARS = 64_000
 """A longer answer is not tried against a pattern, and stays unjudged."""
@@ -63,7 +61,7 @@ class LengthPenalty:
 
     max_length: int = 1024  # what is free
     penalty_weight: float = 0.001  # for each token or character beyond it
-    unit: Unit = "tokens"
+    unit: Literal["tokens", "chars"] = "tokens"
 
     def __post_init__(self) -> None:
         costs = self.penalty_weight > 0

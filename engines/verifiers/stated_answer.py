@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.types import Rollout, Verdict
-from engines.verifiers.process_pool.call import Trouble
+from engines.verifiers.process_pool.pool import Trouble
 
 Marker = Literal["boxed", "marked", "none"]
 
@@ -107,9 +107,7 @@ def _deliberate_statements(response: str, join_boxes: bool) -> Iterator[tuple[in
 def _passing_statements(response: str) -> Iterator[tuple[int, str, Marker]]:
     tail = response[-TAIL_CHARS:]
     for pattern in (_LINE, _PHRASE):
-        match = None
-        for match in pattern.finditer(tail):  # noqa: B007 (the last one is wanted)
-            pass
+        *_, match = [None, *pattern.finditer(tail)]
         if match is None:
             continue
         rest = tail[match.end() :].lstrip(" \t*_")

@@ -7,6 +7,7 @@ backtracks without end would stop the whole run.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -15,8 +16,7 @@ from typing import Literal
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
-from engines.verifiers.process_pool.call import Trouble
-from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import (
@@ -27,8 +27,6 @@ from engines.verifiers.stated_answer import (
     unjudgeable_verdict,
     wrong_verdict,
 )
-
-Mode = Literal["exact", "contains", "choice", "regex"]
 
 REGEX_DEADLINE_S = 1.0
 _PLACE = 'verifier "text"'
@@ -52,7 +50,7 @@ class TextSettings:
     characters, with `^` and `$` at lines.
     """
 
-    mode: Mode = "exact"
+    mode: Literal["exact", "contains", "choice", "regex"] = "exact"
     ignore_articles: bool = False
     ignore_punctuation: bool = False  # where it stands at no number
     letters: str = "ABCDE"  # the choices that exist
@@ -67,20 +65,23 @@ class TextSettings:
 
 
 class TextVerifier:
-    """Judges by text."""
-
     def __init__(self, settings: TextSettings | None = None) -> None:
         self._settings = settings or TextSettings()
         regex = self._settings.mode == "regex"
         self._pool = pattern_pool(REGEX_DEADLINE_S) if regex else None
+        self._normalise = functools.partial(
+            normalise_text,
+            ignore_articles=self._settings.ignore_articles,
+            ignore_punctuation=self._settings.ignore_punctuation,
+        )
 
     async def check(self) -> None:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         expected = tuple(find_stated_answer(text).text for text in problem.accepted_answers)
-        verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
-        return tuple(verdicts)
+        judged = (self._judge(rollout, expected) for rollout in rollouts)
+        return tuple(await asyncio.gather(*judged))
 
     async def aclose(self) -> None:
         if self._pool:
@@ -125,13 +126,6 @@ class TextVerifier:
     def _first_match(self, text: str, expected: Sequence[str]) -> str | None:
         normal = self._normalise(text)
         return next((gold for gold in expected if self._normalise(gold) == normal), None)
-
-    def _normalise(self, text: str) -> str:
-        return normalise_text(
-            text,
-            ignore_articles=self._settings.ignore_articles,
-            ignore_punctuation=self._settings.ignore_punctuation,
-        )
 
 
 def pattern_pool(deadline_s: float) -> ProcessPool:

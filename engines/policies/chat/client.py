@@ -108,10 +108,8 @@ class OpenAICompat:
         return view
 
     async def ping(self) -> None:
-        from engines.policies.chat.diagnosis import check_key, policy_error
-
         own = self.settings
-        check_key(self.name, own)
+        self._client.check_key()
         limit_s, retries = min(own.timeout_s, PING_S), min(own.max_retries, 1)
         view = copy(self)
         view.settings = replace(own, timeout_s=limit_s, max_retries=retries)
@@ -123,7 +121,7 @@ class OpenAICompat:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
             known = await self._list_models() if getattr(failed, "status", 0) == 404 else ()
-            raise policy_error(self.name, own, failed, known) from None
+            raise self._client.policy_error(failed, known) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -25,10 +25,10 @@ from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat.client import PING_S
-from engines.policies.chat.diagnosis import check_key, policy_error
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
 from engines.policies.chat.http import LazyClient, failure_of
 from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
+from engines.policies.chat.size_limits import read_capped
 from engines.policies.chat.streamed_reply import is_token_count
 
 BATCH = 64
@@ -38,7 +38,7 @@ MAX_BODY = 16 * 2**20
 """Bytes of one reply: 64 vectors of 4,096 numbers of 20 characters are a third of it."""
 
 Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
-"""Called before texts are paid for; returns what is to be told what they have cost."""
+"""Called before texts are paid for; returns what is to be called with their cost."""
 
 
 def open_embedder(
@@ -125,11 +125,11 @@ class EmbeddingClient:
 
     async def ping(self) -> None:
         """Return when the model answers; PolicyError where it does not."""
-        check_key(self.name, self.settings)
+        self._client.check_key()
         try:
             await self._call(["ping"], min(self.settings.timeout_s, PING_S))
         except CallFailed as failed:
-            raise policy_error(self.name, self.settings, failed, ()) from None
+            raise self._client.policy_error(failed) from None
 
     async def aclose(self) -> None:
         self._cache.close()
@@ -154,18 +154,16 @@ class EmbeddingClient:
         own = self.settings
         body: dict[str, Any] = {"model": own.model, "input": texts, "encoding_format": "float"}
         create = cast(Any, self._client.open().embeddings.with_streaming_response.create)
-        raw = bytearray()
         try:
             async with create(**body, extra_body=dict(own.extra_body)) as response:
-                async for chunk in response.iter_bytes():
-                    raw += chunk
-                    if len(raw) > MAX_BODY:
-                        text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
-                        raise EndpointFailed("too long", text, transient=False)
+                raw = await read_capped(response.iter_bytes(), MAX_BODY + 1)
         except (openai.APIError, httpx2.HTTPError) as error:
             raise failure_of(own, error) from None
+        if len(raw) > MAX_BODY:
+            text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
+            raise EndpointFailed("too long", text, transient=False)
         try:
-            return self._parse_vectors(bytes(raw), texts)
+            return self._parse_vectors(raw, texts)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError):
             text = f"the reply of {own.url} holds no {len(texts)} vectors"
             raise EndpointFailed("shape", text, transient=False) from None
@@ -177,8 +175,8 @@ class EmbeddingClient:
             row.get("index", at): _unit_vector(row["embedding"]) for at, row in enumerate(rows)
         }
         vectors = [placed[at] for at in range(len(texts))]
-        told = data.get("usage") or {}
-        counted = told.get("prompt_tokens", told.get("total_tokens"))
+        usage = data.get("usage") or {}
+        counted = usage.get("prompt_tokens", usage.get("total_tokens"))
         if not is_token_count(counted):
             counted = sum(len(text.encode()) for text in texts) // 4
         price = self.settings.price_in_usd_per_mtok

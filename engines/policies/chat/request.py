@@ -61,13 +61,14 @@ def chat_request(
         "max_completion_tokens" if dialect.new_limit_name else "max_tokens": limit,
         "stop": list(sampling.stop) or None,
         "seed": sampling.seed,
-        "tools": [_tool_body(tool) for tool in sampling.tools] or None,
+        "tools": [
+            tool if "function" in tool else {"type": "function", "function": dict(tool)}
+            for tool in sampling.tools
+        ]
+        or None,
     }
-    return {
-        name: value
-        for name, value in body.items()
-        if value is not None and name not in dialect.without
-    }
+    left_out = dialect.without
+    return {n: value for n, value in body.items() if value is not None and n not in left_out}
 
 
 def _message_body(message: Message) -> dict[str, Any]:
@@ -86,7 +87,3 @@ def _message_body(message: Message) -> dict[str, Any]:
     if message.tool_call_id:
         body["tool_call_id"] = message.tool_call_id
     return body
-
-
-def _tool_body(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    return tool if "function" in tool else {"type": "function", "function": dict(tool)}

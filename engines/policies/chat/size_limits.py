@@ -38,7 +38,6 @@ def too_long_failure(what: str) -> CallFailed:
 
 
 async def read_capped(chunks: AsyncIterator[bytes], limit: int) -> bytes:
-    """The first bytes of a body."""
     taken = bytearray()
     async for chunk in chunks:
         taken += chunk

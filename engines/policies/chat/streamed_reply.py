@@ -81,10 +81,8 @@ class StreamedReply:
     def feed(self, chunk: bytes) -> str:
         """Take bytes as they came; returns the visible text that is new in them.
 
-        Raises:
-            CallFailed: kind "shape", what came is not a chat completion; "too long", it
-                passes a limit and the rest need not be read.
-            ReplyError: the endpoint reported an error in the middle of the stream.
+        Raises CallFailed of kind "shape", what came is not a chat completion, or "too long", it
+        passes a limit; ReplyError: the endpoint reported an error in the middle of the stream.
         """
         self._size += len(chunk)
         if self._size > BODY_BYTES:
@@ -250,11 +248,8 @@ def _plain_text(content: object, data: bytes) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):  # parts, as some multimodal endpoints send them
-        return "".join(
-            part["text"]
-            for part in content
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
     raise _shape_failure('"content" is no text', data)
 
 

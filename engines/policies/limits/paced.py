@@ -43,11 +43,9 @@ class StreamPacedPolicy:
         self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def with_congestion(self, congestion: Congestion) -> Policy:
-        """The same round the policy as it is seen from certain slots."""
         return self._wrap(with_congestion(self.inner, congestion))
 
     def for_job(self, job: Job) -> Policy:
-        """The same round the policy bound to a job, where it can be."""
         return self._wrap(self.inner.for_job(job)) if isinstance(self.inner, JobBound) else self
 
     async def complete(

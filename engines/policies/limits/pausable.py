@@ -23,7 +23,6 @@ class PausablePolicy:
         self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def with_congestion(self, congestion: Congestion) -> Policy:
-        """The same round the policy as it is seen from certain slots."""
         return PausablePolicy(with_congestion(self._policy, congestion), self._cleared)
 
     async def complete(

@@ -25,7 +25,6 @@ _HINTED = "0.5 .5 1 2 0.25 .25 3 4 7 12 24 30 52 60 100 365"
 _UNWRITTEN = frozenset(_HINTED.split())
 
 _NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
-_ARTICLE = {"+": "an", "-": "a", "*": "a", "/": "a"}
 # When each kind of calculation goes before another one, and what is done then.
 _FIRST = {
     "+": ("Add up", "when several parts belong together, add them up"),
@@ -63,8 +62,7 @@ class ArithmeticLesson:
 def parse_calculations(bodies: Sequence[str]) -> tuple[Calculation, ...]:
     found: list[Calculation] = []
     for body in bodies:
-        pairs = _MARKED.findall(body) or _WRITTEN.findall(body)
-        for left, result in pairs:
+        for left, result in _MARKED.findall(body) or _WRITTEN.findall(body):
             plain = left.replace(",", "").replace("×", "*").replace("x", "*").replace("÷", "/")
             signs = re.findall(r"(?<=[\d.%)\s])[-+*/]", plain)
             numbers = _NUMBER.findall(plain)
@@ -156,7 +154,7 @@ def _lesson_where_parted(
 
 
 def _with_article(sign: str) -> str:
-    return f"{_ARTICLE[sign]} {_NOUN[sign]}"
+    return f"{'an' if sign == '+' else 'a'} {_NOUN[sign]}"
 
 
 def _uses_unknown_number(step: Calculation, before: Sequence[Calculation], problem: str) -> bool:

@@ -42,7 +42,10 @@ def find_lessons(
     for loser in losers:
         # The winner that goes along longest shows the parting most clearly.
         winner = max(winners, key=lambda w: (_shared_step_count(w, loser), -w.number))
-        lesson = _lesson_from_pair(winner, loser, winners, losers, problem)
+        if _has_labels(winner) and _has_labels(loser):
+            lesson = _lesson_from_labels(winner, loser, winners, losers, problem)
+        else:
+            lesson = _lesson_from_chains(winner, loser, problem)
         if lesson:
             first = drawn.setdefault(lesson.name, lesson)
             together = tuple(sorted({*first.attempts, *lesson.attempts}))
@@ -64,15 +67,9 @@ def _shared_step_count(one: ShownAttempt, other: ShownAttempt) -> int:
     return arithmetic.shared_prefix_length(_calculations(one), _calculations(other))
 
 
-def _lesson_from_pair(
-    winner: ShownAttempt,
-    loser: ShownAttempt,
-    winners: Sequence[ShownAttempt],
-    losers: Sequence[ShownAttempt],
-    problem: str,
+def _lesson_from_chains(
+    winner: ShownAttempt, loser: ShownAttempt, problem: str
 ) -> ContrastLesson | None:
-    if _has_labels(winner) and _has_labels(loser):
-        return _lesson_from_labels(winner, loser, winners, losers, problem)
     finding = arithmetic.compare_chains(_calculations(winner), _calculations(loser), problem)
     if finding is None:
         return _lesson_from_words(winner, loser, problem)
@@ -135,7 +132,7 @@ def _lesson_from_words(
 
 
 def generalise_step(body: str, problem: str) -> str:
-    """What stands before the instance of a step (after its last colon), without own numbers."""
+    """A step up to its last colon, where its instance begins, without the problem's numbers."""
     clause, colon, _ = body.rpartition(": ")
     text = (clause if colon else body).strip().rstrip(".:")
     own = set(_NUMBER.findall(problem))

@@ -37,7 +37,7 @@ class Task:
     traps: int
 
 
-_WORDS = (("×", "*"), ("·", "*"), ("−", "-"), ("–", "-"))
+_SIGNS = str.maketrans("×·−–", "**--")
 _SPOKEN = ((r"\bplus\b", "+"), (r"\bminus\b", "-"), (r"\btimes\b", "*"))
 _EXPRESSION = re.compile(r"\d+(?:\s*[-+*]\s*\d+)+")
 _ADD = re.compile(
@@ -66,9 +66,7 @@ _CLAUSES = re.compile(r"[.,;:!?]|\bthen\b|\band\b")
 
 def recognise(question: str) -> Task | None:
     """Read a question; None when it belongs to no family."""
-    text = question
-    for sign, plain in _WORDS:
-        text = text.replace(sign, plain)
+    text = question.translate(_SIGNS)
     for word, sign in _SPOKEN:
         text = re.sub(word, sign, text, flags=re.I)
     if found := _EXPRESSION.search(text):

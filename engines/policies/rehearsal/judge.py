@@ -17,7 +17,6 @@ _PARTLY = 0.5  # the expected answer was reached and then not stated
 
 
 def is_judge_prompt(text: str) -> bool:
-    """Whether a prompt asks for a verdict."""
     return text.split("\n", 1)[0].strip() == "# Task: judge"
 
 
@@ -52,11 +51,11 @@ def _score_answer(final: str, expected: Sequence[str], reached: bool) -> tuple[f
 
 
 def _expected_answers(found: dict[str, list[str]]) -> tuple[str, ...]:
-    told = tuple(
+    answers = tuple(
         prompt.normalise_answer(line)
         for line in prompt.unquote_lines(found.get("Expected answer", ()))
     )
-    if told:
-        return told
+    if answers:
+        return answers
     task = recognise(" ".join(prompt.unquote_lines(found.get("Problem", ()))))
     return (str(task.answer),) if task else ()

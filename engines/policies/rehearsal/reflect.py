@@ -147,10 +147,10 @@ def _delete_misleading(
 def consolidate(text: str) -> list[_ProposedOperation]:
     found = prompt.parse_sections(text)
     known = prompt.parse_library(found.get("Library now", []))
-    told = prompt.parse_proposals(found.get("Proposals", []))
+    shown = prompt.parse_proposals(found.get("Proposals", []))
     room = _parse_limit(_ROOM, found)
-    wishes = _operations_on_known([t for t in told if t.target in known], known)
-    fresh = [t for t in told if t.kind == "add" or (t.kind == "modify" and t.target not in known)]
+    wishes = _operations_on_known([t for t in shown if t.target in known], known)
+    fresh = [t for t in shown if t.kind == "add" or (t.kind == "modify" and t.target not in known)]
     for same in _group_alike([t for t in fresh if t.text]):
         best = max(same, key=lambda t: (sum(o.text == t.text for o in same), -t.number))
         numbers = tuple(t.number for t in same)
@@ -165,12 +165,12 @@ def consolidate(text: str) -> list[_ProposedOperation]:
 
 
 def _operations_on_known(
-    told: Sequence[ShownProposal], known: dict[str, str]
+    shown: Sequence[ShownProposal], known: dict[str, str]
 ) -> list[_ProposedOperation]:
     """One operation for each experience that proposals name: what most of them want."""
     wishes: list[_ProposedOperation] = []
-    for id in dict.fromkeys(t.target for t in told):
-        about = [t for t in told if t.target == id and t.kind != "add"]
+    for id in dict.fromkeys(t.target for t in shown):
+        about = [t for t in shown if t.target == id and t.kind != "add"]
         if id is None or not about:
             continue
         votes = {k: sum(t.kind == k for t in about) for k in ("modify", "keep", "delete")}
@@ -189,10 +189,10 @@ def _operations_on_known(
     return wishes
 
 
-def _group_alike(told: Sequence[ShownProposal]) -> list[list[ShownProposal]]:
+def _group_alike(shown: Sequence[ShownProposal]) -> list[list[ShownProposal]]:
     """Proposals in groups that say the same, by name or by wording."""
     groups: list[list[ShownProposal]] = []
-    for one in told:
+    for one in shown:
         for group in groups:
             pair = (group[0].text, one.text)
             if wording.has_same_name(*pair) or wording.word_similarity(*pair) >= _SAME:

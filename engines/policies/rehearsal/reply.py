@@ -6,7 +6,7 @@ Every byte follows from the request: no clock, no chance but its seed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -20,6 +20,31 @@ _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
 _PIECE = 24  # characters a streamed delta holds, about six tokens
 _CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_stop(value: Any) -> bool:
+    stops = [value] if isinstance(value, str) else value or []
+    return isinstance(stops, list) and all(isinstance(stop, str) and stop for stop in stops)
+
+
+# A field that may be left out, what fits it, and that in words.
+_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("max_tokens", _is_count, "a whole number of 1 or more"),
+    ("max_completion_tokens", _is_count, "a whole number of 1 or more"),
+    ("temperature", lambda t: type(t) in (int, float) and 0 <= t <= 2, "a number from 0 to 2"),
+    ("seed", _is_seed, "a whole number of at most 64 bits"),
+    ("n", lambda n: n == 1, "1: rehearsal gives one choice for a request"),
+    ("stop", _is_stop, "text or an array of texts"),
+    ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
+)
 
 
 async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
@@ -99,37 +124,11 @@ def request_error(request: Mapping[str, Any]) -> str | None:
             return f'"messages[{n}].role" must be one of {", ".join(_ROLES)}.'
         if not _is_readable(message.get("content")):
             return f'"messages[{n}].content" must be text, an array of text parts or null.'
-    return _number_error(request)
-
-
-def _number_error(request: Mapping[str, Any]) -> str | None:
-    for name in ("max_tokens", "max_completion_tokens"):
-        limit = request.get(name)
-        if limit is not None and (not _is_int(limit) or limit < 1):
-            return f'"{name}" must be a whole number of 1 or more.'
-    temperature = request.get("temperature")
-    if temperature is not None and (
-        isinstance(temperature, bool)
-        or not isinstance(temperature, int | float)
-        or not 0 <= temperature <= 2
-    ):
-        return '"temperature" must be a number from 0 to 2.'
-    seed = request.get("seed")
-    if seed is not None and (not _is_int(seed) or not -(2**63) <= seed < 2**63):
-        return '"seed" must be a whole number of at most 64 bits.'
-    if request.get("n") not in (None, 1):
-        return '"n" must be 1: rehearsal gives one choice for a request.'
-    stop = request.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
-        return '"stop" must be text or an array of texts.'
-    if not isinstance(request.get("stream_options") or {}, Mapping):
-        return '"stream_options" must be an object.'
+    for name, fits, form in _FIELDS:
+        value = request.get(name)
+        if value is not None and not fits(value):
+            return f'"{name}" must be {form}.'
     return None
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_readable(content: object) -> bool:

@@ -66,7 +66,6 @@ async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIter
 
 
 async def app(scope: Event, receive: Receive, send: Send) -> None:
-    """The ASGI application."""
     if scope["type"] != "http":
         raise ValueError(f"{scope['type']} is not served")
     body = await _read_body(receive)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import reprlib
 from collections.abc import Collection, Mapping, Sequence
+from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Any
 
 from engines.verifiers.foreign import standins
@@ -94,7 +94,6 @@ def build_sample(
     """What Youtu-Agent's functions get. What the loop does not know stays None."""
     meta, messages = problem["meta"], rollout["messages"]
     prompt = next((m["content"] for m in messages if m["role"] == "user"), problem["question"])
-    trajectory = json.dumps(messages)
     return standins.EvaluationSample(
         dataset=str(meta.get("dataset", problem["source"])),
         dataset_index=rollout["position"],
@@ -108,7 +107,7 @@ def build_sample(
         trace_id=rollout["id"],
         response=rollout["answer"],
         time_cost=rollout["elapsed_s"],
-        trajectory=trajectory,
+        trajectory=json.dumps(messages),
         trajectories=json.dumps([{"agent": "agent", "trajectory": messages}]),
         exp_id="",
         stage="rollout",
@@ -174,7 +173,7 @@ def parse_results(
     if hasattr(returned, "tolist"):  # an array or tensor
         returned = returned.tolist()
     if not isinstance(returned, list | tuple):
-        raise WrongReturn(f"the verifier returned {_value_text(returned)}, not a list of rewards")
+        raise WrongReturn(f"the verifier returned {short_repr(returned)}, not a list of rewards")
     if len(returned) != count:
         raise WrongReturn(f"the verifier returned {len(returned)} rewards for {count} completions")
     metrics = _parse_metrics(logged)
@@ -196,7 +195,7 @@ def _parse_result(returned: Any) -> dict[str, Any]:
         raise WrongReturn("the verifier returned None, not a reward")
     if isinstance(returned, Mapping):
         if "reward" not in returned:
-            raise WrongReturn(f'the verifier returned {_value_text(returned)}, without "reward"')
+            raise WrongReturn(f'the verifier returned {short_repr(returned)}, without "reward"')
         fields = dict(returned)
     elif hasattr(returned, "reward"):
         names = ("reward", "reasoning", "metrics")
@@ -205,7 +204,7 @@ def _parse_result(returned: Any) -> dict[str, Any]:
         fields = {"reward": returned}
     critique = fields.get("reasoning")
     if critique is not None and not isinstance(critique, str):
-        raise WrongReturn(f"the verifier returned {_value_text(critique)} as reasoning, not a text")
+        raise WrongReturn(f"the verifier returned {short_repr(critique)} as reasoning, not a text")
     reward, metrics = _parse_number(fields["reward"]), _parse_metrics(fields.get("metrics"))
     return {"reward": reward, "critique": (critique or "")[:MAX_CRITIQUE], "metrics": metrics}
 
@@ -215,26 +214,22 @@ def _parse_number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, str | bytes):
-        raise WrongReturn(f"the verifier returned {_value_text(value)}, not a number")
+        raise WrongReturn(f"the verifier returned {short_repr(value)}, not a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise WrongReturn(f"the verifier returned {_value_text(value)}, not a number") from error
+        raise WrongReturn(f"the verifier returned {short_repr(value)}, not a number") from error
 
 
 def _parse_metrics(given: Any) -> dict[str, float]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise WrongReturn(f"the verifier returned {_value_text(given)} as metrics, not a dict")
+        raise WrongReturn(f"the verifier returned {short_repr(given)} as metrics, not a dict")
     metrics = {}
     for name, value in given.items():
         number = _parse_number(value)
         if number is None or not math.isfinite(number):
-            raise WrongReturn(f"the verifier's metric {_value_text(name)} is {_value_text(value)}")
+            raise WrongReturn(f"the verifier's metric {short_repr(name)} is {short_repr(value)}")
         metrics[str(name)] = number
     return metrics
-
-
-def _value_text(value: object) -> str:
-    return reprlib.repr(value)

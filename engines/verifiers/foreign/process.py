@@ -10,7 +10,6 @@ import asyncio
 import functools
 import json
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,14 +107,8 @@ class FunctionLauncher:
 
 
 async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[[], None]) -> Child:
-    ours, theirs = socket.socketpair()
     # Our environment is passed on whole: the file is the user's code and may need its keys.
-    arguments = ["-m", "engines.verifiers.foreign.worker"]
-    try:
-        process = start_program(arguments, os.environ, channel=theirs)
-    except BaseException:
-        ours.close()
-        raise
+    process, ours = start_program(["-m", "engines.verifiers.foreign.worker"], os.environ)
     kill = functools.partial(kill_session, process)
     child = Child(on_message, on_exit, parse_message, kill)
     await child.connect(ours)

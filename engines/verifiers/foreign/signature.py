@@ -39,8 +39,6 @@ class FileRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChosenFunction:
-    """The function that judges."""
-
     name: str
     call: Callable[..., Any]
     signature: Signature

@@ -58,8 +58,7 @@ class Fields:
         copied.update(**(update or {}))
         return copied
 
-    def copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        return self.model_copy(update=update, deep=deep)
+    copy = model_copy
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
@@ -236,12 +235,12 @@ def build_modules() -> dict[str, ModuleType]:
             "agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")
         ),
     ]
-    for module in found:
-        parent, _, child = module.__name__.rpartition(".")
-        for other in found:
-            if other.__name__ == parent:
-                setattr(other, child, module)
-    return {module.__name__: module for module in found}
+    modules = {module.__name__: module for module in found}
+    for name, module in modules.items():
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    return modules
 
 
 def imports_text() -> str:

@@ -21,14 +21,10 @@ from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale
 from engines.verifiers.foreign.process import FunctionLauncher
 from engines.verifiers.foreign.signature import Signature
 from engines.verifiers.judge_context import JudgeContext, judge_key
-from engines.verifiers.process_pool.call import Answer, ModelAccess, Trouble
-from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.pool import Answer, ModelAccess, ProcessPool, Trouble
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 
-Completions = Literal["auto", "text", "messages"]
-
-LOAD_S = 60.0
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
 
@@ -49,7 +45,7 @@ class FunctionSettings:
     concurrency: int = 16  # calls at a time in one process, of functions that are coroutines
     range: tuple[float, float] = (0.0, 1.0)  # of its rewards; mapped to 0 to 1
     # What TRL's functions get; auto gives messages to those that read `[…]["content"]`.
-    completions: Completions = "auto"
+    completions: Literal["auto", "text", "messages"] = "auto"
 
     def __post_init__(self) -> None:
         named = self.function is None or self.function.isidentifier()
@@ -85,7 +81,7 @@ class FunctionVerifier:
         judging: JudgeContext | None = None,
         *,
         columns: frozenset[str] | None = None,
-        load_s: float = LOAD_S,
+        load_s: float = 60.0,  # for loading the file
     ) -> None:
         self._settings, self._judging = settings, judging
         self._path = path.absolute()

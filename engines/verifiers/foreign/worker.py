@@ -1,14 +1,11 @@
 """The process in which a verifier file of the user runs.
 
-Owns loading the file, from the text that the parent has read, and calling its function:
-plain functions one at a time in the main thread (math_verify arms SIGALRM, which works
-nowhere else), coroutines side by side in one event loop. Deadlines are the parent's,
-which kills this process. Memory is not limited.
+Plain functions are called one at a time in the main thread (math_verify arms SIGALRM, which works
+nowhere else), coroutines side by side in one event loop. Deadlines are the parent's, which kills
+this process. Memory is not limited.
 
-Run as a program with the number of its socket. One JSON object a line each way:
-parent: {"load": …} once, {"call": id, …}, {"reply": id, "text" | "error": …}, {"cancel": id};
-worker: {"loaded": …} | {"refused": …}, {"done": id, "results" | "error": …},
-{"ask": id, "call": id, "messages": […]}.
+Run as a program with the number of its socket. It gets {"load": …} once, answers {"loaded": …} or
+{"refused": …}, and from then on speaks as `process_pool.pool.Launcher` says.
 """
 
 from __future__ import annotations
@@ -67,8 +64,7 @@ class Channel:
         self._numbers = itertools.count(1)
         self._awaited: dict[int, concurrent.futures.Future[str]] = {}
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self.loop: asyncio.AbstractEventLoop | None = None  # None: plain functions only
-        self.deliver: Callable[[Order], object] = self.orders.put
+        self.deliver: Callable[[Order], object] = self.orders.put  # called in the reading thread
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -99,10 +95,8 @@ class Channel:
                 waiting.set_exception(RuntimeError(message["error"]))
             else:
                 waiting.set_result(message["text"])
-        elif self.loop is not None:
-            self.loop.call_soon_threadsafe(self.deliver, message)
         else:
-            self.orders.put(message)
+            self.deliver(message)
 
 
 class LoadedFunction:
@@ -129,8 +123,6 @@ class LoadedFunction:
 
 
 class FunctionCall:
-    """One call of the function."""
-
     def __init__(self, loaded: LoadedFunction, order: Order, channel: Channel) -> None:
         self._loaded, self._order, self._channel = loaded, order, channel
         self._logged: dict[str, float] = {}
@@ -158,7 +150,6 @@ class FunctionCall:
 
 
 def answer_calls(loaded: LoadedFunction, channel: Channel) -> None:
-    """Answer calls one at a time."""
     channel.send(loaded.loaded_message())
     while True:
         call = FunctionCall(loaded, channel.orders.get(), channel)
@@ -173,7 +164,6 @@ def answer_calls(loaded: LoadedFunction, channel: Channel) -> None:
 
 
 async def answer_calls_concurrently(loaded: LoadedFunction, channel: Channel) -> None:
-    """Answer calls as they come."""
     tasks: dict[int, asyncio.Task[None]] = {}
 
     async def answer_call(call: FunctionCall) -> None:
@@ -192,9 +182,10 @@ async def answer_calls_concurrently(loaded: LoadedFunction, channel: Channel) ->
         tasks[number] = asyncio.create_task(answer_call(FunctionCall(loaded, order, channel)))
         tasks[number].add_done_callback(lambda _: tasks.pop(number))
 
-    channel.deliver, channel.loop = deliver, asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    channel.deliver = lambda order: loop.call_soon_threadsafe(deliver, order)
     channel.send(loaded.loaded_message())
-    await asyncio.get_running_loop().create_future()
+    await loop.create_future()
 
 
 def error_line(error: BaseException, file: str, function: str) -> str:
@@ -267,7 +258,6 @@ def _add_folder(folder: str) -> None:
 
 
 def _execute_module(file: str, tree: ast.Module) -> ModuleType:
-    """Run the file as a module."""
     spec = importlib.util.spec_from_file_location(MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)

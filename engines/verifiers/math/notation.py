@@ -68,20 +68,13 @@ def _convert_unicode(text: str, marked: bool) -> str:
     text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2] or found[3]}}}", text)
     if _FRACTION.search(text):
         text = _MIXED.sub(r"\1 \2/\3", _FRACTION.sub(_fraction_latex, text))
-    text = "".join(_ascii_digit(character) for character in text).replace("π", "\\pi ")
+    text = "".join(str(unicodedata.decimal(c, c)) for c in text).replace("π", "\\pi ")
     return _DASH.sub("-", text) if marked else _DASH_OF_NUMBER.sub("-", text)
 
 
 def _fraction_latex(found: re.Match[str]) -> str:
     above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
     return f"\\frac{{{above}}}{{{below}}}"
-
-
-def _ascii_digit(character: str) -> str:
-    if character.isascii():
-        return character
-    value = unicodedata.decimal(character, None)
-    return character if value is None else str(value)
 
 
 def _expand_scale(found: re.Match[str]) -> str:

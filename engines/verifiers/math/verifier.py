@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.math.notation import ascii_notation, strip_denial
-from engines.verifiers.process_pool.call import Trouble
-from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import (
@@ -107,8 +106,8 @@ class MathVerifier:
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         expected = tuple(_parse_expected(text) for text in problem.accepted_answers)
-        verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
-        return tuple(verdicts)
+        judged = (self._judge(rollout, expected) for rollout in rollouts)
+        return tuple(await asyncio.gather(*judged))
 
     async def aclose(self) -> None:
         await self._pool.aclose()

@@ -22,12 +22,9 @@ MAX_LINE = 64 << 20
 class Child(asyncio.Protocol):
     """A running child process.
 
-    Args:
-        on_message: gets each of its messages.
-        on_exit: called when it ends without `close`.
-        parse: a line as a message; None where it is none, which ends the child.
-        kill: kills and reaps the process.
-        prefetch: calls that wait in its socket, in order, so that it is never idle.
+    `parse` makes a line a message; None, where it is none, ends the child. `on_exit` is called
+    when it ends without `close`; `kill` kills and reaps it. `prefetch` calls wait in its socket,
+    in order, so that it is never idle.
     """
 
     capacity = 1
@@ -102,23 +99,30 @@ class Child(asyncio.Protocol):
 
 
 def start_program(
-    arguments: Sequence[str], environment: Mapping[str, str], *, channel: socket.socket
-) -> subprocess.Popen[bytes]:
-    """Start Python in a session of its own; its last argument is the number of its socket.
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start Python in a session of its own, with our end of a socket to it.
 
-    The session keeps Ctrl-C away from it, and lets it be killed together with its children.
+    Its last argument is the number of its own end. The session keeps Ctrl-C away from it, and
+    lets it be killed together with its children.
     """
     paths = os.pathsep.join(map(os.path.abspath, sys.path))
-    with channel:
-        return subprocess.Popen(
-            [sys.executable, "-P", *arguments, str(channel.fileno())],
-            pass_fds=(channel.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**environment, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", *arguments, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**environment, "PYTHONPATH": paths},
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours
 
 
 async def kill_session(process: subprocess.Popen[bytes]) -> None:

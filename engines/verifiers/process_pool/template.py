@@ -23,21 +23,15 @@ class Template:
     """The process that workers are forked from. Raises OSError: it cannot be started."""
 
     def __init__(self, task: str, memory_mb: int) -> None:
-        self._control, theirs = socket.socketpair()
         # Keys in our environment are not the workers' business. The hash seed is fixed
         # because sympy's choice between equal forms follows it.
         kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         program = str(Path(__file__).with_name("worker.py"))
-        try:
-            self.process = start_program(
-                [program, task, str(memory_mb << 20), str(os.getpid())],
-                {**environment, "PYTHONHASHSEED": "0"},
-                channel=theirs,
-            )
-        except BaseException:
-            self._control.close()
-            raise
+        self.process, self._control = start_program(
+            [program, task, str(memory_mb << 20), str(os.getpid())],
+            {**environment, "PYTHONHASHSEED": "0"},
+        )
         self._control.setblocking(False)
         self.ready = False  # True once it listens: before, the end of its socket does not end it
 

@@ -31,7 +31,6 @@ OUT_OF_MEMORY = (
 
 
 def answer_questions(channel: socket.socket, task: Task) -> None:
-    """Answer questions until the parent closes the channel."""
     for line in channel.makefile("rb"):
         question = json.loads(line)
         number = question.pop("call")
