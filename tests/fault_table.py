@@ -216,9 +216,9 @@ FAULTS = (
     ),
     Fault(
         "an answer whose check broke off is wrong instead of unjudged",
-        "engines/verifiers/math/verifier.py",
-        "        return Verdict(None, error=text)\n\n\ndef",
-        "        return Verdict(0.0, error=text)\n\n\ndef",
+        "engines/verifiers/stated_answer.py",
+        "    return Verdict(None, error=text)",
+        "    return Verdict(0.0, error=text)",
         (
             "tests/engines/verifiers/math/test_math_answer.py::test_a_bomb_costs_its_own_verdict_only",
         ),

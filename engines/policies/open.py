@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PREFIXES = ("openai", "hf", "rehearsal", "replay")
 SCRIPTED = ("rehearsal", "replay")
 """Their replies are there at once, so that a pace can be given to them."""
+
 ANY_ENDPOINT = EndpointSettings()
 
 ReadLog = Callable[[Path], Mapping[str, Sequence[Completion]]]
@@ -42,15 +43,10 @@ def open_policy(
 ) -> Policy:
     """Open `openai:MODEL`, `hf:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
 
-    Args:
-        spec: the name.
-        endpoint: terms of an endpoint; its model is replaced by the one of `spec`.
-            Rehearsal takes deadline, limits and prices from it, but no address or key: with
-            prices written down money can be rehearsed, without them the cost is unknown.
-        folder: where a relative FILE, or folder of a model, is looked up; the working directory
-            unless given.
-        read_log: reads FILE; without it there is no replay.
-        local: how a model of this process is loaded; its path is replaced by that of `spec`.
+    Its model takes the place of the one in `endpoint` or `local`. Rehearsal takes deadline,
+    limits and prices from `endpoint`, but no address or key: with prices written down money can
+    be rehearsed, without them the cost is unknown. A relative FILE, or folder of a model, is
+    looked up in `folder`, the working directory unless given; `read_log` reads FILE.
 
     Raises:
         PolicyError: the name has no known form, or a model of this process cannot be loaded.
@@ -64,12 +60,12 @@ def open_policy(
             return _open_local(spec, model, local, folder)
         case "rehearsal", _:
             return _open_rehearsal(spec.removesuffix(":"), endpoint)
-        case "replay", file if file and read_log is not None:
+        case "replay", file if file:
+            if read_log is None:
+                raise ValueError("a replay is opened with read_log")
             path = (folder or Path()) / Path(file).expanduser()
             return ReplayPolicy(path, read_log(path))
-        case "replay", file if file:
-            raise ValueError("a replay is opened with read_log")
-    raise PolicyError(f"policy {spec!r}", _cause_text(prefix, rest), _move_text(spec, prefix))
+    raise _form_error(spec, prefix)
 
 
 def is_scripted(spec: str) -> bool:
@@ -94,13 +90,8 @@ def _open_local(
 def _open_rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
     # The model's name is the whole spec, so that a request has the same body as one
     # of `openai:rehearsal` to the real server.
-    own = replace(
-        endpoint,
-        model=spec,
-        base_url="http://rehearsal.invalid/v1",
-        api_key=None,
-        headers={},
-    )
+    url = "http://rehearsal.invalid/v1"
+    own = replace(endpoint, model=spec, base_url=url, api_key=None, headers={})
     return OpenAICompat(own, name=spec, transport=_rehearsal_transport)
 
 
@@ -110,23 +101,16 @@ def _rehearsal_transport() -> httpx2.AsyncBaseTransport:
     return RehearsalTransport()
 
 
-def _cause_text(prefix: str, rest: str) -> str:
-    if prefix not in PREFIXES:
-        return f"{prefix!r} is no kind of policy."
-    return f"nothing stands after {prefix!r}: it wants {prefix}:{_argument_name(prefix)}."
-
-
-def _move_text(spec: str, prefix: str) -> str:
+def _form_error(spec: str, prefix: str) -> PolicyError:
+    place = f"policy {spec!r}"
     if prefix in PREFIXES:
-        return f"Write {prefix}:{_argument_name(prefix)}."
-    near = get_close_matches(prefix, PREFIXES, n=1)
-    if near:
-        return f"Did you mean {near[0]}{spec[len(prefix) :]}?"
-    return (
+        form = f"{prefix}:{'FILE' if prefix == 'replay' else 'MODEL'}"
+        cause = f"nothing stands after {prefix!r}: it wants {form}."
+        return PolicyError(place, cause, f"Write {form}.")
+    move = (
         f"Write openai:{spec} for a model behind an endpoint, hf:{spec} for one in this process, "
         "rehearsal, or replay:FILE."
     )
-
-
-def _argument_name(prefix: str) -> str:
-    return "FILE" if prefix == "replay" else "MODEL"
+    if near := get_close_matches(prefix, PREFIXES, n=1):
+        move = f"Did you mean {near[0]}{spec[len(prefix) :]}?"
+    return PolicyError(place, f"{prefix!r} is no kind of policy.", move)

@@ -1,8 +1,7 @@
 """The `replay:FILE` policy: answers that some model once gave, read from a log.
 
-Owns the choice of the logged reply. Reads no file: whoever opens it hands the log over.
-Does not look at logged rewards: verdicts are made anew. Makes nothing up: a question
-that the log does not hold is a failed call.
+Does not look at logged rewards: verdicts are made anew. Makes nothing up: a question that the
+log does not hold is a failed call.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 from engines.core.errors import CallFailed
@@ -27,37 +27,28 @@ class ReplayPolicy:
     and a request does not say which rollout it is for. So the rollout manager asks for
     `for_job(job)`, whose policy gives reply `index % n`. Without a job it is
     `seed % n`.
-
-    Args:
-        path: of the log; names the policy and stands in messages.
-        log: question → its replies, at least one each.
     """
 
     def __init__(self, path: Path, log: Mapping[str, Sequence[Completion]]) -> None:
+        self.name = f"replay:{path.stem}"
         self._path = path
+        self._index: int | None = None  # of the one rollout that it answers for
         self._replies: dict[str, list[Completion]] = {}
         for question, replies in log.items():
             self._replies.setdefault(normalise_text(question), []).extend(replies)
 
-    @property
-    def name(self) -> str:
-        return f"replay:{self._path.stem}"
-
     def for_job(self, job: Job) -> Policy:
-        return _RolloutReplay(self, job.key.index)
+        bound = copy(self)
+        bound._index = job.key.index if job.key.index >= 0 else None
+        return bound
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        return await self.answer(messages, sampling.seed or 0, on_text)
-
-    async def answer(
-        self, messages: Sequence[Message], number: int, on_text: OnText | None
-    ) -> Completion:
-        """Give reply `number % n` to the question that the messages ask."""
         # Let other jobs run, as every real call does.
         await asyncio.sleep(0)
         replies = self._replies[self._find_question(messages)]
+        number = (sampling.seed or 0) if self._index is None else self._index
         reply = replies[number % len(replies)]
         if on_text is not None and reply.text:
             on_text(reply.text)
@@ -71,46 +62,17 @@ class ReplayPolicy:
         """Nothing to do: the whole log was read when this was made."""
 
     async def aclose(self) -> None:
-        pass
+        """It holds nothing."""
 
     def _find_question(self, messages: Sequence[Message]) -> str:
         asked = next((m.content for m in reversed(messages) if m.role == "user"), "")
         text = normalise_text(asked)
         if text in self._replies:
             return text
-        found = max(
-            (q for q in self._replies if _contains_question(q, text)), key=len, default=None
-        )
-        if found is None:
-            raise CallFailed(
-                "refused", f"{self._path} holds no rollout for this question: {text[:120]!r}"
-            )
-        return found
-
-
-class _RolloutReplay:
-    """A replay that answers for one rollout of a group."""
-
-    def __init__(self, replay: ReplayPolicy, index: int) -> None:
-        self._replay = replay
-        self._index = index
-
-    @property
-    def name(self) -> str:
-        return self._replay.name
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
-    ) -> Completion:
-        if self._index < 0:  # a call that belongs to no single rollout
-            return await self._replay.complete(messages, sampling, on_text)
-        return await self._replay.answer(messages, self._index, on_text)
-
-    async def ping(self) -> None:
-        await self._replay.ping()
-
-    async def aclose(self) -> None:
-        await self._replay.aclose()
+        if found := [q for q in self._replies if _contains_question(q, text)]:
+            return max(found, key=len)
+        said = f"{self._path} holds no rollout for this question: {text[:120]!r}"
+        raise CallFailed("refused", said)
 
 
 def normalise_text(text: str) -> str:

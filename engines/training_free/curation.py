@@ -1,7 +1,4 @@
-"""What reviewers made of earlier ideas: what is not proposed again, and what prompts show.
-
-Owns the memory's use, not its keeping: `Library.curated` is part of the library.
-"""
+"""What reviewers made of earlier ideas: what is not proposed again, and what prompts show."""
 
 from __future__ import annotations
 
@@ -51,7 +48,8 @@ def withhold_rejected(
     a first epoch every problem is new, and one alone must not ask again what a person has
     answered; each rejection doubles what it takes. `similar_rejections` says which still count.
     """
-    proposed, withheld = [], []
+    proposed: list[Operation] = []
+    withheld: list[Operation] = []
     for operation in operations:
         alike = similar_rejections(operation, library)
         if not alike:
@@ -60,16 +58,15 @@ def withhold_rejected(
         score = max(score for _, score in alike)
         last = alike[-1][0]
         why = f": {last.reason}" if last.reason else " without a reason"
-        told = f"{last.reviewer or 'a reviewer'} rejected it{why}"
+        said = f"{last.reviewer or 'a reviewer'} rejected it{why}"
         old = {problem for idea, _ in alike for problem in idea.problems}
         new = [problem for problem in operation.problems if problem not in old]
-        if len(new) >= max(1, len(old)):
-            some = f"{len(new)} new problems speak for it, {len(old)} did then"
-            flag = Flag(REJECTED_BEFORE, round(score, 3), f"{told}; {some}")
-            proposed.append(replace(operation, flags=(*operation.flags, flag)))
-        else:
-            flag = Flag(REJECTED_BEFORE, round(score, 3), f"{told}; nothing new speaks for it")
-            withheld.append(replace(operation, flags=(*operation.flags, flag)))
+        again = len(new) >= max(1, len(old))
+        some = f"{len(new)} new problems speak for it, {len(old)} did then"
+        detail = f"{said}; {some if again else 'nothing new speaks for it'}"
+        flag = Flag(REJECTED_BEFORE, round(score, 3), detail)
+        flagged = replace(operation, flags=(*operation.flags, flag))
+        (proposed if again else withheld).append(flagged)
     return tuple(proposed), tuple(withheld)
 
 

@@ -1,9 +1,7 @@
 """Training-Free GRPO: lessons in words from where winners and losers part.
 
-Owns the two questions put to the reflector: what a group shows (`reflect`) and what the
-batch as a whole should change (`consolidate`). The group's question sees the library,
-so one call draws the lesson and relates it to what is there; others need two for that.
-Changes nothing: operations go to the gate.
+Two questions are put to the reflector: what a group shows (`reflect`) and what the batch as a
+whole should change (`consolidate`). Changes nothing: operations go to the gate.
 
 Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, section 2.
 """
@@ -11,7 +9,7 @@ Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, sect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +45,6 @@ from engines.training_free.reading import (
     library_block,
     proposals_block,
     shown_attempts,
-    with_summary,
 )
 from engines.training_free.settings import TrainingFreeSettings
 
@@ -91,13 +88,16 @@ class TrainingFreeEngine:
         if outcome != "used":
             return Reflection(group.step, group.position, outcome)
         shown, losses, usage, refs = await self._read_attempts(group)
-        if len(shown) < 2:
-            reason = "fewer than two attempts could be read"
-            failed = (*losses, LostWork("extraction", group.id, reason))
+
+        def failed(reason: str, usage: Usage) -> Reflection:
+            lost = (*losses, LostWork("extraction", group.id, reason))
             return Reflection(
-                group.step, group.position, "failed", losses=failed, usage=usage, refs=refs
+                group.step, group.position, "failed", losses=lost, usage=usage, refs=refs
             )
-        numbers = [attempt.index for attempt in shown]
+
+        if len(shown) < 2:
+            return failed("fewer than two attempts could be read", usage)
+        numbers, limit = [attempt.index for attempt in shown], self._settings.experiences_per_query
         prompt = self._extract.render(
             agent_objective=quote(self._settings.agent_objective),
             learning_objective=quote(self._settings.learning_objective),
@@ -106,22 +106,17 @@ class TrainingFreeEngine:
             attempts=attempts_block(shown, self._settings.given_ground_truth),
             library=library_block(library),
             curated=past_decisions_block(library),
-            limit=str(self._settings.experiences_per_query),
+            limit=str(limit),
         )
 
         def parse(text: str) -> ParsedReply[Suggestion]:
-            limit = self._settings.experiences_per_query
             return parse_suggestions(text, library, sources="attempts", known=numbers, limit=limit)
 
         key = CallKey("extraction", group.epoch, group.step, group.position)
         try:
             answered = await self._ask(key, prompt, parse)
         except CallFailed as error:
-            failed = (*losses, LostWork("extraction", group.id, str(error)))
-            spent = usage + error.usage
-            return Reflection(
-                group.step, group.position, "failed", losses=failed, usage=spent, refs=refs
-            )
+            return failed(str(error), usage + error.usage)
         ids = {rollout.index: rollout.id for rollout in group.rollouts}
         return Reflection(
             step=group.step,
@@ -199,20 +194,17 @@ class TrainingFreeEngine:
         """The consolidated suggestions as operations that have no id yet."""
         model = answered.completions[-1].model or self._reflector.name
         problem_ids = {group.id: group.problem.id for group in batch}
-        return [
-            Operation(
-                id="",
-                kind=found.kind,
-                target=found.target,
-                text=found.text,
-                rationale=found.reason,
-                evidence=_evidence(proposals, found.sources),
+        operations = []
+        for found in answered.items:
+            rests_on = [proposals[number - 1] for number in found.sources]
+            operation = found.as_operation(
+                evidence=[rollout for _, one in rests_on for rollout in one.evidence],
+                problems=[problem_ids[group] for group, _ in rests_on],
                 proposer=model,
                 prompt_hash=self._consolidate.hash,
-                problems=_problems(proposals, found.sources, problem_ids),
             )
-            for found in answered.items
-        ]
+            operations.append(operation)
+        return operations
 
     async def apply(self, update: WeightUpdate) -> int:
         raise ValueError("a frozen model has no weights to update")
@@ -252,33 +244,28 @@ class TrainingFreeEngine:
         """Each attempt as text, summarised where it is too long to be read whole."""
         attempts = shown_attempts(group, self._settings.given_ground_truth)
         mode, above = self._settings.summarise, self._settings.summarise_above_chars
-        long = [
-            mode == "always" or (mode == "auto" and len(attempt.text) > above)
-            for attempt in attempts
-        ]
-        asked = [a for a, summarise in zip(attempts, long, strict=True) if summarise]
-        replies = await asyncio.gather(*(self._ask_summary(group, attempt) for attempt in asked))
-        read = {a.index: a for a, summarise in zip(attempts, long, strict=True) if not summarise}
+        long = [a for a in attempts if mode == "always" or (mode == "auto" and len(a.text) > above)]
+        replies = await asyncio.gather(*(self._ask_summary(group, attempt) for attempt in long))
+        read = {attempt.index: attempt for attempt in attempts if attempt not in long}
         losses: list[LostWork] = []
         usage, refs = NO_USAGE, []
-        for attempt, reply in zip(asked, replies, strict=True):
+        for attempt, reply in zip(long, replies, strict=True):
             if isinstance(reply, LostWork):
                 losses.append(reply)
                 continue
             completion, ref = reply
             usage += completion.usage
             refs.append(ref)
-            read[attempt.index] = with_summary(attempt, completion.text)
+            read[attempt.index] = replace(attempt, text=completion.text.strip())
         shown = tuple(read[a.index] for a in attempts if a.index in read)
         return shown, tuple(losses), usage, tuple(refs)
 
     async def _ask_summary(
         self, group: Group, attempt: ShownAttempt
     ) -> tuple[Completion, RecordRef] | LostWork:
-        known = self._settings.given_ground_truth
         prompt = self._summarise.render(
             problem=quote(group.problem.question),
-            reward=attempt.reward_note(known),
+            reward=attempt.reward_note(self._settings.given_ground_truth),
             attempt=quote(attempt.text),
         )
         key = CallKey("summary", group.epoch, group.step, group.position, attempt.index)
@@ -294,26 +281,15 @@ class TrainingFreeEngine:
         def send(number: int, messages: Sequence[Message]) -> _Reply:
             return self._ask_reflector(replace(key, turn=number), messages)
 
-        def repair_prompt(problem: str) -> str:
-            return self._repair.render(problem=problem)
-
-        return await ask_with_repair(send, [Message("user", prompt)], parse, repair_prompt)
+        return await ask_with_repair(
+            send,
+            [Message("user", prompt)],
+            parse,
+            lambda problem: self._repair.render(problem=problem),
+        )
 
     def _ask_reflector(self, key: CallKey, messages: Sequence[Message]) -> _Reply:
         return self._ledger.ask(key, self._reflector, messages, self._settings.sampling)
-
-
-def _evidence(proposals: Sequence[tuple[str, Proposal]], numbers: Sequence[int]) -> tuple[str, ...]:
-    """The rollouts behind the proposals an operation rests on, each once."""
-    found = (rollout for number in numbers for rollout in proposals[number - 1][1].evidence)
-    return tuple(dict.fromkeys(found))
-
-
-def _problems(
-    proposals: Sequence[tuple[str, Proposal]], numbers: Sequence[int], of: Mapping[str, str]
-) -> tuple[str, ...]:
-    """The problems of the groups behind an operation, each once."""
-    return tuple(dict.fromkeys(of[proposals[number - 1][0]] for number in numbers))
 
 
 def _losses(kind: str, where: str, answered: RepairResult[Suggestion]) -> tuple[LostWork, ...]:

@@ -1,7 +1,6 @@
 """Whether a text gives a problem away: its question in its own words, or its answer.
 
-Owns the index of questions and the rules for what counts. Language does not matter: words
-are those of `engines.core.text.similarity.tokens`.
+Words are those of `engines.core.text.similarity.tokens`, in any language.
 
 * A question leaks where so many of its words stand in a row in the text, unless the same row
   stands in more than `FORM` different questions: then it is how they are put, not what one asks.
@@ -111,8 +110,7 @@ class QuestionIndex:
         return self._last[1]
 
     def _longest_match(self, said: tuple[str, ...], number: int, places: set[int]) -> SharedWords:
-        best = start = 0
-        end = 0
+        best = start = end = 0
         for at in sorted(places):
             start = at if at - 1 not in places else start
             if at - start + 1 > best:
@@ -137,17 +135,16 @@ class AnswerIndex:
         """The answer of one of these problems that stands in the text, and how telling it is."""
         said = tokens(text)
         numbers = {_normalise_number(n) for n in _NUMBER.findall(text)}
-        found: tuple[str, float] | None = None
-        for name in problems:
-            problem = self._problems.get(name)
-            for answer in problem.accepted_answers if problem else ():
-                score = self._leak_score(_final_answer(answer), said, numbers, problem)
-                if score > (found[1] if found else 0.0):
-                    found = (_final_answer(answer), score)
-        return found
+        found = [
+            (answer, self._leak_score(answer, said, numbers, problem))
+            for problem in (self._problems[name] for name in problems if name in self._problems)
+            for answer in map(_final_answer, problem.accepted_answers)
+        ]
+        best = max(found, key=lambda pair: pair[1], default=("", 0.0))
+        return best if best[1] > 0 else None
 
     def _leak_score(
-        self, answer: str, said: tuple[str, ...], numbers: set[str], problem: Problem | None
+        self, answer: str, said: tuple[str, ...], numbers: set[str], problem: Problem
     ) -> float:
         own = _NUMBER.findall(answer)
         if len(own) == 1 and _significant_digits(own[0]) >= _SIGNIFICANT:
@@ -159,7 +156,7 @@ class AnswerIndex:
             return 0.0
         if sum(w.isalpha() for w in words) > (1 if window_length(words[0], 2) == 2 else 3):
             return 1.0
-        asked = problem is not None and _contains_words(words, tokens(problem.question))
+        asked = _contains_words(words, tokens(problem.question))
         short = sum(map(len, words)) < _LEAST and window_length(words[0], 2) == 2
         if asked or short or self._answered[words] >= _CLASS_FROM:
             return 0.0

@@ -1,8 +1,7 @@
 """What a reviewer should look at in a proposed operation, said before anyone is asked.
 
-Owns which flags an operation gets, with which score and words; `engines.core.flags` has their
-names. All of it works without a network; with an embedder duplicates are also found by
-meaning. Decides nothing: rules and people do.
+All of it works without a network; with an embedder duplicates are also found by meaning. Decides
+nothing: rules and people do.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from engines.training_free.settings import LintSettings
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
-_TOLD = re.compile(
+_INSTRUCTS = re.compile(
     r"\b(?:must|should|always|never|do not|don[’']t|please|ignore|remember|make sure|ensure|you"
     r"|müssen|sollten|immer|niemals|bitte|toujours|jamais|veuillez|siempre|nunca)\b"
     r"|必须|不要|请|务必|应该|忽略|总是",
@@ -42,12 +41,9 @@ _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
 class OperationLinter:
     """Implements `engines.core.protocols.Linter`.
 
-    Args:
-        settings: when a flag is raised.
-        practised: problems whose questions and answers must not become lessons.
-        held_out: problems whose questions must not, or an evaluation is worth nothing.
-        tool_output: the texts that tools gave to a rollout, by its id.
-        embedder: compares meanings beside wordings.
+    Questions and answers of `practised` problems must not become lessons, nor questions of
+    `held_out` ones, or an evaluation is worth nothing. `tool_output` gives the texts that
+    tools gave to a rollout, by its id.
     """
 
     def __init__(
@@ -74,11 +70,9 @@ class OperationLinter:
         found: list[Flag] = []
         if operation.kind in ("add", "modify") and operation.text:
             found += await self._similarity_flags(operation, library, others)
-            found += [
-                *self._leak_flags(operation),
-                *self._length_flags(operation),
-                *self._tool_output_flags(operation),
-            ]
+            found += self._leak_flags(operation)
+            found += self._length_flags(operation)
+            found += self._tool_output_flags(operation)
         found += _same_target_flags(operation, others)
         groups = {rollout.rpartition("r")[0] for rollout in operation.evidence}
         if len(groups) == 1 and operation.kind != "keep":
@@ -117,17 +111,11 @@ class OperationLinter:
         for name, score in meant.items():
             if score > alike.get(name, self._settings.duplicate_at - 1e-9):
                 alike[name], how[name] = score, "the meaning"
-        flags = [
-            Flag(
-                names.DUPLICATE,
-                round(score, 3),
-                f"has {how[name]} of {name}: {_shorten(texts[name])}{trouble}",
-            )
-            for name, score in sorted(alike.items(), key=lambda item: -item[1])[:1]
-        ]
-        if trouble and not alike:
-            flags.append(Flag(names.NOT_COMPARED, None, f"compared with others{trouble}"))
-        return flags
+        if alike:
+            name = max(alike, key=lambda name: alike[name])
+            said = f"has {how[name]} of {name}: {_shorten(texts[name])}{trouble}"
+            return [Flag(names.DUPLICATE, round(alike[name], 3), said)]
+        return [Flag(names.NOT_COMPARED, None, f"compared with others{trouble}")] if trouble else []
 
     async def _embedding_similarities(
         self, text: str, texts: dict[str, str]
@@ -142,21 +130,18 @@ class OperationLinter:
             return {}, f" (by wording only, since {self._embedder.name} failed: {failed})"
         self._paid += found.usage
         own, *others = found.vectors
-        pairs = zip(texts, others, strict=True)
-        return {name: max(0.0, min(1.0, _dot_product(own, vector))) for name, vector in pairs}, ""
+        cosines = (sum(a * b for a, b in zip(own, other, strict=True)) for other in others)
+        pairs = zip(texts, cosines, strict=True)
+        return {name: max(0.0, min(1.0, cosine)) for name, cosine in pairs}, ""
 
     def _leak_flags(self, operation: Operation) -> list[Flag]:
         found = []
         for shared in self._question_index.longest_shared(operation.text):
             which = "held-out" if shared.held_out else "practised"
-            found.append(
-                Flag(
-                    names.HELD_OUT_LEAK if shared.held_out else names.LEAK,
-                    round(shared.share, 3),
-                    f"repeats {shared.words} words in a row of a {which} question: "
-                    f"“{_shorten(shared.text)}”",
-                )
-            )
+            said = f"repeats {shared.words} words in a row of a {which} question: "
+            kind = names.HELD_OUT_LEAK if shared.held_out else names.LEAK
+            detail = f"{said}“{_shorten(shared.text)}”"
+            found.append(Flag(kind, round(shared.share, 3), detail))
         if given := self._answer_index.find_leak(operation.text, operation.problems):
             answer, score = given
             said = f"names “{_shorten(answer)}”, the answer of a problem it was drawn from"
@@ -173,12 +158,12 @@ class OperationLinter:
     def _tool_output_flags(self, operation: Operation) -> list[Flag]:
         """An order that a tool's output gave must not become a rule unseen."""
         said = tokens(operation.text)
-        best: tuple[int, str, str] = (0, "", "")
-        for rollout in operation.evidence:
-            for output in self._tool_output(rollout):
-                size, words = _shared_instruction(said, output)
-                best = max(best, (size, words, rollout))
-        size, words, rollout = best
+        shared = (
+            (*_shared_instruction(said, output), rollout)
+            for rollout in operation.evidence
+            for output in self._tool_output(rollout)
+        )
+        size, words, rollout = max(shared, default=(0, "", ""))
         if not size:
             return []
         detail = f"tells what a tool's output told in {rollout}: “{_shorten(words)}”"
@@ -187,10 +172,10 @@ class OperationLinter:
 
 def _shared_instruction(said: tuple[str, ...], output: str) -> tuple[int, str]:
     """The longest row of words shared with an output, where the words around it give an order."""
-    told = {row for _, row in word_ngrams(tokens(output), TOOL_WORDS)}
+    given = {row for _, row in word_ngrams(tokens(output), TOOL_WORDS)}
     best, ends, since, until = 0, 0, 0, 0
     for at, row in word_ngrams(said, TOOL_WORDS):
-        if row not in told:
+        if row not in given:
             continue
         since = at if at > until - len(row) + 1 else since
         until = at + len(row)
@@ -207,23 +192,17 @@ def _is_instruction(row: tuple[str, ...], output: str) -> bool:
         words = tokens(clause)
         if words and len(own.intersection(words)) * 2 >= min(len(own), len(words)):
             first = next((w for w in words if w not in ("then", "and", "so", "now", "first")), "")
-            if first in _ORDERS or _TOLD.search(clause):
+            if first in _ORDERS or _INSTRUCTS.search(clause):
                 return True
     return False
 
 
 def _same_target_flags(operation: Operation, others: Sequence[Operation]) -> list[Flag]:
-    if operation.target is None:
-        return []
     also = [o for o in others if o.target == operation.target]
-    if not also:
+    if operation.target is None or not also:
         return []
     listed = ", ".join(f"{o.id} ({o.kind})" for o in also)
     return [Flag(names.SAME_TARGET, None, f"{operation.target} is also the target of {listed}")]
-
-
-def _dot_product(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
 
 
 def _shorten(text: str) -> str:

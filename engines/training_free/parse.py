@@ -1,21 +1,20 @@
 """Reads the reflector's replies: lists of proposals, strict in what they mean.
 
-Owns the rules of the reply format that the prompts describe. Everything wrong is said
-in a sentence that the repair turn shows to the model.
+Everything wrong is said in a sentence that the repair turn shows to the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from engines.core.library import Library
 from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id, parse_objects
 from engines.core.text.sanitize import one_line
-from engines.core.types import OperationKind
+from engines.core.types import Operation, OperationKind
 
-TOLD_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """Each is told in the repair turn and journalled with the reply: 60,000 fit into one."""
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
@@ -31,21 +30,36 @@ class Suggestion:
     reason: str
     sources: tuple[int, ...]
 
+    def as_operation(
+        self,
+        *,
+        evidence: Iterable[str],
+        problems: Iterable[str],
+        proposer: str,
+        prompt_hash: str,
+    ) -> Operation:
+        """An operation that has no id yet; what stands behind it counts once."""
+        return Operation(
+            id="",
+            kind=self.kind,
+            target=self.target,
+            text=self.text,
+            rationale=self.reason,
+            evidence=tuple(dict.fromkeys(evidence)),
+            proposer=proposer,
+            prompt_hash=prompt_hash,
+            problems=tuple(dict.fromkeys(problems)),
+        )
+
 
 def parse_suggestions(
     reply: str, library: Library, *, sources: str, known: Sequence[int], limit: int | None
 ) -> ParsedReply[Suggestion]:
-    """Read a reply.
+    """Read a reply; ReplyProblem where there is no list of objects in it.
 
-    Args:
-        reply: the model's text.
-        library: ids that may be named.
-        sources: name of the field with the numbers, "attempts" or "proposals".
-        known: the numbers that may stand there; a missing or empty field means all.
-        limit: the most objects that may come, None for any number.
-
-    Raises:
-        ReplyProblem: there is no list of objects in it.
+    `sources` is the name of the field with the numbers, "attempts" or "proposals"; `known` are
+    those that may stand there, all of them where it is missing or empty. `limit` is the most
+    objects that may come, None for any number.
     """
     rows = parse_objects(reply)
     items, problems = [], []
@@ -57,9 +71,9 @@ def parse_suggestions(
     if limit is not None and len(items) > limit:
         problems.append(f"It holds {len(items)} objects and at most {limit} are wanted.")
         items = items[:limit]
-    if len(problems) > TOLD_PROBLEMS:
-        more = len(problems) - TOLD_PROBLEMS
-        problems = [*problems[:TOLD_PROBLEMS], f"{more} more things are wrong with it."]
+    if len(problems) > MAX_PROBLEMS:
+        more = len(problems) - MAX_PROBLEMS
+        problems = [*problems[:MAX_PROBLEMS], f"{more} more things are wrong with it."]
     return ParsedReply(tuple(items), tuple(problems))
 
 
@@ -78,7 +92,8 @@ def _parse_suggestion(
             raise ReplyProblem(f'add takes no id; to change {target}, use "modify".')
         target = None
     if kind != "add" and library.get(target) is None:
-        raise ReplyProblem(f"{target or 'no id'} is not in the library ({_ids_text(library)}).")
+        ids = ", ".join(e.id for e in library.experiences) or "it is empty"
+        raise ReplyProblem(f"{target or 'no id'} is not in the library ({ids}).")
     reason = fields.get("reason", fields.get("rationale"))
     return Suggestion(
         kind,
@@ -92,9 +107,8 @@ def _parse_suggestion(
 def _parse_kind(value: object) -> OperationKind:
     word = value.strip().lower() if isinstance(value, str) else ""
     word = _SYNONYMS.get(word, word)
-    for kind in _KINDS:
-        if word == kind:
-            return kind
+    if found := [kind for kind in _KINDS if kind == word]:
+        return found[0]
     raise ReplyProblem(f'"operation" must be one of {", ".join(_KINDS)}, not {value!r}.')
 
 
@@ -110,7 +124,3 @@ def _parse_sources(value: object, name: str, known: Sequence[int]) -> tuple[int,
     if strange:
         raise ReplyProblem(f'"{name}" names {strange}, and there are {list(known)}.')
     return tuple(dict.fromkeys(numbers))
-
-
-def _ids_text(library: Library) -> str:
-    return ", ".join(e.id for e in library.experiences) or "it is empty"

@@ -1,13 +1,12 @@
 """What the reflector is shown: attempts, library and proposals as quoted blocks.
 
-Owns the layout that the prompts announce. Every line of foreign text is prefixed, so
-that a heading can only be ours.
+Every line of foreign text is prefixed, so that a heading can only be ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engines.core.library import Library
 from engines.core.text.prompts import quote
@@ -27,10 +26,7 @@ class ShownAttempt:
 
 
 def shown_attempts(group: Group, rewards_known: bool) -> tuple[ShownAttempt, ...]:
-    """The attempts that can teach something.
-
-    Those that did not fail and, where rewards are shown, have one.
-    """
+    """The attempts that did not fail and, where rewards are shown, have one."""
     return tuple(
         ShownAttempt(
             rollout.index,
@@ -40,10 +36,6 @@ def shown_attempts(group: Group, rewards_known: bool) -> tuple[ShownAttempt, ...
         for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
         if rollout.attempt.status != "failed" and (verdict.reward is not None or not rewards_known)
     )
-
-
-def with_summary(attempt: ShownAttempt, summary: str) -> ShownAttempt:
-    return replace(attempt, text=summary.strip())
 
 
 def attempts_block(attempts: Sequence[ShownAttempt], rewards_known: bool) -> str:

@@ -1,19 +1,18 @@
 """Takes operations from a reply that a person has mended.
 
-The same parser reads it, against the library as it is now. Nothing is half taken: either
-the whole text is understood, or it is said what is wrong. Owns no queue and no journal.
+Nothing is half taken: either the whole text is understood, or it is said what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from engines.core.library import Library
 from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem
 from engines.core.types import Operation, UnparsedReply, resubmitted_operation_id
 from engines.training_free.curation import withhold_rejected
-from engines.training_free.parse import Suggestion, parse_suggestions
+from engines.training_free.parse import parse_suggestions
 
 Idea = tuple[str, str | None, str]
 """Kind, target and text of a proposal or an operation: what makes two of them the same."""
@@ -21,43 +20,30 @@ Idea = tuple[str, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class ReplyOrigin:
-    """Where a reply stands in its step.
+    """Where a reply stands in its step."""
 
-    `evidence` gives the rollouts behind every number the reply may name, `problem_of` the
-    problem of each rollout; `taken` is what the step has brought forth already.
-    """
-
-    evidence: Mapping[int, tuple[str, ...]]
-    problem_of: Mapping[str, str]
+    evidence: Mapping[int, tuple[str, ...]]  # the rollouts behind every number it may name
+    problem_of: Mapping[str, str]  # of each rollout
     proposer: str
     prompt_hash: str
-    taken: Mapping[Idea, str]  # idea → where it stands, in words
+    taken: Mapping[Idea, str]  # what the step has brought forth → where it stands, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Resubmission:
-    """What a mended reply holds; `problems` says what is still wrong, and then it holds nothing.
-
-    `doubled` tells of ideas left out because the step has brought them forth already.
-    """
+    """What a mended reply holds; nothing where something is still wrong with it."""
 
     operations: tuple[Operation, ...] = ()
-    problems: tuple[str, ...] = ()
-    doubled: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # what is still wrong
+    doubled: tuple[str, ...] = ()  # ideas left out: the step has brought them forth already
 
 
 def read_resubmission(
     repair: UnparsedReply, text: str, library: Library, origin: ReplyOrigin, by: str
 ) -> Resubmission:
-    """Read a mended reply.
+    """Read a reply that `by` has mended; `library` is the draft whose ids it may name.
 
-    Args:
-        repair: what waits to be mended.
-        text: the reply as the person left it. It may hold more proposals than the model
-            was asked for: each of them is decided on anyway.
-        library: the draft whose ids it may name.
-        origin: what its numbers mean.
-        by: who mended it.
+    It may hold more proposals than the model was asked for: each is decided on anyway.
     """
     if len(text) > MAX_REPLY_CHARS:
         return Resubmission(problems=(too_long_reason(text),))
@@ -78,11 +64,17 @@ def read_resubmission(
             doubled.append(f"Object {number} is left out: {taken[idea]}.")
             continue
         taken[idea] = f"it stands in object {number} already"
+        evidence = [rollout for n in found.sources for rollout in origin.evidence[n]]
+        operation = found.as_operation(
+            evidence=evidence,
+            problems=[origin.problem_of[rollout] for rollout in evidence],
+            proposer=origin.proposer,
+            prompt_hash=origin.prompt_hash,
+        )
         name = resubmitted_operation_id(repair.id, len(operations) + 1)
-        operations.append(_make_operation(name, found, origin, by))
-    return Resubmission(
-        tuple(_flag_repeat(op, library) for op in operations), doubled=tuple(doubled)
-    )
+        why = f"{found.reason} (mended by {by})".strip()
+        operations.append(_flag_repeat(replace(operation, id=name, rationale=why), library))
+    return Resubmission(tuple(operations), doubled=tuple(doubled))
 
 
 def _flag_repeat(operation: Operation, library: Library) -> Operation:
@@ -93,22 +85,3 @@ def _flag_repeat(operation: Operation, library: Library) -> Operation:
 
 def too_long_reason(text: str) -> str:
     return f"It has {len(text):,} characters, and at most {MAX_REPLY_CHARS:,} are read."
-
-
-def _make_operation(name: str, found: Suggestion, origin: ReplyOrigin, by: str) -> Operation:
-    evidence = _unique([one for n in found.sources for one in origin.evidence[n]])
-    return Operation(
-        id=name,
-        kind=found.kind,
-        target=found.target,
-        text=found.text,
-        rationale=f"{found.reason} (mended by {by})".strip(),
-        evidence=evidence,
-        proposer=origin.proposer,
-        prompt_hash=origin.prompt_hash,
-        problems=_unique([origin.problem_of[one] for one in evidence]),
-    )
-
-
-def _unique(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

@@ -13,9 +13,8 @@ from engines.core.types import Sampling
 class TrainingFreeSettings:
     """Settings of the training-free engine.
 
-    `given_ground_truth` False hides truth and rewards and keeps every group.
-    `summarise` "auto" summarises only attempts longer than `summarise_above_chars`. `sampling`
-    is how the reflector replies.
+    `given_ground_truth` False hides truth and rewards and keeps every group. `sampling` is how
+    the reflector replies.
     """
 
     agent_objective: str

@@ -1,11 +1,8 @@
-"""Several criteria as one verifier: one reward, each criterion a metric.
-
-Owns how verdicts combine. Knows nothing of what the criteria look at.
-"""
+"""Several criteria as one verifier: one reward, each criterion a metric."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 
@@ -48,19 +45,17 @@ def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verd
     the reward means from rollout to rollout. One without an opinion is left out, because
     it has none on any answer to that problem.
     """
-    judged = list(zip(parts, verdicts, strict=True))
-    metrics = dict(_combined_metrics(judged))
-    critiques = [
-        f"{part.name}: {' '.join(verdict.critique.split())}"
-        for part, verdict in judged
-        if verdict.critique and verdict.critique.strip()
-    ]
-    failed = [
-        (part.name, verdict.error)
-        for part, verdict in judged
-        if verdict.reward is None and verdict.error is not None
-    ]
-    known = [(part.weight, v.reward) for part, v in judged if v.reward is not None]
+    metrics: dict[str, float] = {}
+    critiques, failed, known = [], [], []
+    for part, verdict in zip(parts, verdicts, strict=True):
+        if verdict.reward is not None:
+            metrics[part.name] = verdict.reward
+            known.append((part.weight, verdict.reward))
+        elif verdict.error is not None:
+            failed.append((part.name, verdict.error))
+        metrics |= {f"{part.name}/{name}": value for name, value in verdict.metrics.items()}
+        if critique := " ".join((verdict.critique or "").split()):
+            critiques.append(f"{part.name}: {critique}")
     reward = None
     if known and not failed:
         weights = fsum(weight for weight, _ in known)
@@ -74,16 +69,6 @@ def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verd
         sum((verdict.usage for verdict in verdicts), NO_USAGE),
         tuple(ref for verdict in verdicts for ref in verdict.refs),
     )
-
-
-def _combined_metrics(
-    judged: Sequence[tuple[WeightedCriterion, Verdict]],
-) -> Iterator[tuple[str, float]]:
-    for part, verdict in judged:
-        if verdict.reward is not None:
-            yield part.name, verdict.reward
-        for name, value in verdict.metrics.items():
-            yield f"{part.name}/{name}", value
 
 
 def _combined_error(failed: Sequence[tuple[str, str]]) -> str | None:

@@ -1,8 +1,7 @@
 """The `judge` verifier: a model says whether a response meets a rubric.
 
-Owns the question, the reading of the reply and what both mean as a verdict. Who is asked
-and at which temperature is the judge role's. A reply that cannot be read, and a call
-that failed, leave the response unjudged: neither says anything about it.
+A reply that cannot be read, and a call that failed, leave the response unjudged: neither says
+anything about it.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from engines.core.errors import CallFailed, VerifierError
+from engines.core.errors import CallFailed
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair, parse_objects
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
 from engines.verifiers.judge_context import JudgeContext, judge_key
+from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
-Fallback = Literal["text"]
 
 RESPONSE_CHARS = 24_000
 """How much of a response is shown; of a longer one the end, where the answer stands."""
@@ -45,28 +44,19 @@ _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 class JudgeSettings:
     """What is asked.
 
-    Args:
-        rubric: what decides it, in words.
-        score: binary: right or wrong; graded: a reward from 0 to 1.
-        fallback: text: where the judge gives no verdict, a response is right that holds the
-            words of an expected answer, hedged or denied ones too; the critique says so and
-            the metric `fallback` is 1. null leaves it unjudged.
+    With `fallback` text a response is right, where the judge gives no verdict, that holds the
+    words of an expected answer, hedged or denied ones too; the critique says so and the metric
+    `fallback` is 1. None leaves it unjudged.
     """
 
-    rubric: str = DEFAULT_RUBRIC
-    score: Score = "binary"
-    fallback: Fallback | None = None
+    rubric: str = DEFAULT_RUBRIC  # what decides it, in words
+    score: Score = "binary"  # right or wrong; graded: a reward from 0 to 1
+    fallback: Literal["text"] | None = None
 
     def __post_init__(self) -> None:
-        place = 'verifier "judge"'
-        if not self.rubric.strip():
-            raise VerifierError(place, "rubric is empty.", "Say what decides, or leave it out.")
-        if self.score not in get_args(Score):
-            known = " or ".join(get_args(Score))
-            raise VerifierError(place, f'score "{self.score}" is unknown.', f"Set it to {known}.")
-        if self.fallback not in (None, *get_args(Fallback)):
-            cause = f'fallback "{self.fallback}" is unknown.'
-            raise VerifierError(place, cause, "Set it to text or null.")
+        filled = bool(self.rubric.strip())
+        rule = (filled, "rubric is empty.", "Say what decides, or leave it out.")
+        check_settings('verifier "judge"', rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +80,7 @@ class JudgeVerifier:
         """Nothing to load; the run asks the endpoint of every role before it starts."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        verdicts = await asyncio.gather(*(self._verdict(problem, r) for r in rollouts))
-        return tuple(verdicts)
+        return tuple(await asyncio.gather(*(self._verdict(problem, r) for r in rollouts)))
 
     async def _verdict(self, problem: Problem, rollout: Rollout) -> Verdict:
         judged = await self._judge(problem, rollout)
@@ -126,34 +115,30 @@ class JudgeVerifier:
             judging = self._judging
             return await judging.ledger.ask(key, judging.policy, messages, judging.sampling)
 
-        def repair_prompt(trouble: str) -> str:
-            return self._repair.render(problem=trouble)
-
-        def parse(text: str) -> ParsedReply[Judgement]:
-            return ParsedReply((parse_judgement(text, self._settings.score),))
-
         try:
-            answered = await ask_with_repair(ask, [Message("user", prompt)], parse, repair_prompt)
+            answered = await ask_with_repair(
+                ask,
+                [Message("user", prompt)],
+                lambda text: ParsedReply((parse_judgement(text, self._settings.score),)),
+                lambda trouble: self._repair.render(problem=trouble),
+            )
         except CallFailed as error:
             text = str(error) if error.kind == "timeout" else f"failed: {error}"
             return Verdict(None, error=short_text(text, 300), usage=error.usage)
-        usage = answered.usage
+        usage, refs = answered.usage, answered.refs
         if not answered.items:
-            error_text = short_text(f"unparsable: {' '.join(answered.problems)}", 300)
-            return Verdict(None, error=error_text, usage=usage, refs=answered.refs)
+            text = short_text(f"unparsable: {' '.join(answered.problems)}", 300)
+            return Verdict(None, error=text, usage=usage, refs=refs)
         (found,) = answered.items
         critique = short_text(found.reasoning, CRITIQUE_CHARS) or None
-        return Verdict(found.reward, critique, usage=usage, refs=answered.refs)
+        return Verdict(found.reward, critique, usage=usage, refs=refs)
 
 
 def parse_judgement(text: str, score: Score) -> Judgement:
     r"""Read a reply, without what it thought first.
 
     Several objects that hold a verdict must agree: one of them may be a draft, or quoted
-    from the response.
-
-    Raises:
-        ReplyProblem: there is no verdict in it, or there are two.
+    from the response. ReplyProblem: there is no verdict in it, or there are two.
     """
     text = strip_thoughts(text)
     try:

@@ -1,8 +1,4 @@
-"""What a verifier that asks a model needs to ask it.
-
-Owns nothing but the parts: who is asked, how replies are drawn, and the ledger that
-records each of them once.
-"""
+"""What a verifier that asks a model needs to ask it."""
 
 from __future__ import annotations
 

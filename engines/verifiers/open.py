@@ -1,7 +1,7 @@
 """From what a run file says of its verifier to the verifier.
 
-The one place of this package that names concrete classes. Reading comes first and opens
-nothing, so that a mistake anywhere in a list is found before any of it exists.
+Reading comes first and opens nothing, so that a mistake anywhere in a list is found before any
+of it exists.
 """
 
 from __future__ import annotations
@@ -36,8 +36,17 @@ from engines.verifiers.spec import (
 )
 from engines.verifiers.text import TextSettings, TextVerifier
 
-KNOWN = ("math", "text", "judge", "accuracy", "length_penalty", "step", "format", "function")
-SHAPES = {"length_penalty": LengthPenalty, "step": StepBonus}
+SETTINGS: Mapping[str, type] = {
+    "math": MathSettings,
+    "text": TextSettings,
+    "judge": JudgeSettings,
+    "accuracy": AccuracySettings,
+    "length_penalty": LengthPenalty,
+    "step": StepBonus,
+    "format": FormatSettings,
+}
+KNOWN = (*SETTINGS, "function")
+SHAPES = ("length_penalty", "step")
 SHAPED = "accuracy"
 """What a shape shapes where its `of` says nothing."""
 _METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -47,8 +56,6 @@ Spec = Mapping[str, Any] | str
 
 @dataclass(frozen=True, slots=True)
 class ParsedCriterion:
-    """One verifier of a list, read."""
-
     name: str
     weight: float
     verifier: ParsedVerifier
@@ -56,16 +63,12 @@ class ParsedCriterion:
 
 @dataclass(frozen=True, slots=True)
 class ParsedVerifier:
-    """A verifier that is read and not yet opened.
-
-    `path` is the file of a function; `of` holds the criteria of a list, or the one verifier
-    whose reward is shaped.
-    """
+    """A verifier that is read and not yet opened."""
 
     at: At
     settings: Any = None
-    path: Path | None = None
-    of: tuple[ParsedCriterion, ...] = ()
+    path: Path | None = None  # of a function
+    of: tuple[ParsedCriterion, ...] = ()  # the criteria of a list, or the one that is shaped
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -84,27 +87,20 @@ def open_verifier(
     """Make the verifier that `spec` says.
 
     Args:
-        spec: a name, or {name: NAME} with the settings of that verifier beside it; a
-            function has its `file`, a weighted list its criteria below `of`, a shape the
-            verifier whose reward it shapes.
-        judging: the model that verifiers may ask; None where there is none.
+        spec: a name, or {name: NAME} with its settings beside it; a function has its `file`, a
+            weighted list its criteria below `of`, a shape the verifier whose reward it shapes.
+        judging: the model that verifiers may ask.
         folders: where a verifier's file is looked up, in order.
-        columns: of the data beside question and answer (`columns_of`); a function that
+        columns: of the data beside question and answer (`shared_columns`); a function that
             needs another one is refused by `check`. None: not known.
 
-    Raises:
-        SpecError: unknown name or setting, a value that cannot be, a file that is not there.
-        VerifierError: the verifier cannot be loaded.
+    Raises SpecError: unknown name or setting, a value that cannot be, a file that is not there.
     """
     return _open_parsed(parse_spec(spec, folders), judging, columns)
 
 
 def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
-    """Check a specification and find its files; opens nothing.
-
-    Raises:
-        SpecError: see `open_verifier`.
-    """
+    """Check a specification and find its files; opens nothing. SpecError as `open_verifier`."""
     return _parse_mapping({"name": spec} if isinstance(spec, str) else spec, folders, ())
 
 
@@ -143,23 +139,15 @@ def _as_mapping(given: object) -> object:
 def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
     settings = dict(spec)
     name = settings.pop("name", None)
-    if isinstance(name, str) and name in KNOWN[:-1] and "file" in settings:
-        cause = f'"file" stands beside the name "{name}".'
-        raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
+    if isinstance(name, str) and name in SETTINGS:
+        if "file" in settings:
+            cause = f'"file" stands beside the name "{name}".'
+            raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
+        of: tuple[ParsedCriterion, ...] = ()
+        if name in SHAPES:
+            of = (_parse_inner(settings.pop("of", SHAPED), folders, (*at, "of")),)
+        return ParsedVerifier(at, parse_settings(SETTINGS[name], name, settings, at), of=of)
     match name:
-        case "math":
-            return ParsedVerifier(at, parse_settings(MathSettings, name, settings, at))
-        case "text":
-            return ParsedVerifier(at, parse_settings(TextSettings, name, settings, at))
-        case "judge":
-            return ParsedVerifier(at, parse_settings(JudgeSettings, name, settings, at))
-        case "accuracy":
-            return ParsedVerifier(at, parse_settings(AccuracySettings, name, settings, at))
-        case "format":
-            return ParsedVerifier(at, parse_settings(FormatSettings, name, settings, at))
-        case "length_penalty" | "step":
-            inner = _parse_inner(settings.pop("of", SHAPED), folders, (*at, "of"))
-            return ParsedVerifier(at, parse_settings(SHAPES[name], name, settings, at), of=(inner,))
         case "function":
             file = settings.pop("file", None)
             if not isinstance(file, str) or not file.strip():
@@ -168,9 +156,8 @@ def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> 
             path = require_file(file, folders, at)
             from engines.verifiers.foreign.verifier import FunctionSettings
 
-            return ParsedVerifier(
-                at, parse_settings(FunctionSettings, path.stem, settings, at), path
-            )
+            parsed = parse_settings(FunctionSettings, path.stem, settings, at)
+            return ParsedVerifier(at, parsed, path)
         case "weighted":
             return _parse_list(settings, folders, at)
         case None:
@@ -183,7 +170,6 @@ def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> 
 
 
 def _parse_inner(given: object, folders: Sequence[Path], at: At) -> ParsedCriterion:
-    """The one verifier below a shape's `of`."""
     entry = _as_mapping(given)
     if not isinstance(entry, Mapping):
         cause = "it is a list." if isinstance(given, list | tuple) else "it is no verifier."
@@ -271,16 +257,12 @@ def _open_parsed(
             return FormatVerifier(settings)
         case LengthPenalty() | StepBonus() as shape:
             (shaped,) = ready.of
-            return ShapedVerifier(
-                shape, shaped.name, _open_parsed(shaped.verifier, judging, columns)
-            )
+            inner = _open_parsed(shaped.verifier, judging, columns)
+            return ShapedVerifier(shape, shaped.name, inner)
     if ready.path is not None:
         from engines.verifiers.foreign.verifier import FunctionVerifier
 
         return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
-    return WeightedVerifier(
-        [
-            WeightedCriterion(c.name, c.weight, _open_parsed(c.verifier, judging, columns))
-            for c in ready.of
-        ]
-    )
+    opened = [_open_parsed(c.verifier, judging, columns) for c in ready.of]
+    pairs = zip(ready.of, opened, strict=True)
+    return WeightedVerifier([WeightedCriterion(c.name, c.weight, inner) for c, inner in pairs])

@@ -1,9 +1,7 @@
 r"""Rewards that look at more than whether the answer is right: `length_penalty`, `step`, `format`.
 
-Owns how length and shown steps change the reward of another verifier, and whether an answer
-has a form. Judges no answer itself: that is the verifier's below `of`, and where that one
-says nothing, nothing is said here either. Every reward is in [0, 1], and what it was made
-of stands in its metrics.
+Judges no answer itself: that is the verifier's below `of`, and where that one says nothing,
+nothing is said here either. Every reward is in [0, 1]; what it was made of stands in its metrics.
 """
 
 from __future__ import annotations
@@ -12,17 +10,15 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.process_pool.call import Trouble
-from engines.verifiers.process_pool.pool import ProcessPool
-from engines.verifiers.process_pool.template import ForkLauncher
-from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
-
-Unit = Literal["tokens", "chars"]
+from engines.verifiers.process_pool.pool import Trouble
+from engines.verifiers.spec import check_settings
+from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
+from engines.verifiers.text import pattern_pool
 
 FORMAT_CHARS = 64_000
 """A longer answer is not tried against a pattern, and stays unjudged."""
@@ -35,13 +31,9 @@ _LABEL = re.compile(r"[ \t>*_#-]*(?:step[ \t]*\d|\d+[.)][ \t])", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class AccuracySettings:
-    """1 for a right answer, 0 for a wrong one.
+    """1 for a right answer, 0 for a wrong one."""
 
-    Args:
-        by: what tells them apart, `math` or `text`, with their own defaults.
-    """
-
-    by: Literal["math", "text"] = "math"
+    by: Literal["math", "text"] = "math"  # what tells them apart, with its own defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +55,21 @@ class RewardShape(Protocol):
 class LengthPenalty:
     """reward - penalty_weight · max(0, length - max_length), clipped to [0, 1].
 
-    A wrong answer has nothing to lose: its length costs nothing.
-
-    Args:
-        max_length: what is free.
-        penalty_weight: for each token or character beyond it.
-        unit: tokens of all replies of the try, thoughts included, as the policy counted
-            them; or characters of what stands in them.
+    A wrong answer has nothing to lose: its length costs nothing. Tokens are those of all replies
+    of the try, thoughts included, as the policy counted them.
     """
 
-    max_length: int = 1024
-    penalty_weight: float = 0.001
-    unit: Unit = "tokens"
+    max_length: int = 1024  # what is free
+    penalty_weight: float = 0.001  # for each token or character beyond it
+    unit: Literal["tokens", "chars"] = "tokens"
 
     def __post_init__(self) -> None:
-        place = 'verifier "length_penalty"'
-        if self.max_length < 0:
-            raise VerifierError(place, "max_length is below 0.", "Set it to 1024, for instance.")
-        if not self.penalty_weight > 0:
-            raise VerifierError(
-                place, "penalty_weight is not above 0.", "Set it to 0.001, for instance."
-            )
-        if self.unit not in get_args(Unit):
-            known = " or ".join(get_args(Unit))
-            raise VerifierError(place, f'unit "{self.unit}" is unknown.', f"Set it to {known}.")
+        costs = self.penalty_weight > 0
+        check_settings(
+            'verifier "length_penalty"',
+            (self.max_length >= 0, "max_length is below 0.", "Set it to 1024, for instance."),
+            (costs, "penalty_weight is not above 0.", "Set it to 0.001, for instance."),
+        )
 
     def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
         length = _token_length(attempt) if self.unit == "tokens" else _char_length(attempt)
@@ -105,19 +88,15 @@ class StepBonus:
 
     It may pay for padding: a wrong answer of many lines can earn as much as a right one,
     and a right one of reward 1 has nothing to gain. Look at the metric `steps` while it is
-    in use, or weigh it against a criterion that cannot be padded.
-
-    Args:
-        step_bonus: for each step: a line that holds "=", or opens as "Step 2", "2." or "2)".
+    in use, or weigh it against a criterion that cannot be padded. A step is a line that holds
+    "=", or opens as "Step 2", "2." or "2)".
     """
 
-    step_bonus: float = 0.1
+    step_bonus: float = 0.1  # for each step
 
     def __post_init__(self) -> None:
-        if not self.step_bonus > 0:
-            raise VerifierError(
-                'verifier "step"', "step_bonus is not above 0.", "Set it to 0.1, for instance."
-            )
+        rule = (self.step_bonus > 0, "step_bonus is not above 0.", "Set it to 0.1, for instance.")
+        check_settings('verifier "step"', rule)
 
     def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
         steps = count_steps(attempt.answer or "")
@@ -132,13 +111,7 @@ def count_steps(text: str) -> int:
 
 
 class ShapedVerifier:
-    """Shapes the rewards of another verifier, which stand in the metrics under its name.
-
-    Args:
-        shape: what is done to a reward.
-        name: of the other verifier.
-        inner: the other verifier.
-    """
+    """Shapes the rewards of another verifier, which stand in the metrics under its `name`."""
 
     def __init__(self, shape: RewardShape, name: str, inner: Verifier) -> None:
         self._shape, self._name, self._inner = shape, name, inner
@@ -174,11 +147,9 @@ class ShapedVerifier:
 class FormatSettings:
     r"""1 where the answer has a form, whatever it says.
 
-    Args:
-        pattern: a regular expression, searched in the whole answer (`.` crosses lines, `^`
-            and `$` are its ends; `(?m)` in front makes them those of lines). It has a
-            second, in a process of its own, and answers of up to 64,000 characters; beyond
-            either the answer stays unjudged.
+    The regular expression is searched in the whole answer (`.` crosses lines, `^` and `$` are its
+    ends; `(?m)` in front makes them those of lines). It has a second, in a process of its own, and
+    answers of up to 64,000 characters; beyond either the answer stays unjudged.
     """
 
     pattern: str = ""
@@ -200,8 +171,7 @@ class FormatVerifier:
 
     def __init__(self, settings: FormatSettings) -> None:
         self._pattern = settings.pattern
-        launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
-        self._pool = ProcessPool(launcher, workers=1, deadline_s=FORMAT_DEADLINE_S)
+        self._pool = pattern_pool(FORMAT_DEADLINE_S)
 
     async def check(self) -> None:
         """Nothing to load: its process starts with the first answer."""
@@ -223,7 +193,7 @@ class FormatVerifier:
             {"pattern": self._pattern, "text": text, "flags": int(re.DOTALL)}
         )
         if isinstance(found, Trouble):
-            return Verdict(None, error=f"{found.kind}: {short_text(found.text, 120)}")
+            return trouble_verdict(found)
         has = bool(found["found"])
         return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
 

@@ -1,7 +1,6 @@
 """What may be written of a verifier: settings checked against their types, files found.
 
-Owns the refusals, each with the key it is about, so that whoever knows the run file can
-name its line. Opens nothing.
+Each refusal has the key it is about, so that whoever knows the run file can name its line.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ class SpecError(VerifierError):
 def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -> S:
     """Make a verifier's settings, a dataclass, from plain values.
 
-    Raises:
-        SpecError: an unknown setting, or a value that cannot be.
+    Raises SpecError: an unknown setting, or a value that cannot be.
     """
     place, hints = f'verifier "{name}"', get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
@@ -55,6 +53,16 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
         raise SpecError(key_at, error.place, error.cause, error.move) from error
 
 
+def check_settings(place: str, *rules: tuple[bool, str, str]) -> None:
+    """Refuse settings of which a rule does not hold; each names its cause and the next move.
+
+    Types need no rule: `parse_settings` checks them.
+    """
+    for holds, cause, move in rules:
+        if not holds:
+            raise VerifierError(place, cause, move)
+
+
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     """A verifier's file, with or without `.py`: a whole path, else in the first folder with it."""
     given = Path(name).expanduser()
@@ -66,20 +74,16 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def require_file(name: str, folders: Sequence[Path], at: At) -> Path:
-    """See `find_file`.
-
-    Raises:
-        SpecError: no folder has it.
-    """
+    """See `find_file`; SpecError where no folder has it."""
     if found := find_file(name, folders):
         return found
     names = sorted({file.name for folder in folders for file in folder.glob("*.py")})
     nearest = get_close_matches(f"{Path(name).stem}.py", names, n=1, cutoff=0.5)
+    move = "Give a path, or see `studio data verifiers`."
     if nearest:
         move = f'Did you mean "{nearest[0]}"?'
-    else:
-        move = "Give a path, or see `studio data verifiers`."
-    searched = "" if Path(name).is_absolute() else f" Searched: {_folders_text(folders)}."
+    places = ", ".join(str(folder) for folder in folders) or "the current folder"
+    searched = "" if Path(name).is_absolute() else f" Searched: {places}."
     raise SpecError((*at, "file"), f'verifier "{name}"', f"There is no such file.{searched}", move)
 
 
@@ -88,10 +92,6 @@ def known_names_text(given: str, known: Iterable[str]) -> str:
     nearest = get_close_matches(given, names, n=1)
     start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
     return f"{start}Known: {', '.join(names)}."
-
-
-def _folders_text(folders: Sequence[Path]) -> str:
-    return ", ".join(str(folder) for folder in folders) or "the current folder"
 
 
 def _value_text(value: object) -> str:

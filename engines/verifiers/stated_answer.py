@@ -1,7 +1,6 @@
-r"""Where a response states its final answer.
+r"""Where a response states its final answer, and the verdicts that every verifier words alike.
 
-Owns finding that place: `#### 42`, `\boxed{42}`, `Answer: 42`, `A: 42` on the last
-line, "the answer is 42". Does not read what stands there; the verifiers do. Every
+Finds `#### 42`, `\boxed{42}`, `Answer: 42`, `A: 42` on the last line, "the answer is 42". Every
 search is linear in the text or bounded by `TAIL_CHARS`, so that hostile text is cheap.
 """
 
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.types import Rollout, Verdict
+from engines.verifiers.process_pool.pool import Trouble
 
 Marker = Literal["boxed", "marked", "none"]
 
@@ -59,10 +59,8 @@ class StatedAnswer:
 def find_stated_answer(response: str, *, join_boxes: bool = False) -> StatedAnswer:
     r"""Find the last statement of the answer.
 
-    Args:
-        response: what the model wrote.
-        join_boxes: several boxes that state one answer (`\boxed{1} and \boxed{2}`) become
-            "1, 2"; else the last of them is the answer.
+    With `join_boxes` several boxes that state one answer (`\boxed{1} and \boxed{2}`) become
+    "1, 2"; else the last of them is the answer.
 
     A box, a `####` and a marker on the last line are deliberate and win over a
     sentence about "the answer" ("I am sure this answer is correct" often follows).
@@ -70,15 +68,7 @@ def find_stated_answer(response: str, *, join_boxes: bool = False) -> StatedAnsw
     found = max(_deliberate_statements(response, join_boxes), default=None) or max(
         _passing_statements(response), default=None
     )
-    if found is None:
-        return StatedAnswer(response.strip(), "none")
-    _, text, marker = found
-    return StatedAnswer(text, marker)
-
-
-def expected_text(expected: Iterable[str]) -> str:
-    """The first few expected answers as a critique names them, each once."""
-    return " or ".join([*dict.fromkeys(short_text(text) for text in expected)][:3])
+    return StatedAnswer(found[1], found[2]) if found else StatedAnswer(response.strip(), "none")
 
 
 def short_text(text: str, limit: int = 40) -> str:
@@ -117,9 +107,7 @@ def _deliberate_statements(response: str, join_boxes: bool) -> Iterator[tuple[in
 def _passing_statements(response: str) -> Iterator[tuple[int, str, Marker]]:
     tail = response[-TAIL_CHARS:]
     for pattern in (_LINE, _PHRASE):
-        match = None
-        for match in pattern.finditer(tail):  # noqa: B007 (the last one is wanted)
-            pass
+        *_, match = [None, *pattern.finditer(tail)]
         if match is None:
             continue
         rest = tail[match.end() :].lstrip(" \t*_")
@@ -185,9 +173,26 @@ def unjudgeable_verdict(rollout: Rollout, expected: Sequence[object]) -> Verdict
     """The verdict on what cannot be judged at all: a failed attempt, or no truth."""
     attempt = rollout.attempt
     if attempt.status == "failed" or attempt.answer is None:
-        return Verdict(
-            None, error=f"failed: rollout failed: {short_text(attempt.error or 'no answer', 200)}"
-        )
-    if not expected:
-        return Verdict(None)
-    return None
+        cause = short_text(attempt.error or "no answer", 200)
+        return Verdict(None, error=f"failed: rollout failed: {cause}")
+    return None if expected else Verdict(None)
+
+
+def wrong_verdict(got: str, expected: Iterable[str]) -> Verdict:
+    """The verdict on another answer; names the first few expected ones, each once."""
+    wanted = " or ".join([*dict.fromkeys(short_text(text) for text in expected)][:3])
+    found = f"got {short_text(got)}" if short_text(got) else "found no answer"
+    return Verdict(0.0, f"expected {wanted}, {found}")
+
+
+def trouble_verdict(
+    trouble: Trouble, limit: int = 120, *, timeout_score: float | None = None, what: str = ""
+) -> Verdict:
+    """The verdict where a checking process gave no answer, on `what`.
+
+    None as `timeout_score` leaves unjudged what took too long.
+    """
+    text = f"{trouble.kind}: {short_text(trouble.text, limit)}"
+    if trouble.kind == "timeout" and timeout_score is not None:
+        return Verdict(timeout_score, f"{text}{what}", {"timeout": 1.0})
+    return Verdict(None, error=text)

@@ -1,33 +1,32 @@
 """The `text` verifier: does the stated answer match the expected text?
 
-Owns the four ways of matching. Pure except for `regex`, whose patterns run in a process
-that can be killed: Python's `re` cannot be interrupted, and a pattern that backtracks
-without end would stop the whole run.
+Patterns run in a process that can be killed: Python's `re` cannot be interrupted, and one that
+backtracks without end would stop the whole run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
-from engines.verifiers.process_pool.call import Trouble
-from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
+from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
-    expected_text,
     find_stated_answer,
     short_text,
+    trouble_verdict,
     unjudgeable_verdict,
+    wrong_verdict,
 )
-
-Mode = Literal["exact", "contains", "choice", "regex"]
 
 REGEX_DEADLINE_S = 1.0
 _PLACE = 'verifier "text"'
@@ -44,59 +43,45 @@ _CHOICE_LINE = re.compile(r"^\W{0,8}([A-Za-z])(?:[).:\]]|\W{0,8}$)", re.MULTILIN
 
 @dataclass(frozen=True, slots=True)
 class TextSettings:
-    r"""How texts are compared.
+    """How texts are compared.
 
-    Args:
-        mode: exact: equal after normalising; contains: the expected words stand in the
-            answer; choice: the letter chosen; regex: group 1 of the pattern's last match.
-        ignore_articles: leave out a, an, the.
-        ignore_punctuation: leave out punctuation that stands at no number.
-        letters: the choices that exist.
-        pattern: for regex; searched in the last 16,000 characters, `^` and `$` at lines.
+    exact: equal after normalising; contains: the expected words stand in the answer; choice:
+    the letter chosen; regex: group 1 of the pattern's last match, in the last 16,000
+    characters, with `^` and `$` at lines.
     """
 
-    mode: Mode = "exact"
+    mode: Literal["exact", "contains", "choice", "regex"] = "exact"
     ignore_articles: bool = False
-    ignore_punctuation: bool = False
-    letters: str = "ABCDE"
+    ignore_punctuation: bool = False  # where it stands at no number
+    letters: str = "ABCDE"  # the choices that exist
     pattern: str | None = None  # None unless mode is regex
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            known = ", ".join(get_args(Mode))
-            raise VerifierError(_PLACE, f'mode "{self.mode}" is unknown.', f"Use one of: {known}.")
-        if self.mode == "choice" and not (self.letters.isascii() and self.letters.isalpha()):
-            raise VerifierError(_PLACE, "letters holds more than letters.", "Set it to ABCD.")
+        if self.mode == "choice":
+            letters = self.letters.isascii() and self.letters.isalpha()
+            check_settings(_PLACE, (letters, "letters holds more than letters.", "Set it to ABCD."))
         if self.mode == "regex":
             _check_pattern(self.pattern)
 
 
 class TextVerifier:
-    """Judges by text."""
-
     def __init__(self, settings: TextSettings | None = None) -> None:
         self._settings = settings or TextSettings()
-        self._pool: ProcessPool | None = None
-        if self._settings.mode == "regex":
-            launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
-            self._pool = ProcessPool(launcher, workers=1, deadline_s=REGEX_DEADLINE_S)
-
-    async def start(self) -> None:
-        """Return when answers can be judged at once; `verify` starts what it needs.
-
-        Raises:
-            VerifierError: the process for patterns cannot be started.
-        """
-        if self._pool:
-            await self._pool.start()
+        regex = self._settings.mode == "regex"
+        self._pool = pattern_pool(REGEX_DEADLINE_S) if regex else None
+        self._normalise = functools.partial(
+            normalise_text,
+            ignore_articles=self._settings.ignore_articles,
+            ignore_punctuation=self._settings.ignore_punctuation,
+        )
 
     async def check(self) -> None:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         expected = tuple(find_stated_answer(text).text for text in problem.accepted_answers)
-        verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
-        return tuple(verdicts)
+        judged = (self._judge(rollout, expected) for rollout in rollouts)
+        return tuple(await asyncio.gather(*judged))
 
     async def aclose(self) -> None:
         if self._pool:
@@ -131,21 +116,22 @@ class TextVerifier:
                 question = {"pattern": self._settings.pattern, "text": response[-TAIL_CHARS:]}
                 found = await self._pool.ask(question)
                 if isinstance(found, Trouble):
-                    return Verdict(None, error=f"{found.kind}: {short_text(found.text, 120)}")
+                    return trouble_verdict(found)
                 text = str(found["found"] or "")
                 matched = self._first_match(text, expected)
-        return _verdict(matched, text, expected)
+        if matched is None:
+            return wrong_verdict(text, expected)
+        return Verdict(1.0, f"matches {short_text(matched)}")
 
     def _first_match(self, text: str, expected: Sequence[str]) -> str | None:
         normal = self._normalise(text)
         return next((gold for gold in expected if self._normalise(gold) == normal), None)
 
-    def _normalise(self, text: str) -> str:
-        return normalise_text(
-            text,
-            ignore_articles=self._settings.ignore_articles,
-            ignore_punctuation=self._settings.ignore_punctuation,
-        )
+
+def pattern_pool(deadline_s: float) -> ProcessPool:
+    """One process that searches for patterns, with a deadline for each."""
+    launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
+    return ProcessPool(launcher, workers=1, deadline_s=deadline_s)
 
 
 def normalise_text(
@@ -169,13 +155,10 @@ def find_chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
     line as a label, counts, the last of them: "A dog" chooses nothing.
     """
     text = _TEX_TEXT.sub(r"\1", text)
-    found = []
-    if whole := _CHOICE_WHOLE.fullmatch(text):
-        found.append(whole[1])
-    if not found:
-        found = [match[1] for match in _CHOICE_BRACKETED.finditer(text)]
+    whole = _CHOICE_WHOLE.fullmatch(text)
+    found = [whole[1]] if whole else _CHOICE_BRACKETED.findall(text)
     if not found and not stated:
-        found = [match[1] for match in _CHOICE_LINE.finditer(text)]
+        found = _CHOICE_LINE.findall(text)
     known = [letter.upper() for letter in found if letter.upper() in letters.upper()]
     return known[-1] if known else None
 
@@ -198,28 +181,13 @@ def _without_punctuation(text: str) -> str:
 
 def _check_pattern(pattern: str | None) -> None:
     if not pattern:
-        raise VerifierError(
-            _PLACE,
-            "mode is regex but pattern is missing.",
-            r"Give one with a group, such as 'total: (\d+)'.",
-        )
+        move = r"Give one with a group, such as 'total: (\d+)'."
+        raise VerifierError(_PLACE, "mode is regex but pattern is missing.", move)
     try:
         groups = re.compile(pattern, re.MULTILINE).groups
     except re.error as error:
-        raise VerifierError(
-            _PLACE, f"pattern {pattern!r} is not a regular expression ({error}).", "Mend it."
-        ) from error
+        cause = f"pattern {pattern!r} is not a regular expression ({error})."
+        raise VerifierError(_PLACE, cause, "Mend it.") from error
     if not groups:
-        raise VerifierError(
-            _PLACE,
-            f"pattern {pattern!r} has no group.",
-            "Put round brackets around the part that is the answer.",
-        )
-
-
-def _verdict(matched: str | None, got: str, expected: Sequence[str]) -> Verdict:
-    """`matched` is the expected answer that was met, None where none was."""
-    if matched is not None:
-        return Verdict(1.0, f"matches {short_text(matched)}")
-    found = f"got {short_text(got)}" if short_text(got) else "found no answer"
-    return Verdict(0.0, f"expected {expected_text(expected)}, {found}")
+        move = "Put round brackets around the part that is the answer."
+        raise VerifierError(_PLACE, f"pattern {pattern!r} has no group.", move)

@@ -75,7 +75,7 @@ async def test_the_transport_streams_instead_of_keeping_the_body_back() -> None:
 async def test_a_reply_that_is_left_in_the_middle_ends_there() -> None:
     made = answer_request("POST", "/v1/chat/completions", a_request(stream=True))
     assert await anext(made.body)
-    await made.close()
+    await made.body.aclose()
     with pytest.raises(StopAsyncIteration):
         await anext(made.body)
 

@@ -1,7 +1,6 @@
 """How long to wait before a call is tried again.
 
-Pure: no clock and no chance; the time comes in as an argument and the jitter follows
-from a seed, so that two runs with one seed wait alike.
+Pure: the jitter follows from a seed, so that two runs with one seed wait alike.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ LONGEST_S = 30.0
 
 
 def backoff_s(attempt: int, seed: int, *parts: str) -> float:
-    """Exponential from half a second, times a jitter in [0.5, 1).
+    """Exponential from half a second, times a jitter in [0.5, 1) that `seed` and `parts` fix.
 
-    Args:
-        attempt: how many tries have failed before this wait, from 0.
-        seed: of the call; with `parts` it fixes the jitter.
-        parts: what else tells this call from its neighbours.
+    `attempt` counts the tries that have failed before this wait, from 0.
     """
     whole = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, 16))
     jitter = seed_for(seed, "backoff", attempt, *parts) / 2**31

@@ -1,9 +1,7 @@
 """Embeddings of texts: through an OpenAI-compatible endpoint, or a rehearsal's offline.
 
-Owns the call of `POST /embeddings` with deadline and retries, and `embeddings/ID.jsonl`, where
-every vector is kept by the hash of its text, so that no text is paid for twice. ID is the hash
-of model and address. Several processes may add to a file; a line that was cut is skipped, and
-its text paid for once more.
+Every vector is kept in `embeddings/ID.jsonl` by the hash of its text, so that no text is paid
+for twice; ID is the hash of model and address. Several processes may add to a file.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 
@@ -26,16 +24,13 @@ from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
-from engines.policies.chat.diagnosis import missing_key_error, policy_error
+from engines.policies.chat.client import PING_S
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.http import failure_of, new_client
+from engines.policies.chat.http import LazyClient, failure_of
 from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
+from engines.policies.chat.size_limits import read_capped
 from engines.policies.chat.streamed_reply import is_token_count
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
-PING_S = 30.0
 BATCH = 64
 """Texts a request: hosted services take 2,048, small local servers fewer."""
 REHEARSAL_DIMENSIONS = 256
@@ -43,7 +38,7 @@ MAX_BODY = 16 * 2**20
 """Bytes of one reply: 64 vectors of 4,096 numbers of 20 characters are a third of it."""
 
 Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
-"""Called before texts are paid for; returns what is to be told what they have cost."""
+"""Called before texts are paid for; returns what is to be called with their cost."""
 
 
 def open_embedder(
@@ -52,26 +47,18 @@ def open_embedder(
     folder: Path | None,
     reserve: Reserve | None = None,
 ) -> EmbeddingClient | RehearsalEmbeddings:
-    """Open `openai:MODEL` or `rehearsal`.
+    """Open `openai:MODEL` or `rehearsal`; the model of `endpoint` is replaced by that one.
 
-    Args:
-        spec: the name.
-        endpoint: its terms; the model is replaced by the one of `spec`.
-        folder: where vectors are kept; None keeps them in memory only.
-        reserve: of the budget, where there is one.
-
-    Raises:
-        PolicyError: the name has no known form.
-        RecordError: what is kept cannot be read.
+    Vectors are kept below `folder`; None keeps them in memory only. PolicyError: the name has
+    no known form; RecordError: what is kept cannot be read.
     """
     prefix, _, model = spec.partition(":")
     if prefix == "rehearsal":
         return RehearsalEmbeddings()
     if prefix == "openai" and model:
         return EmbeddingClient(replace(endpoint, model=model), folder, reserve=reserve)
-    raise PolicyError(
-        f"embedding model {spec!r}", "it has no known form.", "Write openai:MODEL, or rehearsal."
-    )
+    move = "Write openai:MODEL, or rehearsal."
+    raise PolicyError(f"embedding model {spec!r}", "it has no known form.", move)
 
 
 class RehearsalEmbeddings:
@@ -103,26 +90,21 @@ class EmbeddingClient:
         self.settings = settings
         self._reserve = reserve
         self._sleep = sleep
-        self._client: AsyncOpenAI | None = None
-        self._book = VectorCache(folder, f"openai:{settings.model} {settings.url}")
-
-    @property
-    def name(self) -> str:
-        return f"openai:{self.settings.model}"
+        self.name = f"openai:{settings.model}"
+        self._client = LazyClient(settings, self.name)
+        self._cache = VectorCache(folder, f"{self.name} {settings.url}")
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         """See `engines.core.protocols.Embedder`; batches that succeeded before one failed are kept.
 
-        Raises:
-            CallFailed: as the protocol says.
-            RecordError: a vector cannot be kept.
+        RecordError: a vector cannot be kept.
         """
         wanted = list(dict.fromkeys(fix_surrogates(text) for text in texts))
-        missing = [text for text in wanted if self._book.find(text) is None]
+        missing = [text for text in wanted if self._cache.find(text) is None]
         usage = NO_USAGE
         for start in range(0, len(missing), BATCH):
             batch = missing[start : start + BATCH]
-            settle = await self._reserve(batch) if self._reserve else None
+            settle = await self._reserve(batch) if self._reserve else lambda paid: None
             paid = NO_USAGE
             try:
                 vectors, paid = await self._call(batch, self.settings.timeout_s)
@@ -131,38 +113,30 @@ class EmbeddingClient:
                 failed.usage = usage + paid
                 raise
             finally:
-                if settle is not None:
-                    settle(paid)
+                settle(paid)
             usage += paid
             for text, vector in zip(batch, vectors, strict=True):
-                self._book.add(text, vector)
-        found = tuple(self._book.find(fix_surrogates(text)) for text in texts)
+                self._cache.add(text, vector)
+        found = tuple(self._cache.find(fix_surrogates(text)) for text in texts)
         whole = tuple(vector for vector in found if vector is not None)
         if len({len(vector) for vector in whole}) > 1:
             raise CallFailed("shape", f"{self.name} gives vectors of different lengths", usage)
         return EmbeddingResult(whole, usage)
 
     async def ping(self) -> None:
-        """Return when the model answers, or when everything it is asked here is known.
-
-        Raises:
-            PolicyError: it does not; the message names endpoint and cause.
-        """
-        if self.settings.base_url is None and self.settings.api_key is None:
-            raise missing_key_error(self.name, self.settings)
+        """Return when the model answers; PolicyError where it does not."""
+        self._client.check_key()
         try:
             await self._call(["ping"], min(self.settings.timeout_s, PING_S))
         except CallFailed as failed:
-            raise policy_error(self.name, self.settings, failed, ()) from None
+            raise self._client.policy_error(failed) from None
 
     async def aclose(self) -> None:
-        self._book.close()
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        self._cache.close()
+        await self._client.aclose()
 
     async def _call(self, texts: list[str], limit_s: float) -> tuple[list[array[float]], Usage]:
-        self._open_client()  # before the deadline: the first call pays for the import
+        self._client.open()  # before the deadline: the first call pays for the import
         own = self.settings
         policy = RetryPolicy(
             url=own.url,
@@ -179,19 +153,17 @@ class EmbeddingClient:
 
         own = self.settings
         body: dict[str, Any] = {"model": own.model, "input": texts, "encoding_format": "float"}
-        create = cast(Any, self._open_client().embeddings.with_streaming_response.create)
-        raw = bytearray()
+        create = cast(Any, self._client.open().embeddings.with_streaming_response.create)
         try:
             async with create(**body, extra_body=dict(own.extra_body)) as response:
-                async for chunk in response.iter_bytes():
-                    raw += chunk
-                    if len(raw) > MAX_BODY:
-                        text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
-                        raise EndpointFailed("too long", text, transient=False)
+                raw = await read_capped(response.iter_bytes(), MAX_BODY + 1)
         except (openai.APIError, httpx2.HTTPError) as error:
             raise failure_of(own, error) from None
+        if len(raw) > MAX_BODY:
+            text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
+            raise EndpointFailed("too long", text, transient=False)
         try:
-            return self._parse_vectors(bytes(raw), texts)
+            return self._parse_vectors(raw, texts)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError):
             text = f"the reply of {own.url} holds no {len(texts)} vectors"
             raise EndpointFailed("shape", text, transient=False) from None
@@ -203,18 +175,13 @@ class EmbeddingClient:
             row.get("index", at): _unit_vector(row["embedding"]) for at, row in enumerate(rows)
         }
         vectors = [placed[at] for at in range(len(texts))]
-        told = data.get("usage") or {}
-        counted = told.get("prompt_tokens", told.get("total_tokens"))
+        usage = data.get("usage") or {}
+        counted = usage.get("prompt_tokens", usage.get("total_tokens"))
         if not is_token_count(counted):
             counted = sum(len(text.encode()) for text in texts) // 4
         price = self.settings.price_in_usd_per_mtok
         cost_usd = None if price is None else counted * price / 1e6
         return vectors, Usage(counted, 0, 1, cost_usd)
-
-    def _open_client(self) -> AsyncOpenAI:
-        if self._client is None:
-            self._client = new_client(self.settings)
-        return self._client
 
 
 class VectorCache:
@@ -231,11 +198,7 @@ class VectorCache:
         return self._known.get(_text_key(text))
 
     def add(self, text: str, vector: array[float]) -> None:
-        """Keep a vector.
-
-        Raises:
-            RecordError: it cannot be written.
-        """
+        """Raises RecordError: it cannot be written."""
         name = _text_key(text)
         self._known[name] = vector
         if self.path is None:
@@ -251,11 +214,9 @@ class VectorCache:
                     os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
             os.write(self._fd, line)
         except OSError as error:
-            raise RecordError(
-                str(self.path),
-                f"cannot be written ({error.strerror}).",
-                "Make room or mend its permissions, then give the same command again.",
-            ) from error
+            cause = f"cannot be written ({error.strerror})."
+            move = "Make room or mend its permissions, then give the same command again."
+            raise RecordError(str(self.path), cause, move) from error
 
     def close(self) -> None:
         if self._fd is not None:
@@ -263,18 +224,14 @@ class VectorCache:
             self._fd = None
 
     def _load(self) -> None:
-        if self.path is None:
-            return
         try:
-            raw = self.path.read_bytes()
+            raw = self.path.read_bytes() if self.path else b""
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RecordError(
-                str(self.path),
-                f"cannot be read ({error.strerror}).",
-                "Mend its permissions, or take it away: its texts are paid for anew then.",
-            ) from error
+            cause = f"cannot be read ({error.strerror})."
+            move = "Mend its permissions, or take it away: its texts are paid for anew then."
+            raise RecordError(str(self.path), cause, move) from error
         for line in raw.splitlines():
             try:
                 name, packed, check = orjson.loads(line)
@@ -293,11 +250,7 @@ def _checksum(name: str, packed: str) -> str:
 
 
 def _unit_vector(numbers: Sequence[float]) -> array[float]:
-    """Of length 1, in single precision as it is kept.
-
-    Raises:
-        ValueError: it has no direction.
-    """
+    """Of length 1, in single precision as it is kept; ValueError where it has no direction."""
     length = math.sqrt(math.fsum(n * n for n in numbers))
     if not length or not math.isfinite(length):
         raise ValueError("a vector has no direction")
@@ -309,8 +262,6 @@ def _hash_vector(text: str) -> array[float]:
     for gram, _ in features(text):
         place = int(digest_bytes(gram.encode("utf-8", "replace"), 4), 16)
         counts[place % REHEARSAL_DIMENSIONS] += 1.0
-    return (
-        _unit_vector(counts)
-        if any(counts)
-        else array("f", [1.0, *[0.0] * (REHEARSAL_DIMENSIONS - 1)])
-    )
+    if not any(counts):
+        counts[0] = 1.0
+    return _unit_vector(counts)

@@ -1,24 +1,16 @@
-"""An endpoint: where a model answers, on what terms, and how a call to it can fail.
-
-Owns the settings, what of them may be shown, and the reading of an error status.
-"""
+"""An endpoint: where a model answers, on what terms, and how a call to it can fail."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from engines.core.errors import CallFailed
 from engines.core.text.masking import MASK, Mask
-from engines.core.types import NO_USAGE, Usage
-from engines.policies.chat.backoff import retry_after_s
-
-if TYPE_CHECKING:
-    from openai import APIStatusError
+from engines.core.types import Usage
 
 HOSTED = "https://api.openai.com/v1"
 EXCERPT = 500
@@ -91,9 +83,8 @@ class EndpointFailed(CallFailed):
         status: int | None = None,
         wait_s: float | None = None,
         body: str = "",
-        usage: Usage = NO_USAGE,
     ) -> None:
-        super().__init__(kind, text, usage)
+        super().__init__(kind, text)
         self.text = text
         self.transient = transient
         self.status = status
@@ -104,21 +95,3 @@ class EndpointFailed(CallFailed):
 def is_transient(status: int) -> bool:
     """True for a status that another try may cure."""
     return status in (408, 409, 429) or status >= 500
-
-
-def status_failure(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed:
-    """An error status as a failed call."""
-    said, whole = error.body, error.response.text
-    message = said.get("message") or said.get("detail") if isinstance(said, dict) else said
-    if not isinstance(message, str):
-        message = ""
-    spent = error.code == "insufficient_quota"  # a 429 that no waiting cures
-    return EndpointFailed(
-        "status",
-        f"{error.status_code} from {settings.url}: "
-        f"{settings.redact(message or whole or error.message)}",
-        transient=is_transient(error.status_code) and not spent,
-        status=error.status_code,
-        wait_s=retry_after_s(error.response.headers, datetime.now(UTC)),
-        body=f"{whole} {error.message}",
-    )

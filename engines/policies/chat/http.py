@@ -1,28 +1,94 @@
 """The HTTP client that chat and embedding share, and what its failures mean.
 
-Owns how a client is built from an endpoint's settings. Imports the libraries when one is
-built: that costs half a second, and a run with scripted replies never needs them.
+Imports the libraries when a client is built: that costs half a second, and a run with scripted
+replies never needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, status_failure
+from engines.core.errors import CallFailed, PolicyError
+from engines.policies.chat.backoff import retry_after_s
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.size_limits import shorten_errors
 
 if TYPE_CHECKING:
     import httpx2
-    from openai import AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
 
-NO_KEY = "none"
-"""Sent where no key is set: local servers ignore it, and the client insists on one."""
 CONNECT_S = 10.0
+SHOWN_MODELS = 8
+SET_KEY = "Set api_key in the run file, for example to ${oc.env:OPENAI_API_KEY}"
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
 
 
-def new_client(own: EndpointSettings, transport: MakeTransport | None = None) -> AsyncOpenAI:
+class LazyClient:
+    """The client of one policy, made at first use."""
+
+    def __init__(
+        self, settings: EndpointSettings, name: str, transport: MakeTransport | None = None
+    ) -> None:
+        self._settings, self._name, self._transport = settings, name, transport
+        self._client: AsyncOpenAI | None = None
+        self._closed = False
+
+    def open(self) -> AsyncOpenAI:
+        if self._closed:
+            raise RuntimeError(f"{self._name} is used after it was closed")
+        if self._client is None:
+            self._client = _new_client(self._settings, self._transport)
+        return self._client
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+    @property
+    def _place(self) -> str:
+        return f"policy {self._name} at {self._settings.url}"
+
+    def check_key(self) -> None:
+        """Raises PolicyError: the hosted service is to be asked without a key."""
+        if self._settings.base_url is None and self._settings.api_key is None:
+            cause = "no key is given, and the hosted service wants one."
+            move = f"{SET_KEY}, or base_url for an endpoint of your own."
+            raise PolicyError(self._place, cause, move)
+
+    def policy_error(self, failed: CallFailed, known: Sequence[str] = ()) -> PolicyError:
+        """What a failed ping means to the person; `known` are the models on offer."""
+        settings = self._settings
+        kind, _, text = str(failed).partition(": ")
+        status = getattr(failed, "status", None)
+        text = text.rstrip(".")
+        cause = f"{text}."
+        move = "Check that base_url leads to an OpenAI-compatible endpoint; it mostly ends in /v1."
+        match kind, status:
+            case "status", 401 | 403:
+                what = "the key was refused" if settings.api_key else "no key is given"
+                cause, move = f"{what} ({text}).", f"{SET_KEY}."
+            case "status", 404 if known and settings.model not in known:
+                cause = f"the model {settings.model!r} is not there ({text})."
+                move = f"Choose one of {_models_text(settings.model, known)}."
+            case "status", 404:
+                move = "Check the model's name and base_url, which mostly ends in /v1."
+            case "status", 400 | 422:
+                move = "Change the setting it names."
+            case "status", _:
+                move = "Try again later, or ask its provider."
+            case "refused", _:
+                move = "Start the server, or correct base_url."
+            case "timeout", _:
+                move = "See whether the server is overloaded or still loads the model; try again."
+        return PolicyError(self._place, cause, move)
+
+
+def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> AsyncOpenAI:
     """A client with many connections and no retries of its own."""
     import httpx2
     import openai
@@ -34,7 +100,7 @@ def new_client(own: EndpointSettings, transport: MakeTransport | None = None) ->
         pool=None,
     )
     client = openai.AsyncOpenAI(
-        api_key=own.api_key or NO_KEY,
+        api_key=own.api_key or "none",  # local servers ignore it, and the client insists on one
         base_url=own.address,
         max_retries=0,
         timeout=timeout,
@@ -65,7 +131,7 @@ def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        return status_failure(own, error)
+        return _status_failure(own, error)
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
         return EndpointFailed("timeout", f"{own.url} fell silent", transient=True)
     cause = own.redact(str(error.__cause__ or error))
@@ -78,6 +144,23 @@ def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
     return EndpointFailed("cut", text, transient=True)
 
 
+def _status_failure(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed:
+    said, whole = error.body, error.response.text
+    message = said.get("message") or said.get("detail") if isinstance(said, dict) else said
+    if not isinstance(message, str):
+        message = ""
+    spent = error.code == "insufficient_quota"  # a 429 that no waiting cures
+    return EndpointFailed(
+        "status",
+        f"{error.status_code} from {settings.url}: "
+        f"{settings.redact(message or whole or error.message)}",
+        transient=is_transient(error.status_code) and not spent,
+        status=error.status_code,
+        wait_s=retry_after_s(error.response.headers, datetime.now(UTC)),
+        body=f"{whole} {error.message}",
+    )
+
+
 def is_unsent(error: Exception) -> bool:
     """Whether there was no connection to send the request on."""
     import httpx2
@@ -85,3 +168,10 @@ def is_unsent(error: Exception) -> bool:
     cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
     never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
     return isinstance(cause, never)
+
+
+def _models_text(model: str, known: Sequence[str]) -> str:
+    near = get_close_matches(model, known, n=SHOWN_MODELS, cutoff=0.4)
+    first = list(dict.fromkeys([*near, *sorted(known)]))
+    more = f" and {len(first) - SHOWN_MODELS} more" if len(first) > SHOWN_MODELS else ""
+    return ", ".join(first[:SHOWN_MODELS]) + more

@@ -1,24 +1,26 @@
 """The body of a chat-completions request.
 
-Pure: messages and sampling in, JSON values out. Also knows which of its own fields
-some endpoints refuse, and what to send instead.
+Also knows which of its own fields some endpoints refuse, and what to send instead.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.types import Message, Sampling
 
+DISPENSABLE = ("stream_options", "seed")
+"""Fields a reply is complete without: usage stays unknown, sampling is not repeatable."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Dialect:
     """What an endpoint turned out not to understand; grows while it is spoken to."""
 
-    without: frozenset[str] = frozenset()  # fields left out, of those in DISPENSABLE
+    without: set[str] = field(default_factory=set)  # fields left out, of those in DISPENSABLE
     new_limit_name: bool = False  # wants max_completion_tokens for max_tokens
 
     @property
@@ -27,9 +29,17 @@ class Dialect:
         renamed = ("max_tokens is sent as max_completion_tokens",) if self.new_limit_name else ()
         return tuple(f"{name} is not sent" for name in sorted(self.without)) + renamed
 
+    def learn(self, body: Mapping[str, Any], refusal: str) -> bool:
+        """Whether a body that was refused in these words can be sent in another form.
 
-DISPENSABLE = ("stream_options", "seed")
-"""Fields a reply is complete without: usage stays unknown, sampling is not repeatable."""
+        Also where another call has learned it meanwhile.
+        """
+        if "max_tokens" in body and "max_completion_tokens" in refusal:
+            self.new_limit_name = True
+            return True
+        refused = {n for n in DISPENSABLE if n in body and re.search(rf"\b{n}\b", refusal)}
+        self.without |= refused
+        return bool(refused)
 
 
 def chat_request(
@@ -51,27 +61,14 @@ def chat_request(
         "max_completion_tokens" if dialect.new_limit_name else "max_tokens": limit,
         "stop": list(sampling.stop) or None,
         "seed": sampling.seed,
-        "tools": [_tool_body(tool) for tool in sampling.tools] or None,
+        "tools": [
+            tool if "function" in tool else {"type": "function", "function": dict(tool)}
+            for tool in sampling.tools
+        ]
+        or None,
     }
-    return {
-        name: value
-        for name, value in body.items()
-        if value is not None and name not in dialect.without
-    }
-
-
-def adapt_dialect(dialect: Dialect, body: Mapping[str, Any], refusal: str) -> Dialect | None:
-    """The dialect in which to repeat a refused body, None when nothing can be mended.
-
-    Args:
-        dialect: what is known by now; another call may have learned meanwhile.
-        body: what was sent.
-        refusal: everything the endpoint said.
-    """
-    if "max_tokens" in body and "max_completion_tokens" in refusal:
-        return replace(dialect, new_limit_name=True)
-    refused = {name for name in DISPENSABLE if name in body and re.search(rf"\b{name}\b", refusal)}
-    return replace(dialect, without=dialect.without | refused) if refused else None
+    left_out = dialect.without
+    return {n: value for n, value in body.items() if value is not None and n not in left_out}
 
 
 def _message_body(message: Message) -> dict[str, Any]:
@@ -90,7 +87,3 @@ def _message_body(message: Message) -> dict[str, Any]:
     if message.tool_call_id:
         body["tool_call_id"] = message.tool_call_id
     return body
-
-
-def _tool_body(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    return tool if "function" in tool else {"type": "function", "function": dict(tool)}

@@ -1,7 +1,6 @@
 """Asking an endpoint again: the one loop of tries that every client of an endpoint uses.
 
-Owns when a call is tried again, how long it waits before, and its deadline. How a try is made
-is the client's; how waits grow is `backoff`'s.
+Owns when a call is tried again, and its deadline. How a try is made is the client's.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from engines.core.errors import CallFailed
 from engines.core.types import NO_USAGE, Usage
@@ -34,39 +33,22 @@ class RetryPolicy:
     sleep: Sleep = asyncio.sleep
 
 
-class RetryHooks(Protocol):
-    """What a client does between the tries of one call."""
+class RetryHooks:
+    """What a client does between the tries of one call: here nothing, and lost tries are free."""
 
-    @property
-    def usage(self) -> Usage:
-        """What the lost tries may have cost so far."""
-        ...
+    usage: Usage = NO_USAGE
+    """What the lost tries may have cost so far."""
 
     def adapt(self, failed: EndpointFailed) -> bool:
         """Whether the next request is another one, so that it is made at once and is no retry."""
-        ...
-
-    def counts(self, failed: EndpointFailed) -> bool:
-        """Whether the failure uses up one of the retries."""
-        ...
-
-    def waiting(self, failed: EndpointFailed) -> AbstractAsyncContextManager[None]:
-        """Entered for the wait before the next try."""
-        ...
-
-
-class NoHooks:
-    """Nothing is done between tries, and a lost try costs nothing."""
-
-    usage = NO_USAGE
-
-    def adapt(self, failed: EndpointFailed) -> bool:
         return False
 
     def counts(self, failed: EndpointFailed) -> bool:
+        """Whether the failure uses up one of the retries."""
         return True
 
     def waiting(self, failed: EndpointFailed) -> AbstractAsyncContextManager[None]:
+        """Entered for the wait before the next try."""
         return nullcontext()
 
 
@@ -75,11 +57,10 @@ async def retry_call(
 ) -> T:
     """Try until one try succeeds, no other makes sense, or the time is up.
 
-    Raises:
-        CallFailed: with the cause of the last try; its usage is that of the lost ones. A
-            cancelled call carries the same usage.
+    CallFailed has the cause of the last try; its usage is that of the lost ones. A cancelled
+    call carries the same usage.
     """
-    hooks = hooks or NoHooks()
+    hooks = hooks or RetryHooks()
     causes: list[str] = []
     try:
         async with deadline(policy.limit_s) as until:
@@ -120,16 +101,10 @@ async def _try_again_and_again(
         wait_s = backoff_s(*drawn) if lost.wait_s is None else asked_wait_s(lost.wait_s, *drawn)
         ends = until.ends_at
         if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
-            raise CallFailed(
-                "timeout",
-                f"the next try would be {_seconds_text(wait_s)} from now, after the deadline of "
-                f"{policy.limit_s:g} s; {lost.text}",
-                hooks.usage,
-            )
+            # Endpoints may ask for any number, which would fill a page.
+            wait = f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
+            text = f"the next try would be {wait} from now, after the deadline of "
+            text += f"{policy.limit_s:g} s; {lost.text}"
+            raise CallFailed("timeout", text, hooks.usage)
         async with hooks.waiting(lost):
             await policy.sleep(wait_s)
-
-
-def _seconds_text(wait_s: float) -> str:
-    """Endpoints may ask for any number, which would fill a page."""
-    return f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"

@@ -1,8 +1,7 @@
 """How much of what an endpoint sends is taken at all.
 
-Owns the limits of a reply and the reading of an answer that is none (an error, a page
-that sends on). They are no settings: nothing that a model writes on purpose comes near
-them, and memory stays flat whatever a server sends. What passes one ends the call.
+The limits are no settings: nothing that a model writes on purpose comes near them, and memory
+stays flat whatever a server sends. What passes one ends the call.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ def too_long_failure(what: str) -> CallFailed:
 
 
 async def read_capped(chunks: AsyncIterator[bytes], limit: int) -> bytes:
-    """The first bytes of a body."""
     taken = bytearray()
     async for chunk in chunks:
         taken += chunk

@@ -1,11 +1,8 @@
 """One chat-completion reply, gathered from the bytes of its body as they arrive.
 
-Owns the wire format: server-sent events, and the plain JSON body that some servers
-send even when a stream was asked for. Does no I/O and does not decide what is tried
-again. What is longer than `caps` allows ends the reading. Raw lines go to orjson: the
-client library's parsed chunks cost twenty times as much. The library's line splitter is
-not used either: it also splits at U+2028 and U+0085, which may stand unescaped in a JSON
-string.
+Owns the wire format: server-sent events, and the plain JSON body that some servers send even
+when a stream was asked for. Raw lines go to orjson: the client library's parsed chunks cost twenty
+times as much, and its line splitter also splits at U+2028 and U+0085, which JSON may hold.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ _STATUS = re.compile(r"[1-5][0-9]{2}")
 class ReplyError(Exception):
     """The endpoint reported an error inside a reply that had begun with status 200."""
 
-    def __init__(self, status: int | None, text: str) -> None:
+    def __init__(self, text: str, status: int | None = None) -> None:
         self.status = status
         super().__init__(text)
 
@@ -84,10 +81,8 @@ class StreamedReply:
     def feed(self, chunk: bytes) -> str:
         """Take bytes as they came; returns the visible text that is new in them.
 
-        Raises:
-            CallFailed: kind "shape", what came is not a chat completion; "too long", it
-                passes a limit and the rest need not be read.
-            ReplyError: the endpoint reported an error in the middle of the stream.
+        Raises CallFailed of kind "shape", what came is not a chat completion, or "too long", it
+        passes a limit; ReplyError: the endpoint reported an error in the middle of the stream.
         """
         self._size += len(chunk)
         if self._size > BODY_BYTES:
@@ -114,10 +109,7 @@ class StreamedReply:
     def end(self) -> str:
         """The body is over. Returns the text of a body that was not streamed, else "".
 
-        Raises:
-            CallFailed: kind "cut" when the reply stops before its end, "shape" when
-                it is whole and holds no reply.
-            ReplyError: the body is an error report.
+        Raises as `feed`, and CallFailed of kind "cut" when the reply stops before its end.
         """
         text = ""
         rest, self._rest = b"".join(self._rest), []
@@ -129,11 +121,9 @@ class StreamedReply:
                 except CallFailed as failed:
                     if failed.kind == "too long":
                         raise
-        else:
-            body = bytes(self._plain + rest).strip()
-            if body:
-                text = self._read_event(body)
-                self.done = True
+        elif body := bytes(self._plain + rest).strip():
+            text = self._read_event(body)
+            self.done = True
         if not self.is_complete:
             raise CallFailed("cut", "the reply stopped in the middle")
         if not self._chosen:
@@ -258,11 +248,8 @@ def _plain_text(content: object, data: bytes) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):  # parts, as some multimodal endpoints send them
-        return "".join(
-            part["text"]
-            for part in content
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
     raise _shape_failure('"content" is no text', data)
 
 
@@ -270,9 +257,8 @@ def _arguments_text(arguments: object, data: bytes) -> str:
     try:
         return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError:  # nested deeper than it writes, though it reads that
-        raise _shape_failure(
-            "the arguments of a tool call cannot be written as JSON", data
-        ) from None
+        cause = "the arguments of a tool call cannot be written as JSON"
+        raise _shape_failure(cause, data) from None
 
 
 def _parse_usage(usage: Mapping[str, Any]) -> Usage | None:
@@ -288,10 +274,10 @@ def is_token_count(count: object) -> TypeGuard[int]:
 
 def _parse_error(error: object) -> ReplyError:
     if not isinstance(error, dict):
-        return ReplyError(None, str(error))
+        return ReplyError(str(error))
     code = str(error.get("code"))
     text = str(error.get("message") or error)
-    return ReplyError(int(code) if _STATUS.fullmatch(code) else None, text)
+    return ReplyError(text, int(code) if _STATUS.fullmatch(code) else None)
 
 
 def _shape_failure(cause: str, data: bytes) -> CallFailed:

@@ -2,8 +2,7 @@
 
 Additive increase, multiplicative decrease, as senders on a network do it: half at each
 round of refusals, one more after as many answered calls as run at a time. Needs no clock:
-a round is known by which calls had begun before the last cut. Pure bookkeeping; the slots
-that it narrows decide who goes next.
+a round is known by which calls had begun before the last cut.
 
 Source: Chiu and Jain, Analysis of the increase and decrease algorithms for congestion
     avoidance in computer networks, 1989.
@@ -31,11 +30,9 @@ class Resizable(Protocol):
 
 
 class Congestion:
-    """Narrows slots while an endpoint refuses, never beyond what they were made for.
+    """Narrows slots while an endpoint refuses; their limit now is the most there ever will be.
 
-    Args:
-        slots: what is narrowed; their limit now is the most there ever will be.
-        tell: is told once, when the limit first falls.
+    `tell` is told once, when the limit first falls.
     """
 
     def __init__(self, slots: Resizable, tell: Callable[[str], None] | None = None) -> None:

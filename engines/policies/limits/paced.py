@@ -26,14 +26,8 @@ class StreamPacedPolicy:
     """Asks at once, and hands the reply on little by little.
 
     It belongs above whatever reserves, limits or parks calls: who watches holds no money.
-    Where nobody listens to the text (`on_text` is None) nothing is paced.
-
-    Args:
-        policy: gives whole replies in no time: `rehearsal` or `replay`.
-        tokens_per_s: of each reply; a token is taken for four characters.
-        cleared: is waited for before each piece, so that a pause on the spot stops the text
-            where it is.
-        sleep: waits between pieces; replaced in tests.
+    Where nobody listens to the text (`on_text` is None) nothing is paced. `cleared` is waited
+    for before each piece, so that a pause on the spot stops the text where it is.
     """
 
     def __init__(
@@ -46,17 +40,12 @@ class StreamPacedPolicy:
         self.inner = policy
         self.tokens_per_s = tokens_per_s
         self._cleared, self._sleep = cleared, sleep
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
+        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def with_congestion(self, congestion: Congestion) -> Policy:
-        """The same round the policy as it is seen from certain slots."""
         return self._wrap(with_congestion(self.inner, congestion))
 
     def for_job(self, job: Job) -> Policy:
-        """The same round the policy bound to a job, where it can be."""
         return self._wrap(self.inner.for_job(job)) if isinstance(self.inner, JobBound) else self
 
     async def complete(
@@ -73,12 +62,6 @@ class StreamPacedPolicy:
         except asyncio.CancelledError:
             raise asyncio.CancelledError(made.usage) from None
         return made
-
-    async def ping(self) -> None:
-        await self.inner.ping()
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
     async def _stream_text(self, text: str, on_text: OnText) -> None:
         step = CHARS_PER_TOKEN * max(1, int(self.tokens_per_s * BEAT_S))

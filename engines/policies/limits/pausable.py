@@ -1,7 +1,7 @@
 """A policy whose calls wait at the kerb while the run is paused on the spot.
 
-Owns the waiting. It belongs above `Budgeted`, so that who waits has reserved nothing, and
-below the ledger, so that what is in the records already need not wait.
+It belongs above `BudgetedPolicy`, so that who waits has reserved nothing, and below the ledger,
+so that what is in the records already need not wait.
 """
 
 from __future__ import annotations
@@ -20,13 +20,9 @@ class PausablePolicy:
     def __init__(self, policy: Policy, cleared: Callable[[], Awaitable[object]]) -> None:
         self._policy = policy
         self._cleared = cleared
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
+        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def with_congestion(self, congestion: Congestion) -> Policy:
-        """The same round the policy as it is seen from certain slots."""
         return PausablePolicy(with_congestion(self._policy, congestion), self._cleared)
 
     async def complete(
@@ -35,9 +31,3 @@ class PausablePolicy:
         with pause_deadlines():
             await self._cleared()
         return await self._policy.complete(messages, sampling, on_text)
-
-    async def ping(self) -> None:
-        await self._policy.ping()
-
-    async def aclose(self) -> None:
-        await self._policy.aclose()

@@ -1,6 +1,5 @@
 """Slots that limit how much runs at once, given out by priority.
 
-Owns the order in which waiting calls start. Knows nothing of what runs in a slot.
 All of it lives in one event loop, so no lock is needed.
 """
 
@@ -28,35 +27,25 @@ class Slots:
 
     Among equals the one that came first goes first. The limit may change while
     slots are held: when it shrinks, running holders finish and no new one starts
-    until fewer are held than the new limit.
-
-    Args:
-        limit: at a time.
-        tell: is told when an endpoint has the limit lowered.
+    until fewer are held than the new limit. `tell` is told when an endpoint has it lowered.
     """
 
     def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
-        self._limit = _check_limit(limit)
-        self._held = 0
+        self.held_count = 0
         self._arrivals = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
         self.tell = tell
+        self.resize(limit)
         self.congestion = Congestion(self, tell)  # of all whose calls hold these slots
-
-    @property
-    def limit(self) -> int:
-        return self._limit
-
-    @property
-    def held_count(self) -> int:
-        return self._held
 
     @property
     def waiting_count(self) -> int:
         return sum(not future.done() for _, _, future in self._waiting)
 
     def resize(self, limit: int) -> None:
-        self._limit = _check_limit(limit)
+        if limit < 1:
+            raise ValueError(f"a limit of {limit} slots would wait for ever")
+        self.limit = limit
         self._grant()
 
     @asynccontextmanager
@@ -80,13 +69,13 @@ class Slots:
             with pause_deadlines():
                 await self._take(FIRST)
         except BaseException:
-            self._held += 1  # its holder gives it back on the way out
+            self.held_count += 1  # its holder gives it back on the way out
             raise
 
     async def _take(self, priority: Priority) -> None:
-        if self._held < self._limit:
+        if self.held_count < self.limit:
             # Whenever a slot is free nobody waits: `_grant` runs after each change.
-            self._held += 1
+            self.held_count += 1
             return
         future = asyncio.get_running_loop().create_future()
         self._arrivals += 1
@@ -100,21 +89,15 @@ class Slots:
             raise
 
     def _give_back(self) -> None:
-        self._held -= 1
+        self.held_count -= 1
         self._grant()
 
     def _grant(self) -> None:
-        while self._held < self._limit and self._waiting:
+        while self.held_count < self.limit and self._waiting:
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():  # done here means its waiter was cancelled
-                self._held += 1
+                self.held_count += 1
                 future.set_result(None)
-
-
-def _check_limit(limit: int) -> int:
-    if limit < 1:
-        raise ValueError(f"a limit of {limit} slots would wait for ever")
-    return limit
 
 
 @runtime_checkable
@@ -131,13 +114,9 @@ class Throttled:
         self._policy = with_congestion(policy, slots.congestion)
         self._slots = slots
         self._priority = priority
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
+        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def for_job(self, job: Job) -> Policy:
-        """The same slots round the inner policy bound to a job, where it can be."""
         if not isinstance(self._policy, JobBound):
             return self
         return Throttled(self._policy.for_job(job), self._slots, self._priority)
@@ -147,9 +126,3 @@ class Throttled:
     ) -> Completion:
         async with self._slots.acquire(self._priority):
             return await self._policy.complete(messages, sampling, on_text)
-
-    async def ping(self) -> None:
-        await self._policy.ping()
-
-    async def aclose(self) -> None:
-        await self._policy.aclose()

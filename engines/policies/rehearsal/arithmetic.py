@@ -1,8 +1,7 @@
 """General lessons from attempts that are plain sentences with calculations in them.
 
-Owns the comparison of two chains of calculations, as in the logs of other models. Its
-sentences hold no number and no name: what an attempt calculated is abstracted to the
-kind of calculation.
+For the logs of other models. The lessons hold no number and no name: what an attempt calculated
+is abstracted to the kind of calculation.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ _HINTED = "0.5 .5 1 2 0.25 .25 3 4 7 12 24 30 52 60 100 365"
 _UNWRITTEN = frozenset(_HINTED.split())
 
 _NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
-_ARTICLE = {"+": "an", "-": "a", "*": "a", "/": "a"}
 # When each kind of calculation goes before another one, and what is done then.
 _FIRST = {
     "+": ("Add up", "when several parts belong together, add them up"),
@@ -64,8 +62,7 @@ class ArithmeticLesson:
 def parse_calculations(bodies: Sequence[str]) -> tuple[Calculation, ...]:
     found: list[Calculation] = []
     for body in bodies:
-        pairs = _MARKED.findall(body) or _WRITTEN.findall(body)
-        for left, result in pairs:
+        for left, result in _MARKED.findall(body) or _WRITTEN.findall(body):
             plain = left.replace(",", "").replace("×", "*").replace("x", "*").replace("÷", "/")
             signs = re.findall(r"(?<=[\d.%)\s])[-+*/]", plain)
             numbers = _NUMBER.findall(plain)
@@ -80,8 +77,8 @@ def _strip_number(number: str) -> str:
     return re.sub(r"\.0+$", "", number.replace(",", "").replace("$", "").strip())
 
 
-def shared_prefix_length(one: Sequence[Calculation], other: Sequence[Calculation]) -> int:
-    """How many calculations two chains have in common from their start."""
+def shared_prefix_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many steps two chains have in common from their start."""
     for n, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return n
@@ -150,15 +147,14 @@ def _lesson_where_parted(
     return ArithmeticLesson(
         f"{_NOUN[one].capitalize()} or {_NOUN[two]}",
         f"when a step could be {_with_article(one)} or {_with_article(two)}, look at what "
-        f"happens to the amounts: "
-        f"{_USE[one]}, and {_USE[two]}",
+        f"happens to the amounts: {_USE[one]}, and {_USE[two]}",
         f"the better one does {_with_article(good.sign)} there, the other "
         f"{_with_article(bad.sign)}",
     )
 
 
 def _with_article(sign: str) -> str:
-    return f"{_ARTICLE[sign]} {_NOUN[sign]}"
+    return f"{'an' if sign == '+' else 'a'} {_NOUN[sign]}"
 
 
 def _uses_unknown_number(step: Calculation, before: Sequence[Calculation], problem: str) -> bool:

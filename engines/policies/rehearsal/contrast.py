@@ -1,8 +1,6 @@
 """The lesson in one group: where the better attempts part from the worse ones.
 
-Owns the search for the first step at which they part and the wording of a lesson from
-what the better attempts say there. It has no word of its own for labelled steps: a
-renamed step gives a renamed lesson.
+It has no word of its own for labelled steps: a renamed step gives a renamed lesson.
 """
 
 from __future__ import annotations
@@ -23,14 +21,11 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class ContrastLesson:
-    """A lesson with what supports it.
-
-    `worse` is what the losers do where they part, empty where that is not known.
-    """
+    """A lesson with what supports it."""
 
     name: str
     sentence: str
-    worse: str
+    worse: str  # what the losers do where they part; empty where that is not known
     reason: str
     attempts: tuple[int, ...]
 
@@ -47,7 +42,10 @@ def find_lessons(
     for loser in losers:
         # The winner that goes along longest shows the parting most clearly.
         winner = max(winners, key=lambda w: (_shared_step_count(w, loser), -w.number))
-        lesson = _lesson_from_pair(winner, loser, winners, losers, problem)
+        if _has_labels(winner) and _has_labels(loser):
+            lesson = _lesson_from_labels(winner, loser, winners, losers, problem)
+        else:
+            lesson = _lesson_from_chains(winner, loser, problem)
         if lesson:
             first = drawn.setdefault(lesson.name, lesson)
             together = tuple(sorted({*first.attempts, *lesson.attempts}))
@@ -65,26 +63,13 @@ def _calculations(shown: ShownAttempt) -> tuple[arithmetic.Calculation, ...]:
 
 def _shared_step_count(one: ShownAttempt, other: ShownAttempt) -> int:
     if _has_labels(one) and _has_labels(other):
-        return _shared_line_count(one.lines, other.lines)
+        return arithmetic.shared_prefix_length(one.lines, other.lines)
     return arithmetic.shared_prefix_length(_calculations(one), _calculations(other))
 
 
-def _shared_line_count(one: Sequence[AttemptLine], other: Sequence[AttemptLine]) -> int:
-    for n, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return n
-    return min(len(one), len(other))
-
-
-def _lesson_from_pair(
-    winner: ShownAttempt,
-    loser: ShownAttempt,
-    winners: Sequence[ShownAttempt],
-    losers: Sequence[ShownAttempt],
-    problem: str,
+def _lesson_from_chains(
+    winner: ShownAttempt, loser: ShownAttempt, problem: str
 ) -> ContrastLesson | None:
-    if _has_labels(winner) and _has_labels(loser):
-        return _lesson_from_labels(winner, loser, winners, losers, problem)
     finding = arithmetic.compare_chains(_calculations(winner), _calculations(loser), problem)
     if finding is None:
         return _lesson_from_words(winner, loser, problem)
@@ -100,7 +85,7 @@ def _lesson_from_labels(
     losers: Sequence[ShownAttempt],
     problem: str,
 ) -> ContrastLesson | None:
-    n = _shared_line_count(winner.lines, loser.lines)
+    n = arithmetic.shared_prefix_length(winner.lines, loser.lines)
     if n == len(winner.lines):
         return None  # the loser only goes on longer: no step of the winners to learn from
     step = winner.lines[n]
@@ -109,8 +94,7 @@ def _lesson_from_labels(
     if not clause or clause == worse:
         return None  # the same thing done with another outcome: nothing general in it
     condition, rule = _split_condition(clause)
-    if not condition:
-        condition = _condition_before(winner.lines[:n], problem)
+    condition = condition or _condition_before(winner.lines[:n], problem)
     name = step.label[:1].upper() + step.label[1:]
     better_numbers = [w.number for w in winners if step in w.lines]
     worse_numbers = [
@@ -148,10 +132,7 @@ def _lesson_from_words(
 
 
 def generalise_step(body: str, problem: str) -> str:
-    """The general part of a step: what stands before its instance, without the problem's numbers.
-
-    The instance is what follows the last colon and holds a number or ends the line.
-    """
+    """A step up to its last colon, where its instance begins, without the problem's numbers."""
     clause, colon, _ = body.rpartition(": ")
     text = (clause if colon else body).strip().rstrip(".:")
     own = set(_NUMBER.findall(problem))
@@ -177,9 +158,5 @@ def _condition_before(lines: Sequence[AttemptLine], problem: str) -> str:
 
 
 def _attempts_text(numbers: Sequence[int]) -> str:
-    return f"attempt{'s' if len(numbers) > 1 else ''} {_list_text(numbers)}"
-
-
-def _list_text(numbers: Sequence[int]) -> str:
     *most, last = (str(n) for n in numbers)
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"attempts {', '.join(most)} and {last}" if most else f"attempt {last}"

@@ -1,12 +1,11 @@
 """The rehearsal endpoint as a function: method, path and body in, status and bytes out.
 
-Owns the routes, which the in-process transport and the real server share. Does not
-write replies; `stream_reply` does.
+The in-process transport and the real server share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import orjson
@@ -20,11 +19,7 @@ class EndpointReply:
 
     status: int
     content_type: str
-    body: AsyncIterator[bytes]
-
-    async def close(self) -> None:
-        if isinstance(self.body, AsyncGenerator):
-            await self.body.aclose()
+    body: AsyncGenerator[bytes, None]
 
 
 def answer_request(method: str, path: str, body: bytes) -> EndpointReply:
@@ -65,5 +60,5 @@ def _json_reply(status: int, value: object) -> EndpointReply:
     return EndpointReply(status, "application/json", _single_chunk(orjson.dumps(value)))
 
 
-async def _single_chunk(data: bytes) -> AsyncIterator[bytes]:
+async def _single_chunk(data: bytes) -> AsyncGenerator[bytes, None]:
     yield data

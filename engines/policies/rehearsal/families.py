@@ -1,7 +1,6 @@
 """The four kinds of problem that rehearsal can work on.
 
-Owns the recognition of a question and its right and its typical wrong solution,
-each as steps. Decides nothing about which of the two is given: `solve` does.
+Owns the right and the typical wrong solution of each; `solve` decides which is given.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Task:
     traps: int
 
 
-_WORDS = (("×", "*"), ("·", "*"), ("−", "-"), ("–", "-"))
+_SIGNS = str.maketrans("×·−–", "**--")
 _SPOKEN = ((r"\bplus\b", "+"), (r"\bminus\b", "-"), (r"\btimes\b", "*"))
 _EXPRESSION = re.compile(r"\d+(?:\s*[-+*]\s*\d+)+")
 _ADD = re.compile(
@@ -67,9 +66,7 @@ _CLAUSES = re.compile(r"[.,;:!?]|\bthen\b|\band\b")
 
 def recognise(question: str) -> Task | None:
     """Read a question; None when it belongs to no family."""
-    text = question
-    for sign, plain in _WORDS:
-        text = text.replace(sign, plain)
+    text = question.translate(_SIGNS)
     for word, sign in _SPOKEN:
         text = re.sub(word, sign, text, flags=re.I)
     if found := _EXPRESSION.search(text):
@@ -102,19 +99,18 @@ def _task_from_expression(expression: str) -> Task | None:
 def _digit_columns(upper: int, lower: int) -> list[tuple[int, int]]:
     """The digits under each other, ones first, padded with zeros."""
     width = max(len(str(upper)), len(str(lower)))
-    return [
-        (int(a), int(b))
-        for a, b in zip(
-            reversed(str(upper).zfill(width)), reversed(str(lower).zfill(width)), strict=True
-        )
-    ]
+    above, below = (reversed(str(number).zfill(width)) for number in (upper, lower))
+    return [(int(a), int(b)) for a, b in zip(above, below, strict=True)]
 
 
 _COLUMN_NAMES = ("ones", "tens", "hundreds", "thousands")
+_ADD_DIGITS = "add the digits of the column"
+_TAKE_DIGIT = "take the lower digit of the column from the upper one"
 
 
-def _column_name(place: int) -> str:
-    return _COLUMN_NAMES[place] if place < len(_COLUMN_NAMES) else f"column {place + 1}"
+def _column_step(place: int, clause: str, shown: str, value: int) -> Step:
+    label = _COLUMN_NAMES[place] if place < len(_COLUMN_NAMES) else f"column {place + 1}"
+    return Step(label, clause, f"{shown} = {value}, write {value}")
 
 
 def _addition_task(upper: int, lower: int) -> Task:
@@ -142,18 +138,14 @@ def _addition_task(upper: int, lower: int) -> Task:
             clause = "when a column adds up to ten or more, carry one into the next column"
             right.append(Step("carry", clause, f"{shown} = {total}, write {total % 10}, carry 1"))
         else:
-            right.append(_plain_sum(place, f"{shown} = {total}", total))
+            right.append(_column_step(place, _ADD_DIGITS, shown, total))
         if plain >= 10:
             clause = "write the last digit of the column and go on"
             wrong.append(Step("write", clause, f"{a} + {b} = {plain}, write {plain % 10}"))
         else:
-            wrong.append(_plain_sum(place, f"{a} + {b} = {plain}", plain))
+            wrong.append(_column_step(place, _ADD_DIGITS, f"{a} + {b}", plain))
         lost += plain % 10 * 10**place
     return Task("addition", tuple(right), tuple(wrong), upper + lower, lost, traps)
-
-
-def _plain_sum(place: int, sum_shown: str, total: int) -> Step:
-    return Step(_column_name(place), "add the digits of the column", f"{sum_shown}, write {total}")
 
 
 def _subtraction_task(upper: int, lower: int) -> Task | None:
@@ -179,27 +171,23 @@ def _subtraction_task(upper: int, lower: int) -> Task | None:
             right.append(Step("borrow", clause, f"10 + {shown} - {b} = {rest}, write {rest}"))
         else:
             borrowed = 0
-            right.append(_plain_difference(place, f"{shown} - {b} = {left - b}", left - b))
+            right.append(_column_step(place, _TAKE_DIGIT, f"{shown} - {b}", left - b))
         if a < b:
             clause = "take the smaller digit of the column from the larger one"
             wrong.append(Step("turn", clause, f"{b} - {a} = {b - a}, write {b - a}"))
         else:
-            wrong.append(_plain_difference(place, f"{a} - {b} = {a - b}", a - b))
+            wrong.append(_column_step(place, _TAKE_DIGIT, f"{a} - {b}", a - b))
         flipped += abs(a - b) * 10**place
     return Task("subtraction", tuple(right), tuple(wrong), upper - lower, flipped, traps)
 
 
-def _plain_difference(place: int, shown: str, rest: int) -> Step:
-    clause = "take the lower digit of the column from the upper one"
-    return Step(_column_name(place), clause, f"{shown}, write {rest}")
-
-
 def _story_task(text: str) -> Task | None:
     """Three numbers, each after the first in a clause that says what happens to the amount."""
-    amounts: list[tuple[int, str]] = []
-    for clause in _CLAUSES.split(text):
-        for found in re.findall(r"\d+", clause):
-            amounts.append((int(found), clause))
+    amounts = [
+        (int(found), clause)
+        for clause in _CLAUSES.split(text)
+        for found in re.findall(r"\d+", clause)
+    ]
     if len(amounts) != 3:
         return None
     (first, _), *changes = amounts
@@ -240,9 +228,8 @@ def _apply_sign(left: int, sign: str, right: int) -> int:
 
 
 def _precedence_task(numbers: list[int], signs: list[str]) -> Task:
-    shown = " ".join(
-        [str(numbers[0]), *(f"{s} {n}" for s, n in zip(signs, numbers[1:], strict=True))]
-    )
+    rest = (f"{sign} {number}" for sign, number in zip(signs, numbers[1:], strict=True))
+    shown = " ".join([str(numbers[0]), *rest])
     start = Step("signs", "when an expression mixes several signs, look at all of them", shown)
     products: list[str] = []
     terms, rest_signs = [numbers[0]], []

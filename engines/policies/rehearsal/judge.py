@@ -1,7 +1,7 @@
 """Rehearsal as judge: compares the stated answer with the expected one.
 
-Reads nothing but its prompt. Where no answer is expected it works the problem out, if it
-is of a kind that it knows; what it cannot judge it says so, and gives no verdict.
+Where no answer is expected it works the problem out, if it is of a kind that it knows; of what it
+cannot judge it says so, and gives no verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ _PARTLY = 0.5  # the expected answer was reached and then not stated
 
 
 def is_judge_prompt(text: str) -> bool:
-    """Whether a prompt asks for a verdict."""
     return text.split("\n", 1)[0].strip() == "# Task: judge"
 
 
@@ -38,8 +37,7 @@ def judge_reply(text: str, fenced: bool) -> str:
     score, why = _score_answer(final, expected, reached)
     reasoning = f"rehearsal (scripted): {why}"
     verdict = {"score": score} if graded else {"correct": score == 1.0}
-    reply = orjson.dumps({"reasoning": reasoning, **verdict}).decode()
-    return f"```json\n{reply}\n```" if fenced else reply
+    return prompt.fence(orjson.dumps({"reasoning": reasoning, **verdict}).decode(), fenced)
 
 
 def _score_answer(final: str, expected: Sequence[str], reached: bool) -> tuple[float, str]:
@@ -53,11 +51,11 @@ def _score_answer(final: str, expected: Sequence[str], reached: bool) -> tuple[f
 
 
 def _expected_answers(found: dict[str, list[str]]) -> tuple[str, ...]:
-    told = tuple(
+    answers = tuple(
         prompt.normalise_answer(line)
         for line in prompt.unquote_lines(found.get("Expected answer", ()))
     )
-    if told:
-        return told
+    if answers:
+        return answers
     task = recognise(" ".join(prompt.unquote_lines(found.get("Problem", ()))))
     return (str(task.answer),) if task else ()

@@ -1,13 +1,12 @@
 """What a reflector can read out of its prompt.
 
-Owns the reading of headings, quoted attempts, the quoted library and the quoted
-proposals. Knows nothing of the problems themselves: what is not in the text is not
-known here.
+Knows nothing of the problems themselves: what is not in the text is not known here.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,13 +51,15 @@ class ShownAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ShownProposal:
-    """A proposal as the prompt shows it."""
-
     number: int
     kind: str
     target: str | None
     text: str
     reason: str
+
+
+def fence(json: str, fenced: bool) -> str:
+    return f"```json\n{json}\n```" if fenced else json
 
 
 def parse_sections(prompt: str) -> dict[str, list[str]]:
@@ -88,11 +89,9 @@ def parse_library(lines: Sequence[str]) -> dict[str, str]:
 def parse_attempts(lines: Sequence[str]) -> list[ShownAttempt]:
     shown: list[ShownAttempt] = []
     for heading, block in _split_blocks(lines, _ATTEMPT):
-        reward = _REWARD.search(heading[2])
-        steps, final = parse_attempt(unquote_lines(block))
-        shown.append(
-            ShownAttempt(int(heading[1]), float(reward[1]) if reward else None, steps, final)
-        )
+        found = _REWARD.search(heading[2])
+        reward = float(found[1]) if found else None
+        shown.append(ShownAttempt(int(heading[1]), reward, *parse_attempt(unquote_lines(block))))
     return shown
 
 
@@ -123,20 +122,15 @@ def normalise_answer(answer: str) -> str:
 
 
 def parse_proposals(lines: Sequence[str]) -> list[ShownProposal]:
-    told: list[ShownProposal] = []
+    proposals: list[ShownProposal] = []
     for heading, block in _split_blocks(lines, _PROPOSAL):
-        texts, reasons = [], []
-        for text in unquote_lines(block):
-            if text.lower().startswith("because:"):
-                reasons.append(text[len("because:") :].strip())
-            else:
-                texts.append(text)
-        told.append(
-            ShownProposal(
-                int(heading[1]), heading[2], heading[3], " ".join(texts), " ".join(reasons)
-            )
-        )
-    return told
+        texts = unquote_lines(block)
+        reasons = [text for text in texts if text.lower().startswith("because:")]
+        said = " ".join(text for text in texts if text not in reasons)
+        reason = " ".join(text[len("because:") :].strip() for text in reasons)
+        number, kind, target = heading.groups()
+        proposals.append(ShownProposal(int(number), kind, target, said, reason))
+    return proposals
 
 
 def _split_blocks(
@@ -153,27 +147,25 @@ def _split_blocks(
 
 def parse_expected_answers(lines: Sequence[str]) -> tuple[str, ...]:
     """The answers that count as right; none where the prompt tells none."""
-    told = unquote_lines(lines) or [line.strip() for line in lines if line.strip()]
-    if told and told[0] == _ANY_OF:
-        return tuple(told[1:])
-    truth = " ".join(told)
+    texts = unquote_lines(lines) or [line.strip() for line in lines if line.strip()]
+    if texts and texts[0] == _ANY_OF:
+        return tuple(texts[1:])
+    truth = " ".join(texts)
     return (truth,) if truth and not truth.startswith("(") else ()  # as in "(not shown)"
 
 
 def split_winners(
     shown: Sequence[ShownAttempt], truth: Sequence[str]
 ) -> tuple[list[ShownAttempt], list[ShownAttempt]]:
-    """Winners and losers.
+    """Winners and losers; both are empty where there is no contrast.
 
     By reward where any is told (an attempt without one is on neither side), else by
-    the expected answers where those are told, else by what most attempts answer; both
-    are empty where that leaves no contrast.
+    the expected answers where those are told, else by what most attempts answer.
     """
     known: Mapping[int, float] = {s.number: s.reward for s in shown if s.reward is not None}
     if not known:
-        right = {normalise_answer(text) for text in truth} or _majority_answer(
-            [s.final for s in shown]
-        )
+        right = {normalise_answer(text) for text in truth}
+        right = right or _majority_answer([s.final for s in shown])
         known = {s.number: float(s.final in right) for s in shown if right and s.final}
     best = max(known.values(), default=0.0)
     winners = [s for s in shown if known.get(s.number) == best]
@@ -183,7 +175,7 @@ def split_winners(
 
 def _majority_answer(answers: Sequence[str]) -> set[str]:
     """The answer that more attempts give than any other; none where two are level."""
-    counts = {a: answers.count(a) for a in dict.fromkeys(answers) if a}
+    counts = Counter(answer for answer in answers if answer)
     best = max(counts.values(), default=0)
-    leading = [a for a, n in counts.items() if n == best]
-    return set(leading) if len(leading) == 1 else set()
+    leading = {answer for answer, count in counts.items() if count == best}
+    return leading if len(leading) == 1 else set()

@@ -1,14 +1,13 @@
 """Rehearsal as reflector: retells attempts, extracts lessons, consolidates them.
 
-Reads nothing but its prompt. Owns what is proposed for a lesson when the library
-already says something like it.
+Reads nothing but its prompt.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -62,8 +61,7 @@ def _json_reply(wishes: Sequence[_ProposedOperation], evidence: str, fenced: boo
         }
         for w in wishes
     ]
-    text = orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode()
-    return f"```json\n{text}\n```" if fenced else text
+    return prompt.fence(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode(), fenced)
 
 
 def summarise(text: str) -> str:
@@ -117,10 +115,13 @@ def _place_lesson(
         ),
         default=None,
     )
-    if near is None or wording.word_coverage(known[near], rule) < _SAME:
-        return _ProposedOperation("add", None, text, reason, numbers)
-    if wording.word_similarity(known[near], text) < _TOUCH and not wording.has_same_name(
-        known[near], text
+    if (
+        near is None
+        or wording.word_coverage(known[near], rule) < _SAME
+        or not (
+            wording.word_similarity(known[near], text) >= _TOUCH
+            or wording.has_same_name(known[near], text)
+        )
     ):
         return _ProposedOperation("add", None, text, reason, numbers)
     # Half of the condition's words are enough: a person may have put it in other words.
@@ -135,10 +136,9 @@ def _delete_misleading(
     drawn: contrast.ContrastLesson, known: dict[str, str], taken: set[str | None]
 ) -> list[_ProposedOperation]:
     """Experiences that tell the agent to do what the losers did."""
+    why = "The worse attempts do what {} says."
     return [
-        _ProposedOperation(
-            "delete", id, "", f"The worse attempts do what {id} says.", drawn.attempts
-        )
+        _ProposedOperation("delete", id, "", why.format(id), drawn.attempts)
         for id, text in known.items()
         if drawn.worse and id not in taken and wording.word_similarity(text, drawn.worse) >= _NEAR
     ]
@@ -147,10 +147,10 @@ def _delete_misleading(
 def consolidate(text: str) -> list[_ProposedOperation]:
     found = prompt.parse_sections(text)
     known = prompt.parse_library(found.get("Library now", []))
-    told = prompt.parse_proposals(found.get("Proposals", []))
+    shown = prompt.parse_proposals(found.get("Proposals", []))
     room = _parse_limit(_ROOM, found)
-    wishes = _operations_on_known([t for t in told if t.target in known], known)
-    fresh = [t for t in told if t.kind == "add" or (t.kind == "modify" and t.target not in known)]
+    wishes = _operations_on_known([t for t in shown if t.target in known], known)
+    fresh = [t for t in shown if t.kind == "add" or (t.kind == "modify" and t.target not in known)]
     for same in _group_alike([t for t in fresh if t.text]):
         best = max(same, key=lambda t: (sum(o.text == t.text for o in same), -t.number))
         numbers = tuple(t.number for t in same)
@@ -165,12 +165,12 @@ def consolidate(text: str) -> list[_ProposedOperation]:
 
 
 def _operations_on_known(
-    told: Sequence[ShownProposal], known: dict[str, str]
+    shown: Sequence[ShownProposal], known: dict[str, str]
 ) -> list[_ProposedOperation]:
     """One operation for each experience that proposals name: what most of them want."""
     wishes: list[_ProposedOperation] = []
-    for id in dict.fromkeys(t.target for t in told):
-        about = [t for t in told if t.target == id and t.kind != "add"]
+    for id in dict.fromkeys(t.target for t in shown):
+        about = [t for t in shown if t.target == id and t.kind != "add"]
         if id is None or not about:
             continue
         votes = {k: sum(t.kind == k for t in about) for k in ("modify", "keep", "delete")}
@@ -189,16 +189,13 @@ def _operations_on_known(
     return wishes
 
 
-def _group_alike(told: Sequence[ShownProposal]) -> list[list[ShownProposal]]:
+def _group_alike(shown: Sequence[ShownProposal]) -> list[list[ShownProposal]]:
     """Proposals in groups that say the same, by name or by wording."""
     groups: list[list[ShownProposal]] = []
-    for one in told:
+    for one in shown:
         for group in groups:
-            first = group[0].text
-            if (
-                wording.has_same_name(first, one.text)
-                or wording.word_similarity(first, one.text) >= _SAME
-            ):
+            pair = (group[0].text, one.text)
+            if wording.has_same_name(*pair) or wording.word_similarity(*pair) >= _SAME:
                 group.append(one)
                 break
         else:
@@ -215,8 +212,5 @@ def _merge_operation(
             # An earlier wish to keep gives way to a better wording; nothing revives a deletion.
             winner = wish if old.operation == "keep" else old
             numbers = tuple(sorted({*old.numbers, *wish.numbers}))
-            merged = _ProposedOperation(
-                winner.operation, winner.id, winner.experience, winner.reason, numbers
-            )
-            return [*wishes[:n], merged, *wishes[n + 1 :]]
+            return [*wishes[:n], replace(winner, numbers=numbers), *wishes[n + 1 :]]
     return [*wishes, wish]

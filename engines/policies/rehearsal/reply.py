@@ -1,13 +1,12 @@
 """Rehearsal's side of the chat-completions protocol.
 
-Owns the shape of requests and replies. Every byte follows from the request: no clock,
-no chance but its seed. Transport and server only carry what this yields.
+Every byte follows from the request: no clock, no chance but its seed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -23,16 +22,37 @@ _CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
-    """Yield the response body for a decoded request body.
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_stop(value: Any) -> bool:
+    stops = [value] if isinstance(value, str) else value or []
+    return isinstance(stops, list) and all(isinstance(stop, str) and stop for stop in stops)
+
+
+# A field that may be left out, what fits it, and that in words.
+_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("max_tokens", _is_count, "a whole number of 1 or more"),
+    ("max_completion_tokens", _is_count, "a whole number of 1 or more"),
+    ("temperature", lambda t: type(t) in (int, float) and 0 <= t <= 2, "a number from 0 to 2"),
+    ("seed", _is_seed, "a whole number of at most 64 bits"),
+    ("n", lambda n: n == 1, "1: rehearsal gives one choice for a request"),
+    ("stop", _is_stop, "text or an array of texts"),
+    ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
+)
+
+
+async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
+    """Yield the body of the response to a request in which `request_error` finds nothing.
 
     With `stream` true: server-sent events, one a piece, up to `data: [DONE]`; else one
-    JSON object. A malformed request yields the error object; adapters ask `request_error`
-    first, because it decides the status.
+    JSON object.
     """
-    if problem := request_error(request):
-        yield error_body(problem)
-        return
     text, finish = complete_request(request)
     prompt_tokens = sum(_token_count(_content_text(m)) + 4 for m in request["messages"])
     usage = {
@@ -49,9 +69,8 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
     if not request.get("stream"):
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        yield orjson.dumps(
-            {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
-        )
+        whole = {"object": "chat.completion", "choices": [choice], "usage": usage}
+        yield orjson.dumps({**head, **whole})
         return
     head["object"] = "chat.completion.chunk"
     yield _sse_event(head, {"role": "assistant", "content": ""})
@@ -66,7 +85,7 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
 
 def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
     """Text and finish reason for a well-formed request."""
-    text = _write_text(request["messages"], request)
+    text = _write_text(request)
     stops = request.get("stop") or ()
     for stop in (stops,) if isinstance(stops, str) else stops:
         text = text.split(stop, 1)[0]
@@ -76,18 +95,15 @@ def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
     return text, "stop"
 
 
-def _write_text(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> str:
-    seed = int(request.get("seed") or 0)
+def _write_text(request: Mapping[str, Any]) -> str:
+    seed, messages = int(request.get("seed") or 0), request["messages"]
     asked = [_content_text(m) for m in messages if m["role"] == "user"]
     if asked and (parse_task_name(asked[0]) or is_judge_prompt(asked[0])):
         # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
         repairing = asked[-1].startswith("# Task: repair")
         fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
-        return (
-            judge_reply(asked[0], fenced)
-            if is_judge_prompt(asked[0])
-            else reflector_reply(asked[0], fenced)
-        )
+        reply = judge_reply if is_judge_prompt(asked[0]) else reflector_reply
+        return reply(asked[0], fenced)
     instructions = "\n".join(
         _content_text(m) for m in messages if m["role"] in ("system", "developer")
     )
@@ -96,10 +112,8 @@ def _write_text(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any
     return solve(question, instructions, seed, 1.0 if temperature is None else float(temperature))
 
 
-def request_error(request: object) -> str | None:
+def request_error(request: Mapping[str, Any]) -> str | None:
     """What is wrong with a request, as a sentence; None for one that can be answered."""
-    if not isinstance(request, Mapping):
-        return "The body must be a JSON object."
     if not isinstance(request.get("model"), str) or not request["model"]:
         return '"model" must be a non-empty string.'
     messages = request.get("messages")
@@ -110,43 +124,11 @@ def request_error(request: object) -> str | None:
             return f'"messages[{n}].role" must be one of {", ".join(_ROLES)}.'
         if not _is_readable(message.get("content")):
             return f'"messages[{n}].content" must be text, an array of text parts or null.'
-    return _number_error(request)
-
-
-def _number_error(request: Mapping[str, Any]) -> str | None:
-    for name in ("max_tokens", "max_completion_tokens"):
-        limit = request.get(name)
-        if limit is not None and (not _is_int(limit) or limit < 1):
-            return f'"{name}" must be a whole number of 1 or more.'
-    temperature = request.get("temperature")
-    if temperature is not None and (
-        isinstance(temperature, bool)
-        or not isinstance(temperature, int | float)
-        or not 0 <= temperature <= 2
-    ):
-        return '"temperature" must be a number from 0 to 2.'
-    seed = request.get("seed")
-    if seed is not None and (not _is_int(seed) or not -(2**63) <= seed < 2**63):
-        return '"seed" must be a whole number of at most 64 bits.'
-    if request.get("n") not in (None, 1):
-        return '"n" must be 1: rehearsal gives one choice for a request.'
-    stop = request.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
-        return '"stop" must be text or an array of texts.'
-    if not isinstance(request.get("stream_options") or {}, Mapping):
-        return '"stream_options" must be an object.'
+    for name, fits, form in _FIELDS:
+        value = request.get(name)
+        if value is not None and not fits(value):
+            return f'"{name}" must be {form}.'
     return None
-
-
-def error_body(text: str) -> bytes:
-    """The error object of the protocol, as it is sent with a status of 400 or more."""
-    error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
-    return orjson.dumps({"error": error})
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_readable(content: object) -> bool:

@@ -1,8 +1,4 @@
-"""Rehearsal as a real server that speaks HTTP.
-
-Owns the socket and the ASGI plumbing. Prints nothing; the caller says where it
-listens. Serves this machine only, unless told another host.
-"""
+"""Rehearsal as a real server that speaks HTTP, to this machine only unless told another host."""
 
 from __future__ import annotations
 
@@ -26,8 +22,7 @@ async def serve(
 ) -> None:
     """Serve until cancelled; `on_ready` gets the base URL once connections are taken.
 
-    Raises:
-        ConfigError: the port cannot be had.
+    Raises ConfigError: the port cannot be had.
     """
     async with background_server(port, host) as base_url:
         if on_ready is not None:
@@ -71,7 +66,6 @@ async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIter
 
 
 async def app(scope: Event, receive: Receive, send: Send) -> None:
-    """The ASGI application."""
     if scope["type"] != "http":
         raise ValueError(f"{scope['type']} is not served")
     body = await _read_body(receive)
@@ -86,7 +80,7 @@ async def _send_reply(made: EndpointReply, send: Send) -> None:
         async for piece in made.body:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     finally:
-        await made.close()
+        await made.body.aclose()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -109,11 +103,8 @@ def _open_listener(port: int, host: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        raise ConfigError(
-            f"--port {port}",
-            "another program listens there."
-            if taken
-            else f"{host} cannot be listened on: {error.strerror or error}.",
-            "Choose another port; 0 takes any free one.",
-        ) from None
+        cause = f"{host} cannot be listened on: {error.strerror or error}."
+        if error.errno == errno.EADDRINUSE:
+            cause = "another program listens there."
+        move = "Choose another port; 0 takes any free one."
+        raise ConfigError(f"--port {port}", cause, move) from None

@@ -1,6 +1,6 @@
 """Whether the experiences in a prompt state a family's skill.
 
-Owns the keywords. An experience states a skill when it holds, within its one line,
+An experience states a skill when it holds, within its one line,
 words of the family's condition and words of its rule; so rewording by a person does
 no harm, and another family's condition in front of the rule does no good.
 """
@@ -98,7 +98,7 @@ def stance(family: Family, instructions: str) -> Stance:
 
     Those that state it and those that deny it cancel each other.
     """
-    stated = denied = False
+    found: set[Stance] = set()
     for line in _EXPERIENCE.findall(instructions):
         if not _CONDITIONS[family].search(line):
             continue
@@ -106,10 +106,6 @@ def stance(family: Family, instructions: str) -> Stance:
         sentence = _NAME.sub("", line, count=1)
         if not _RULES[family].search(sentence):
             continue
-        if _DENIED[family].search(_ENCOURAGED.sub("remember", sentence)):
-            denied = True
-        else:
-            stated = True
-    if stated == denied:
-        return "silent"
-    return "stated" if stated else "denied"
+        denied = _DENIED[family].search(_ENCOURAGED.sub("remember", sentence))
+        found.add("denied" if denied else "stated")
+    return found.pop() if len(found) == 1 else "silent"

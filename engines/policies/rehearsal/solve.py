@@ -1,13 +1,13 @@
 """Rehearsal's rollouts: a right or a typically wrong solution of one problem.
 
-Owns the chances. The draw follows from seed and question alone, so that two prompts
-which differ only in their experiences are compared with the same luck.
+The draw follows from seed and question alone, so that two prompts which differ only in their
+experiences are compared with the same luck.
 """
 
 from __future__ import annotations
 
 from engines.core.ids import seed_for
-from engines.policies.rehearsal.families import Step, Task, recognise
+from engines.policies.rehearsal.families import Step, recognise
 from engines.policies.rehearsal.skill import Stance, stance
 
 UNKNOWN = (
@@ -15,17 +15,12 @@ UNKNOWN = (
     "addition, subtraction, stories of two steps and mixed expressions. This is none of them.\n"
     "#### unknown"
 )
-_CHANCES: dict[Stance, tuple[float, float]] = {  # at one trap, and less for each further one
+# How likely the right solution is at one trap, and how much less for each further one.
+_CHANCES: dict[Stance, tuple[float, float]] = {
     "silent": (0.34, 0.06),
     "stated": (0.93, 0.03),
     "denied": (0.06, 0.01),
 }
-
-
-def success_probability(task: Task, experiences: Stance) -> float:
-    """How likely the right solution is."""
-    start, less = _CHANCES[experiences]
-    return start - less * min(max(task.traps - 1, 0), 2)
 
 
 def solve(question: str, instructions: str, seed: int, temperature: float) -> str:
@@ -36,9 +31,9 @@ def solve(question: str, instructions: str, seed: int, temperature: float) -> st
     task = recognise(question)
     if task is None:
         return UNKNOWN
-    p = success_probability(task, stance(task.family, instructions))
+    start, less = _CHANCES[stance(task.family, instructions)]
     luck = 0.5 if temperature == 0 else seed_for(seed, "rehearsal", question) / 2**31
-    if luck < p:
+    if luck < start - less * min(max(task.traps - 1, 0), 2):
         return _solution_text(task.right, task.answer)
     return _solution_text(task.wrong, task.wrong_answer)
 

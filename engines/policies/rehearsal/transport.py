@@ -24,11 +24,10 @@ class _Body(httpx2.AsyncByteStream):
     """Hands on each piece as it is made; closing it ends the reply."""
 
     def __init__(self, made: EndpointReply) -> None:
-        self._made = made
+        self._pieces = made.body
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._made.body:
-            yield piece
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
     async def aclose(self) -> None:
-        await self._made.close()
+        await self._pieces.aclose()

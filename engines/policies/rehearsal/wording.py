@@ -1,7 +1,6 @@
 """How near two wordings of a lesson are, judged by their words alone.
 
-A small measure of rehearsal's own: it plays the part of a model's judgement, so it
-must not share code with the studio's check of that judgement.
+It plays the part of a model's judgement, so it shares no code with the studio's check of that.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """What a function of each framework is given, and what its return means.
 
-Owns the mapping both ways: a problem and its rollouts as plain JSON (parent), as
-arguments (worker), what came back as plain results (worker), and as verdicts (parent).
-Pure; the worker imports it, so it stays light.
+Both ways: a problem and its rollouts as plain JSON (parent), as arguments (worker), and what came
+back as plain results (worker). The worker imports it, so it stays light.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import reprlib
 from collections.abc import Collection, Mapping, Sequence
+from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Any
 
 from engines.verifiers.foreign import standins
@@ -45,8 +44,8 @@ def build_question(
                 "answer": rollout.attempt.answer,
                 "elapsed_s": rollout.attempt.elapsed_s,
                 "messages": [
-                    {"role": message.role, "content": message.content}
-                    for message in rollout.attempt.messages
+                    {"role": said.role, "content": said.content}
+                    for said in rollout.attempt.messages
                 ],
             }
             for rollout in rollouts
@@ -63,17 +62,13 @@ def build_arguments(
     *,
     as_messages: bool,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by place and by name.
+    """Arguments by place and by name, for the question in `order` (see `build_question`).
 
-    Args:
-        chosen: the function.
-        order: a call's message, see `build_question`.
-        ask: the run's judge.
-        logged: receives what the function logs as metrics.
-        as_messages: completions are lists of one message, not texts.
+    `logged` receives what the function logs as metrics. With `as_messages` completions are
+    lists of one message, not texts.
 
     Raises:
-        Refused: the function needs a column that the data does not have.
+        FileRefused: the function needs a column that the data does not have.
     """
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
@@ -99,7 +94,6 @@ def build_sample(
     """What Youtu-Agent's functions get. What the loop does not know stays None."""
     meta, messages = problem["meta"], rollout["messages"]
     prompt = next((m["content"] for m in messages if m["role"] == "user"), problem["question"])
-    trajectory = json.dumps(messages)
     return standins.EvaluationSample(
         dataset=str(meta.get("dataset", problem["source"])),
         dataset_index=rollout["position"],
@@ -113,7 +107,7 @@ def build_sample(
         trace_id=rollout["id"],
         response=rollout["answer"],
         time_cost=rollout["elapsed_s"],
-        trajectory=trajectory,
+        trajectory=json.dumps(messages),
         trajectories=json.dumps([{"agent": "agent", "trajectory": messages}]),
         exp_id="",
         stage="rollout",
@@ -159,12 +153,7 @@ def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
 def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
     """Check that a reward function of TRL can be given all that it needs.
 
-    Args:
-        chosen: the function, of whatever framework.
-        known: columns of the data beside question and answer.
-
-    Raises:
-        Refused: it needs another column.
+    `known` are the columns beside question and answer. FileRefused: it needs another one.
     """
     if chosen.signature == "trl":
         problem = {"question": "", "answer": None, "source": "", "meta": dict.fromkeys(known)}
@@ -177,15 +166,14 @@ def parse_results(
 ) -> list[dict[str, Any]]:
     """What was returned as {"reward", "critique", "metrics"} for each rollout.
 
-    Raises:
-        WrongReturn: it has not the shape that the framework documents.
+    Raises WrongReturn: it has not the shape that the framework documents.
     """
     if signature != "trl":
         return [_parse_result(returned)]
     if hasattr(returned, "tolist"):  # an array or tensor
         returned = returned.tolist()
     if not isinstance(returned, list | tuple):
-        raise WrongReturn(f"the verifier returned {_value_text(returned)}, not a list of rewards")
+        raise WrongReturn(f"the verifier returned {short_repr(returned)}, not a list of rewards")
     if len(returned) != count:
         raise WrongReturn(f"the verifier returned {len(returned)} rewards for {count} completions")
     metrics = _parse_metrics(logged)
@@ -193,11 +181,7 @@ def parse_results(
 
 
 def rescale_reward(reward: float, low: float, high: float) -> float:
-    """A reward of [low, high] in [0, 1].
-
-    Raises:
-        WrongReturn: it is not a finite number of that range.
-    """
+    """A reward of [low, high] in [0, 1]. WrongReturn: it is no finite number of that range."""
     if math.isnan(reward):
         raise WrongReturn("the verifier returned nan")
     slack = 1e-9 * (high - low)  # 0.1 + 0.2 + 0.7 is a little above 1
@@ -211,7 +195,7 @@ def _parse_result(returned: Any) -> dict[str, Any]:
         raise WrongReturn("the verifier returned None, not a reward")
     if isinstance(returned, Mapping):
         if "reward" not in returned:
-            raise WrongReturn(f'the verifier returned {_value_text(returned)}, without "reward"')
+            raise WrongReturn(f'the verifier returned {short_repr(returned)}, without "reward"')
         fields = dict(returned)
     elif hasattr(returned, "reward"):
         names = ("reward", "reasoning", "metrics")
@@ -220,7 +204,7 @@ def _parse_result(returned: Any) -> dict[str, Any]:
         fields = {"reward": returned}
     critique = fields.get("reasoning")
     if critique is not None and not isinstance(critique, str):
-        raise WrongReturn(f"the verifier returned {_value_text(critique)} as reasoning, not a text")
+        raise WrongReturn(f"the verifier returned {short_repr(critique)} as reasoning, not a text")
     reward, metrics = _parse_number(fields["reward"]), _parse_metrics(fields.get("metrics"))
     return {"reward": reward, "critique": (critique or "")[:MAX_CRITIQUE], "metrics": metrics}
 
@@ -230,26 +214,22 @@ def _parse_number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, str | bytes):
-        raise WrongReturn(f"the verifier returned {_value_text(value)}, not a number")
+        raise WrongReturn(f"the verifier returned {short_repr(value)}, not a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise WrongReturn(f"the verifier returned {_value_text(value)}, not a number") from error
+        raise WrongReturn(f"the verifier returned {short_repr(value)}, not a number") from error
 
 
 def _parse_metrics(given: Any) -> dict[str, float]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise WrongReturn(f"the verifier returned {_value_text(given)} as metrics, not a dict")
+        raise WrongReturn(f"the verifier returned {short_repr(given)} as metrics, not a dict")
     metrics = {}
     for name, value in given.items():
         number = _parse_number(value)
         if number is None or not math.isfinite(number):
-            raise WrongReturn(f"the verifier's metric {_value_text(name)} is {_value_text(value)}")
+            raise WrongReturn(f"the verifier's metric {short_repr(name)} is {short_repr(value)}")
         metrics[str(name)] = number
     return metrics
-
-
-def _value_text(value: object) -> str:
-    return reprlib.repr(value)

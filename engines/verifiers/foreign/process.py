@@ -1,8 +1,7 @@
 """Starts the processes of `worker.py`, in which a user's function runs.
 
-Owns loading the file in a new process, and which messages are believed. A process is
-ended with its session: a child that opens a session of its own (a daemon) outlives it, and
-so do containers and jobs elsewhere. Limits no memory.
+A process is ended with its session: a child that opens a session of its own (a daemon) outlives
+it, and so do containers and jobs elsewhere. Limits no memory.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import functools
 import json
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,12 +43,10 @@ def parse_message(line: bytes) -> Message | None:
 
 
 class FunctionLauncher:
-    """Starts processes that have loaded a user's file.
+    """Starts processes that have loaded a user's file, within `load_s`.
 
-    Args:
-        place: the file, for errors.
-        concurrency: calls at a time in one process where the function is a coroutine.
-        load_s: for loading the file.
+    `concurrency` is how many calls run at a time in one process where the function is a
+    coroutine.
     """
 
     exit_text = "the verifier's process ended (crash, exit or out of memory)"
@@ -65,8 +61,7 @@ class FunctionLauncher:
     ) -> Child:
         """Start a process and load the file.
 
-        Raises:
-            VerifierError: the file cannot serve, or there can be no further process.
+        Raises VerifierError: the file cannot serve, or there can be no further process.
         """
         first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
@@ -84,11 +79,9 @@ class FunctionLauncher:
         try:
             child = await _start_child(handle_message, handle_exit)
         except OSError as error:
-            raise VerifierError(
-                self._place,
-                f"no process can be started for it ({error}).",
-                "Free processes and memory, and start again.",
-            ) from error
+            cause = f"no process can be started for it ({error})."
+            move = "Free processes and memory, and start again."
+            raise VerifierError(self._place, cause, move) from error
         try:
             child.send({"load": self.load})
             async with asyncio.timeout(self._load_s):
@@ -103,12 +96,10 @@ class FunctionLauncher:
             await child.close()
             place = f"{self._place}:{refused['line']}" if refused.get("line") else self._place
             # An exception's text is the file's own: no escape sequence reaches a terminal.
-            raise VerifierError(
-                place, short_text(refused["cause"], 500), short_text(refused["move"], 500)
-            )
-        loaded: Mapping[str, Any] = message["loaded"]
-        self.loaded = loaded
-        child.capacity = self._concurrency if loaded["async"] else 1
+            cause, move = (short_text(refused[name], 500) for name in ("cause", "move"))
+            raise VerifierError(place, cause, move)
+        self.loaded = message["loaded"]
+        child.capacity = self._concurrency if message["loaded"]["async"] else 1
         return child
 
     async def aclose(self) -> None:
@@ -116,13 +107,9 @@ class FunctionLauncher:
 
 
 async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[[], None]) -> Child:
-    ours, theirs = socket.socketpair()
     # Our environment is passed on whole: the file is the user's code and may need its keys.
-    arguments = ["-m", "engines.verifiers.foreign.worker"]
-    try:
-        process = start_program(arguments, os.environ, channel=theirs)
-    except BaseException:
-        ours.close()
-        raise
+    process, ours = start_program(["-m", "engines.verifiers.foreign.worker"], os.environ)
     kill = functools.partial(kill_session, process)
-    return await Child.connect(ours, on_message, on_exit, parse_message, kill)
+    child = Child(on_message, on_exit, parse_message, kill)
+    await child.connect(ours)
+    return child

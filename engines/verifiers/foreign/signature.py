@@ -1,8 +1,6 @@
 """The three signatures of other frameworks, and which of them a function has.
 
-Owns telling them apart by parameter names, choosing the function of a file, what is
-refused, and the arguments a function can be given. Standard library only: the worker
-loads it before the user's file.
+Standard library only: the worker loads it before the user's file.
 
 Sources: Youtu-Agent's `verify_func(sample, timeout_score, **kwargs)`, TRL's reward
 functions of `GRPOTrainer`, AgentScope's `JudgeType` (agentscope.tuner).
@@ -32,13 +30,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class FileRefused(Exception):
-    """The file cannot serve as a verifier; becomes the parent's VerifierError.
-
-    Args:
-        cause: what is wrong.
-        move: what to do next.
-        line: of the file, where one is to blame.
-    """
+    """The file cannot serve as a verifier; becomes the parent's VerifierError."""
 
     def __init__(self, cause: str, move: str, line: int | None = None) -> None:
         self.cause, self.move, self.line = cause, move, line
@@ -47,8 +39,6 @@ class FileRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChosenFunction:
-    """The function that judges."""
-
     name: str
     call: Callable[..., Any]
     signature: Signature
@@ -74,16 +64,10 @@ def detect_signature(names: Sequence[str]) -> Signature | None:
 def choose_function(
     module: ModuleType, name: str | None, wanted: Signature | None
 ) -> ChosenFunction:
-    """Find the function to use.
+    """Find the function to use; FileRefused where none has the signature it should have.
 
-    Args:
-        module: the loaded file.
-        name: of the function; None takes the only public one of a known signature, else
-            the one called `verify_func`.
-        wanted: its signature; None tells it by the parameter names.
-
-    Raises:
-        Refused: there is none, or it does not have the signature it should have.
+    Without a name it is the only public one of a known signature, else `verify_func`; without
+    a wanted signature the parameter names tell it.
     """
     name = name or _only_function(module)
     if not hasattr(module, name):
@@ -91,16 +75,15 @@ def choose_function(
         raise FileRefused(f'there is no function "{name}".', _known_names_text(name, known))
     call = getattr(module, name)
     if not callable(call):
-        raise FileRefused(
-            f'"{name}" is not a function but {_with_article(type(call).__name__)}.', _KNOWN
-        )
+        kind = type(call).__name__
+        article = "an" if kind[:1].lower() in "aeiou" else "a"
+        raise FileRefused(f'"{name}" is not a function but {article} {kind}.', _KNOWN)
     line = _definition_line(module, call)
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError) as error:
-        raise FileRefused(
-            f'the parameters of "{name}" cannot be told ({error}).', _KNOWN
-        ) from error
+        cause = f'the parameters of "{name}" cannot be told ({error}).'
+        raise FileRefused(cause, _KNOWN) from error
     found = f"{name}({', '.join(map(str, parameters))})"
     signature = wanted or detect_signature([parameter.name for parameter in parameters])
     if signature is None:
@@ -116,13 +99,7 @@ def accepted_arguments(
 ) -> dict[str, Any]:
     """Those of the offered keyword arguments that a function takes.
 
-    Args:
-        call: the function.
-        offered: arguments by name.
-        skip: how many of its first parameters are given by place.
-
-    Raises:
-        Refused: it needs one that is not offered.
+    Its first `skip` parameters are given by place. FileRefused: it needs one not offered.
     """
     parameters = list(inspect.signature(call).parameters.values())[skip:]
     missing = [p.name for p in parameters if _is_required(p) and p.name not in offered]
@@ -165,17 +142,15 @@ def _only_function(module: ModuleType) -> str:
     known = [
         name
         for name, call in _public_functions(module).items()
-        if detect_signature(_parameter_names(call))
+        if detect_signature(list(inspect.signature(call).parameters))
     ]
     if len(known) == 1:
         return known[0]
     if hasattr(module, DEFAULT_FUNCTION):
         return DEFAULT_FUNCTION
     if known:
-        raise FileRefused(
-            f"several functions could be meant: {', '.join(known)}.",
-            "Name one of them as function.",
-        )
+        cause = f"several functions could be meant: {', '.join(known)}."
+        raise FileRefused(cause, "Name one of them as function.")
     raise FileRefused("no function has one of the known signatures.", _KNOWN)
 
 
@@ -188,10 +163,6 @@ def _public_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
         and value.__module__ == module.__name__
         and not name.startswith("_")
     }
-
-
-def _parameter_names(call: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(call).parameters)
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -231,7 +202,3 @@ def _known_names_text(name: str, known: Iterable[str]) -> str:
     start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
     there = f"It defines: {', '.join(names)}." if names else "It defines none."
     return start + there
-
-
-def _with_article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -1,8 +1,7 @@
 """Stand-ins for what verifier files of other frameworks import.
 
-Owns the few names that Youtu-Agent's and AgentScope's documentation imports in such
-files, for where those packages are not installed. They live in the worker process only,
-while the file loads. A model asked through them is the run's judge; names that would
+The few names that Youtu-Agent's and AgentScope's documentation imports in such files, for where
+those packages are not installed. A model asked through them is the run's judge; names that would
 do the other framework's work exist so that a file loads, and say so when used.
 """
 
@@ -59,8 +58,7 @@ class Fields:
         copied.update(**(update or {}))
         return copied
 
-    def copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        return self.model_copy(update=update, deep=deep)
+    copy = model_copy
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
@@ -168,16 +166,12 @@ def to_chat_messages(messages: Any) -> list[dict[str, str]]:
         messages = [messages]
     chat = []
     for message in messages:
-        if isinstance(message, str):
-            chat.append({"role": "user", "content": str(message)})
-        elif isinstance(message, Mapping):
-            role = str(message.get("role", "user"))
-            chat.append({"role": role, "content": content_text(message.get("content")) or ""})
-        else:
-            role = str(getattr(message, "role", "user"))
-            chat.append(
-                {"role": role, "content": content_text(getattr(message, "content", "")) or ""}
-            )
+        role, content = "user", message
+        if isinstance(message, Mapping):
+            role, content = message.get("role", "user"), message.get("content")
+        elif not isinstance(message, str):
+            role, content = getattr(message, "role", "user"), getattr(message, "content", "")
+        chat.append({"role": str(role), "content": str(content_text(content) or "")})
     return chat
 
 
@@ -241,35 +235,34 @@ def build_modules() -> dict[str, ModuleType]:
             "agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")
         ),
     ]
-    for module in found:
-        parent, _, child = module.__name__.rpartition(".")
-        for other in found:
-            if other.__name__ == parent:
-                setattr(other, child, module)
-    return {module.__name__: module for module in found}
+    modules = {module.__name__: module for module in found}
+    for name, module in modules.items():
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    return modules
 
 
 def imports_text() -> str:
     """Which imports they serve, in words for whoever misses one."""
     parts = []
     for name, module in build_modules().items():
-        given = [key for key, value in vars(module).items() if _is_offered(value)]
-        if given:
-            parts.append(f"{name} ({', '.join(given)})")
+        offered = {
+            key: value
+            for key, value in vars(module).items()
+            if isinstance(value, type) or value is logging.getLogger
+        }
+        if offered:
+            parts.append(f"{name} ({', '.join(offered)})")
     return "; ".join(parts)
-
-
-def _is_offered(value: object) -> bool:
-    return isinstance(value, type) or value is logging.getLogger
 
 
 def has_deferred_import(tree: ast.Module) -> bool:
     """True when a function of the file imports what we stand in for, at each call."""
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
     known = build_modules()
-    for function in functions:
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
         for node in ast.walk(function):
             match node:
                 case ast.ImportFrom(module=str(name), level=0) if name in known:
@@ -283,9 +276,8 @@ def has_deferred_import(tree: ast.Module) -> bool:
 def serve_imports(*, lasting: bool = False) -> Iterator[None]:
     """Serve imports of packages that are not there, until the end of the block.
 
-    Args:
-        lasting: leave them, for a file whose functions import at each call. The process
-            is that file's own, so nobody else sees them.
+    `lasting` leaves them, for a file whose functions import at each call: the process is
+    that file's own.
     """
     there = {
         name: module

@@ -1,16 +1,16 @@
 """A verifier that is a function in the user's own file, written for any of three frameworks.
 
-Owns its settings and what its answers mean as verdicts. The file itself runs in a
-process of its own (`process`), never in ours.
+The file itself runs in a process of its own (`process`), never in ours.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,76 +21,46 @@ from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale
 from engines.verifiers.foreign.process import FunctionLauncher
 from engines.verifiers.foreign.signature import Signature
 from engines.verifiers.judge_context import JudgeContext, judge_key
-from engines.verifiers.process_pool.call import Answer, Trouble
-from engines.verifiers.process_pool.pool import ProcessPool
-from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
+from engines.verifiers.process_pool.pool import Answer, ModelAccess, ProcessPool, Trouble
+from engines.verifiers.spec import check_settings
+from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 
-Completions = Literal["auto", "text", "messages"]
-
-LOAD_S = 60.0
-_PLACE = 'verifier "function"'
-_ROLES: Mapping[str, Role] = {
-    **{role: role for role in get_args(Role)},
-    "developer": "system",
-}
+_ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSettings:
     """How a function is found and called.
 
-    Args:
-        function: its name; None takes the only public one of a known signature in the
-            file, else `verify_func`.
-        signature: the framework it is written for; auto tells it by the parameter names.
-        timeout_score: reward, within `range`, of an answer whose check ran out of time;
-            None leaves it unjudged. Youtu-Agent's functions receive it.
-        deadline_s: for one call, not counting what a model that it asks takes.
-        workers: processes.
-        concurrency: calls at a time in one process, of functions that are coroutines.
-        range: lowest and highest reward of the function; mapped to 0 to 1.
-        completions: what TRL's functions get; auto gives messages to those that read
-            `[…]["content"]`.
+    Without `function` it is the only public one of a known signature in the file, else
+    `verify_func`. `timeout_score`, within `range`, is the reward of an answer whose check ran
+    out of time; None leaves it unjudged. Youtu-Agent's functions receive it.
     """
 
     function: str | None = None
-    signature: Signature | Literal["auto"] = "auto"
+    signature: Signature | Literal["auto"] = "auto"  # auto tells it by the parameter names
     timeout_score: float | None = None
-    deadline_s: float = 30.0
-    workers: int = 1
-    concurrency: int = 16
-    range: tuple[float, float] = (0.0, 1.0)
-    completions: Completions = "auto"
+    deadline_s: float = 30.0  # for one call, not counting what a model that it asks takes
+    workers: int = 1  # processes
+    concurrency: int = 16  # calls at a time in one process, of functions that are coroutines
+    range: tuple[float, float] = (0.0, 1.0)  # of its rewards; mapped to 0 to 1
+    # What TRL's functions get; auto gives messages to those that read `[…]["content"]`.
+    completions: Literal["auto", "text", "messages"] = "auto"
 
     def __post_init__(self) -> None:
-        _check_choice("signature", self.signature, ("auto", *get_args(Signature)))
-        _check_choice("completions", self.completions, get_args(Completions))
-        if self.function is not None and not (
-            isinstance(self.function, str) and self.function.isidentifier()
-        ):
-            raise VerifierError(
-                _PLACE, "function is not the name of a function.", "Set it to verify_func."
-            )
-        if not 0 < self.deadline_s < math.inf:
-            raise VerifierError(_PLACE, "deadline_s is not above 0.", "Set it to 30, for instance.")
-        for name in ("workers", "concurrency"):
-            if getattr(self, name) < 1:
-                raise VerifierError(_PLACE, f"{name} is below 1.", "Set it to 1 or more.")
-        try:
-            bounds = tuple(float(bound) for bound in self.range)
-        except (TypeError, ValueError):
-            bounds = ()
-        if len(bounds) != 2 or not -math.inf < bounds[0] < bounds[1] < math.inf:
-            raise VerifierError(
-                _PLACE, "range is not a lower and a higher number.", "Set it to [0, 1]."
-            )
-        object.__setattr__(self, "range", bounds)  # run files have lists
-        if self.timeout_score is not None and not bounds[0] <= self.timeout_score <= bounds[1]:
-            raise VerifierError(
-                _PLACE,
-                f"timeout_score is outside {bounds[0]:g} to {bounds[1]:g}.",
-                "Set it to 0, or to null to leave such answers unjudged.",
-            )
+        named = self.function is None or self.function.isidentifier()
+        (low, high), score = self.range, self.timeout_score
+        unjudged = "Set it to 0, or to null to leave such answers unjudged."
+        outside = f"timeout_score is outside {low:g} to {high:g}."
+        check_settings(
+            'verifier "function"',
+            (named, "function is not the name of a function.", "Set it to verify_func."),
+            (self.deadline_s > 0, "deadline_s is not above 0.", "Set it to 30, for instance."),
+            (self.workers >= 1, "workers is below 1.", "Set it to 1 or more."),
+            (self.concurrency >= 1, "concurrency is below 1.", "Set it to 1 or more."),
+            (low < high, "range is not a lower and a higher number.", "Set it to [0, 1]."),
+            (score is None or low <= score <= high, outside, unjudged),
+        )
 
 
 class FunctionVerifier:
@@ -101,12 +71,7 @@ class FunctionVerifier:
     is found anew in each. Its processes have deadlines and no limit of memory: the code
     is the user's own and may need what a model of its own needs.
 
-    Args:
-        settings: how it is found and called.
-        path: the Python file.
-        judging: the model that the function may ask; None where the run has none.
-        columns: of the data beside question and answer; None where they are not known.
-        load_s: for loading the file.
+    `columns` are those of the data beside question and answer; None where they are not known.
     """
 
     def __init__(
@@ -116,40 +81,34 @@ class FunctionVerifier:
         judging: JudgeContext | None = None,
         *,
         columns: frozenset[str] | None = None,
-        load_s: float = LOAD_S,
+        load_s: float = 60.0,  # for loading the file
     ) -> None:
         self._settings, self._judging = settings, judging
         self._path = path.absolute()
-        load = {
+        self._load = {
             "file": str(self._path),
             "function": settings.function,
             "signature": settings.signature,
             "completions": settings.completions,
             "columns": None if columns is None else sorted(columns),
         }
-        self._load = load
-        self._launcher = FunctionLauncher(
-            str(path), concurrency=settings.concurrency, load_s=load_s
-        )
-        self._pool = ProcessPool(
-            self._launcher, workers=settings.workers, deadline_s=settings.deadline_s
-        )
+        concurrency, workers = settings.concurrency, settings.workers
+        self._launcher = FunctionLauncher(str(path), concurrency=concurrency, load_s=load_s)
+        self._pool = ProcessPool(self._launcher, workers=workers, deadline_s=settings.deadline_s)
 
     async def check(self) -> None:
         """Load file and function.
 
-        Raises:
-            VerifierError: the file is not there, does not load, or has no function of a
-                known signature; or its function needs a column that the data does not have.
+        Raises VerifierError: the file is not there, does not load, or has no function of a
+        known signature; or its function needs a column that the data does not have.
         """
         if self._launcher.loaded is not None:
             return
         if not self._path.is_file():
             raise _missing_file_error(self._path)
         if self._path.suffix != ".py":
-            raise VerifierError(
-                str(self._path), "it is not a Python file.", "Give a file that ends in .py."
-            )
+            move = "Give a file that ends in .py."
+            raise VerifierError(str(self._path), "it is not a Python file.", move)
         try:
             source = self._path.read_bytes()
         except OSError as error:
@@ -161,26 +120,20 @@ class FunctionVerifier:
         await self._pool.start()
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        """Judge by the function.
-
-        Raises:
-            VerifierError: as `check`, where that was not called before.
-        """
+        """Judge by the function. VerifierError as `check`, where that was not called before."""
         # A truth is not required: the function may do without.
         verdicts = [unjudgeable_verdict(rollout, (problem,)) for rollout in rollouts]
         todo = [n for n, verdict in enumerate(verdicts) if verdict is None]
         if todo:
-            if self._launcher.loaded is None:
-                await self.check()
+            await self.check()
             assert self._launcher.loaded is not None
             together = self._launcher.loaded["signature"] == "trl"  # a whole group in one call
             calls = [todo] if together else [[n] for n in todo]
             answers = await asyncio.gather(
                 *(self._call(problem, [rollouts[n] for n in call]) for call in calls)
             )
-            for call, answer in zip(calls, answers, strict=True):
-                for n, verdict in zip(call, answer, strict=True):
-                    verdicts[n] = verdict
+            for n, verdict in zip(todo, itertools.chain(*answers), strict=True):
+                verdicts[n] = verdict
         return tuple(verdict for verdict in verdicts if verdict is not None)
 
     async def aclose(self) -> None:
@@ -191,24 +144,22 @@ class FunctionVerifier:
         # A function that hands back our NaN, as Youtu-Agent's do after a timeout of their
         # own, has no verdict; its default of 0 would say "wrong". Others never see it.
         given = build_question(problem, rollouts, math.nan if score is None else score)
-        attempts: list[_JudgeAccess] = []
+        access = _JudgeAccess(self._judging, problem, rollouts[0])
 
-        def open_access() -> _JudgeAccess:
-            attempts.append(_JudgeAccess(self._judging, problem, rollouts[0]))
-            return attempts[-1]
+        def open_access() -> ModelAccess:
+            nonlocal access
+            access = _JudgeAccess(self._judging, problem, rollouts[0])
+            return access.answer
 
         answer = await self._pool.ask(given, open_access)
-        access = attempts[-1] if attempts else open_access()
-        verdicts = self._verdicts(answer, access, len(rollouts))
-        paid = [(access.usage, tuple(access.refs)), *[(NO_USAGE, ())] * (len(rollouts) - 1)]
-        return [
-            Verdict(v.reward, v.critique, v.metrics, v.error, usage, refs)
-            for v, (usage, refs) in zip(verdicts, paid, strict=True)
-        ]
+        first, *others = self._verdicts(answer, access, len(rollouts))
+        return [replace(first, usage=access.usage, refs=tuple(access.refs)), *others]
 
     def _verdicts(self, answer: Answer, access: _JudgeAccess, count: int) -> list[Verdict]:
         if isinstance(answer, Trouble):
-            return [self._trouble_verdict(answer)] * count
+            score = self._settings.timeout_score
+            reward = None if score is None else rescale_reward(score, *self._settings.range)
+            return [trouble_verdict(answer, 400, timeout_score=reward)] * count
         if access.unanswered:
             # Functions are known to make a reward of this; it is nobody's verdict.
             text = short_text(f"the judge gave no reply: {access.unanswered}", 400)
@@ -220,24 +171,16 @@ class FunctionVerifier:
         critique = fix_surrogates(result["critique"]) if result["critique"] else None
         if reward is None:
             return Verdict(None, critique, metrics)
-        given_up = (
-            self._launcher.loaded is not None and self._launcher.loaded["signature"] == "youtu"
-        )
-        if math.isnan(reward) and given_up and self._settings.timeout_score is None:
+        loaded = self._launcher.loaded
+        assert loaded is not None
+        given_up = loaded["signature"] == "youtu" and self._settings.timeout_score is None
+        if math.isnan(reward) and given_up:
             return Verdict(None, critique, metrics, "timeout: the function gave up on it")
         try:
             return Verdict(rescale_reward(reward, *self._settings.range), critique, metrics)
         except WrongReturn as error:
-            assert self._launcher.loaded is not None
-            place = f"{self._launcher.loaded['function']} in {self._path.name}"
+            place = f"{loaded['function']} in {self._path.name}"
             return Verdict(None, critique, metrics, f"failed: {error} ({place})")
-
-    def _trouble_verdict(self, trouble: Trouble) -> Verdict:
-        text = f"{trouble.kind}: {short_text(trouble.text, 400)}"
-        score = self._settings.timeout_score
-        if trouble.kind == "timeout" and score is not None:
-            return Verdict(rescale_reward(score, *self._settings.range), text, {"timeout": 1.0})
-        return Verdict(None, error=text)
 
 
 class _JudgeAccess:
@@ -278,13 +221,6 @@ def _parse_message(given: Mapping[str, str]) -> Message:
     if role is None:
         raise CallFailed("shape", f"no message has the role {short_text(given['role'])!r}")
     return Message(role, fix_surrogates(given["content"]))
-
-
-def _check_choice(name: str, given: object, known: Sequence[str]) -> None:
-    if given not in known:
-        raise VerifierError(
-            _PLACE, f'{name} "{given}" is unknown.', f"Use one of: {', '.join(known)}."
-        )
 
 
 def _missing_file_error(path: Path) -> VerifierError:

@@ -1,14 +1,11 @@
 """The process in which a verifier file of the user runs.
 
-Owns loading the file, from the text that the parent has read, and calling its function:
-plain functions one at a time in the main thread (math_verify arms SIGALRM, which works
-nowhere else), coroutines side by side in one event loop. Deadlines are the parent's,
-which kills this process. Memory is not limited.
+Plain functions are called one at a time in the main thread (math_verify arms SIGALRM, which works
+nowhere else), coroutines side by side in one event loop. Deadlines are the parent's, which kills
+this process. Memory is not limited.
 
-Run as a program with the number of its socket. One JSON object a line each way:
-parent: {"load": …} once, {"call": id, …}, {"reply": id, "text" | "error": …}, {"cancel": id};
-worker: {"loaded": …} | {"refused": …}, {"done": id, "results" | "error": …},
-{"ask": id, "call": id, "messages": […]}.
+Run as a program with the number of its socket. It gets {"load": …} once, answers {"loaded": …} or
+{"refused": …}, and from then on speaks as `process_pool.pool.Launcher` says.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -67,8 +64,7 @@ class Channel:
         self._numbers = itertools.count(1)
         self._awaited: dict[int, concurrent.futures.Future[str]] = {}
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self.loop: asyncio.AbstractEventLoop | None = None  # None: plain functions only
-        self.deliver: Callable[[Order], object] = self.orders.put
+        self.deliver: Callable[[Order], object] = self.orders.put  # called in the reading thread
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -77,11 +73,7 @@ class Channel:
             self._socket.sendall(line)
 
     async def ask(self, call: int, messages: list[dict[str, str]]) -> str:
-        """Put a question to the run's judge.
-
-        Raises:
-            RuntimeError: it gave no reply, or there is no judge.
-        """
+        """Put a question to the run's judge; RuntimeError where there is no reply."""
         number = next(self._numbers)
         # Not a future of this loop: a plain function may run several loops one by one.
         waiting = self._awaited[number] = concurrent.futures.Future()
@@ -103,10 +95,8 @@ class Channel:
                 waiting.set_exception(RuntimeError(message["error"]))
             else:
                 waiting.set_result(message["text"])
-        elif self.loop is not None:
-            self.loop.call_soon_threadsafe(self.deliver, message)
         else:
-            self.orders.put(message)
+            self.deliver(message)
 
 
 class LoadedFunction:
@@ -115,9 +105,8 @@ class LoadedFunction:
     def __init__(self, order: Order) -> None:
         self.file = str(order["file"])
         tree = _parse_source(order["source"].encode("latin-1"), self.file)
-        folder = str(Path(self.file).parent)
         _refuse_name_clash(self.file, tree)
-        _add_folder(folder)
+        _add_folder(str(Path(self.file).parent))
         with standins.serve_imports(lasting=standins.has_deferred_import(tree)):
             module = _execute_module(self.file, tree)
         wanted = None if order["signature"] == "auto" else order["signature"]
@@ -128,10 +117,12 @@ class LoadedFunction:
             order["completions"] == "auto" and reads_messages(tree, self.chosen.name)
         )
 
+    def loaded_message(self) -> dict[str, Any]:
+        name, signature = self.chosen.name, self.chosen.signature
+        return {"loaded": {"function": name, "signature": signature, "async": self.chosen.is_async}}
+
 
 class FunctionCall:
-    """One call of the function."""
-
     def __init__(self, loaded: LoadedFunction, order: Order, channel: Channel) -> None:
         self._loaded, self._order, self._channel = loaded, order, channel
         self._logged: dict[str, float] = {}
@@ -142,11 +133,11 @@ class FunctionCall:
     def start(self) -> Any:
         """Call the function; what it returns may have to be awaited."""
         standins.current_ask.set(self.ask)
-        chosen, as_messages = self._loaded.chosen, self._loaded.messages
+        loaded, order = self._loaded, self._order
         given, named = build_arguments(
-            chosen, self._order, self.ask, self._logged, as_messages=as_messages
+            loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
         )
-        return chosen.call(*given, **named)
+        return loaded.chosen.call(*given, **named)
 
     def result_message(self, returned: Any) -> dict[str, Any]:
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
@@ -154,13 +145,12 @@ class FunctionCall:
         return {"done": self._order["call"], "results": results}
 
     def error_message(self, error: BaseException) -> dict[str, Any]:
-        chosen, file = self._loaded.chosen, self._loaded.file
-        return {"done": self._order["call"], "error": error_line(error, file, chosen.name)}
+        line = error_line(error, self._loaded.file, self._loaded.chosen.name)
+        return {"done": self._order["call"], "error": line}
 
 
 def answer_calls(loaded: LoadedFunction, channel: Channel) -> None:
-    """Answer calls one at a time."""
-    channel.send(_loaded_message(loaded))
+    channel.send(loaded.loaded_message())
     while True:
         call = FunctionCall(loaded, channel.orders.get(), channel)
         try:
@@ -174,7 +164,6 @@ def answer_calls(loaded: LoadedFunction, channel: Channel) -> None:
 
 
 async def answer_calls_concurrently(loaded: LoadedFunction, channel: Channel) -> None:
-    """Answer calls as they come."""
     tasks: dict[int, asyncio.Task[None]] = {}
 
     async def answer_call(call: FunctionCall) -> None:
@@ -193,9 +182,10 @@ async def answer_calls_concurrently(loaded: LoadedFunction, channel: Channel) ->
         tasks[number] = asyncio.create_task(answer_call(FunctionCall(loaded, order, channel)))
         tasks[number].add_done_callback(lambda _: tasks.pop(number))
 
-    channel.deliver, channel.loop = deliver, asyncio.get_running_loop()
-    channel.send(_loaded_message(loaded))
-    await asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    channel.deliver = lambda order: loop.call_soon_threadsafe(deliver, order)
+    channel.send(loaded.loaded_message())
+    await loop.create_future()
 
 
 def error_line(error: BaseException, file: str, function: str) -> str:
@@ -203,10 +193,10 @@ def error_line(error: BaseException, file: str, function: str) -> str:
     if isinstance(error, FileRefused):
         return f"the function cannot be called: {error.cause}"
     if isinstance(error, WrongReturn):
-        text, place = str(error), ""
-    else:
-        text, place = _typed_error_text(error), _error_place(error, file)
-    return f"{text} ({function} in {place or Path(file).name})"
+        return f"{error} ({function} in {Path(file).name})"
+    number = _error_line_number(error, file)
+    place = f"{Path(file).name}:{number}" if number else Path(file).name
+    return f"{_typed_error_text(error)} ({function} in {place})"
 
 
 def error_text(error: BaseException) -> str:
@@ -224,10 +214,10 @@ def _typed_error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _error_place(error: BaseException, file: str) -> str:
+def _error_line_number(error: BaseException, file: str) -> int | None:
+    """The line of the file that an exception went through last."""
     frames = traceback.extract_tb(error.__traceback__)
-    frame = next((frame for frame in reversed(frames) if frame.filename == file), None)
-    return f"{Path(file).name}:{frame.lineno}" if frame else ""
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
 
 
 def _parse_source(source: bytes, file: str) -> ast.Module:
@@ -236,9 +226,8 @@ def _parse_source(source: bytes, file: str) -> ast.Module:
     except SyntaxError as error:
         raise FileRefused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
     except ValueError as error:
-        raise FileRefused(
-            f"it is not Python ({error_text(error)}).", "Give a Python file."
-        ) from error
+        cause = f"it is not Python ({error_text(error)})."
+        raise FileRefused(cause, "Give a Python file.") from error
 
 
 def _refuse_name_clash(file: str, tree: ast.Module) -> None:
@@ -269,23 +258,13 @@ def _add_folder(folder: str) -> None:
 
 
 def _execute_module(file: str, tree: ast.Module) -> ModuleType:
-    """Run the file as a module."""
     spec = importlib.util.spec_from_file_location(MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    with _refuse_on_error(file):
-        exec(compile(tree, file, "exec"), vars(module))
-    return module
-
-
-@contextlib.contextmanager
-def _refuse_on_error(file: str) -> Iterator[None]:
     try:
-        yield
+        exec(compile(tree, file, "exec"), vars(module))
     except BaseException as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == file]
         if isinstance(error, ImportError):
             name = str(error.name or "").partition(".")[0]
             move = f'Install "{name}" beside the studio.' if name else "Mend the import."
@@ -294,13 +273,8 @@ def _refuse_on_error(file: str) -> Iterator[None]:
             cause = f"an import fails ({error_text(error)})."
         else:
             cause, move = f"it raised {_typed_error_text(error)} while it was loaded.", "Mend it."
-        raise FileRefused(cause, move, lines[-1] if lines else None) from error
-
-
-def _loaded_message(loaded: LoadedFunction) -> dict[str, Any]:
-    chosen = loaded.chosen
-    about = {"function": chosen.name, "signature": chosen.signature, "async": chosen.is_async}
-    return {"loaded": about}
+        raise FileRefused(cause, move, _error_line_number(error, file)) from error
+    return module
 
 
 async def _await_result(returned: Any) -> Any:

@@ -1,9 +1,8 @@
 r"""Equality of simple expressions by exact arithmetic, thousands of times a second.
 
-Owns polynomials with rational coefficients in letters, pi and square roots, and tuples of
-them: what most answers are. Says nothing (None) to all else, and wherever the general
-checker reads with more leniency (units, percent, mixed numbers, rounding). sympy needs 2
-to 80 ms for the same. Imports the standard library alone, for the worker's sake.
+Polynomials with rational coefficients in letters, pi and square roots, and tuples of them: what
+most answers are. Says nothing (None) to all else, and wherever the general checker reads with more
+leniency (units, percent, mixed numbers, rounding). sympy needs 2 to 80 ms for the same.
 """
 
 from __future__ import annotations
@@ -54,9 +53,7 @@ def _same_expression(gold: str, answer: str) -> bool | None:
     if len(ours) != len(theirs):
         return None
     found = [_same_part(*pair) for pair in zip(ours, theirs, strict=True)]
-    if None in found:
-        return None
-    return all(found)
+    return None if None in found else all(found)
 
 
 def _same_part(gold: str, answer: str) -> bool | None:
@@ -225,10 +222,8 @@ def _product(one: Value, other: Value) -> Value:
 def _inverse(value: Value) -> Value:
     if not value:
         raise ZeroDivisionError
-    if len(value) > 1:
-        raise _Undecidable
-    ((root, letters), number), *_ = value.items()
-    if letters:
+    ((root, letters), number), *others = value.items()
+    if others or letters:
         raise _Undecidable
     return _constant(1 / (number * root), root)
 

@@ -1,8 +1,7 @@
 r"""The many ways to write one answer, as the one that math-verify reads.
 
-Owns signs and digits that are no ASCII (√3, ½, x², ３, an en dash for a minus), digits in
-groups, words for powers of ten, and what a response denies ("not 42"). Does not compare.
-Pure, linear in the text.
+Signs and digits that are no ASCII (√3, ½, x², ３, an en dash for a minus), digits in groups, words
+for powers of ten, and what a response denies ("not 42"). Linear in the text.
 """
 
 from __future__ import annotations
@@ -44,11 +43,9 @@ _DENIED = re.compile(
 
 
 def ascii_notation(text: str, *, marked: bool) -> str:
-    r"""The text with ASCII digits and operators.
+    """An answer with ASCII digits and operators.
 
-    Args:
-        text: an answer.
-        marked: it is stated as one; in a whole response a dash between words stays.
+    Where it is not `marked` but a whole response, a dash between words stays.
     """
     if not text.isascii():
         text = _convert_unicode(text, marked)
@@ -69,25 +66,15 @@ def _convert_unicode(text: str, marked: bool) -> str:
     text = _MINUS.sub("-", text).translate(_FULLWIDTH)
     text = _POWER.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
     text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2] or found[3]}}}", text)
-    text = (
-        _MIXED.sub(r"\1 \2/\3", _FRACTION.sub(_fraction_latex, text))
-        if _FRACTION.search(text)
-        else text
-    )
-    text = "".join(_ascii_digit(character) for character in text).replace("π", "\\pi ")
+    if _FRACTION.search(text):
+        text = _MIXED.sub(r"\1 \2/\3", _FRACTION.sub(_fraction_latex, text))
+    text = "".join(str(unicodedata.decimal(c, c)) for c in text).replace("π", "\\pi ")
     return _DASH.sub("-", text) if marked else _DASH_OF_NUMBER.sub("-", text)
 
 
 def _fraction_latex(found: re.Match[str]) -> str:
     above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
     return f"\\frac{{{above}}}{{{below}}}"
-
-
-def _ascii_digit(character: str) -> str:
-    if character.isascii():
-        return character
-    value = unicodedata.decimal(character, None)
-    return character if value is None else str(value)
 
 
 def _expand_scale(found: re.Match[str]) -> str:

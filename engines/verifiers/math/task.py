@@ -1,6 +1,5 @@
 """What a checking process does for the `math` verifier: math-verify's equality.
 
-Owns how an answer is written for math-verify, and which cases are decided without it.
 Runs in a worker of `process_pool`, because a check may hang or need too much memory.
 """
 
@@ -58,9 +57,7 @@ def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
 def check(question: dict[str, Any]) -> dict[str, Any]:
     answer, marker, rules = question["answer"], question["marker"], question["rules"]
     if marker != "none" and rules == {**rules, **USUAL_RULES}:
-        found = [
-            exact_value.same_value(expected["text"], answer) for expected in question["expected"]
-        ]
+        found = [exact_value.same_value(gold["text"], answer) for gold in question["expected"]]
         if True in found or None not in found:
             return {"match": found.index(True) if True in found else None, "got": answer}
     parsed = list(_parse_cached(to_math_verify(answer, marker)))

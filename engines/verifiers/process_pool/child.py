@@ -1,8 +1,4 @@
-"""Our end of a child process: its socket, its start and its end.
-
-Owns the lines that travel, one JSON object each. Does not decide when to end a child:
-`pool` does.
-"""
+"""Our end of a child process: its start, its end, and a socket with one JSON object a line."""
 
 from __future__ import annotations
 
@@ -26,17 +22,13 @@ MAX_LINE = 64 << 20
 class Child(asyncio.Protocol):
     """A running child process.
 
-    Args:
-        on_message: gets each of its messages.
-        on_exit: called when it ends without `close`.
-        parse: a line as a message; None where it is none, which ends the child.
-        kill: kills and reaps the process.
+    `parse` makes a line a message; None, where it is none, ends the child. `on_exit` is called
+    when it ends without `close`; `kill` kills and reaps it. `prefetch` calls wait in its socket,
+    in order, so that it is never idle.
     """
 
     capacity = 1
     """Calls that it works on at a time."""
-    prefetch = 0
-    """Further calls that wait in its socket, so that it is never idle. It works in order."""
 
     def __init__(
         self,
@@ -44,32 +36,25 @@ class Child(asyncio.Protocol):
         on_exit: Callable[[], None],
         parse: Parse,
         kill: Callable[[], Awaitable[None]],
+        *,
+        prefetch: int = 0,
     ) -> None:
         self._on_message, self._on_exit = on_message, on_exit
         self._parse, self._kill = parse, kill
+        self.prefetch = prefetch
         self._rest = b""
         self._transport: asyncio.Transport | None = None
         self._closing = self._dropped = False
 
-    @classmethod
-    async def connect(
-        cls,
-        ours: socket.socket,
-        on_message: Callable[[Message], None],
-        on_exit: Callable[[], None],
-        parse: Parse,
-        kill: Callable[[], Awaitable[None]],
-    ) -> Child:
-        """Take over our end of the socket of a process that has been started."""
-        child = cls(on_message, on_exit, parse, kill)
+    async def connect(self, ours: socket.socket) -> None:
+        """Take over our end of the socket of the process, which has been started."""
         ours.setblocking(False)
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
         except BaseException:
             ours.close()
-            await child.close()
+            await self.close()
             raise
-        return child
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -114,23 +99,30 @@ class Child(asyncio.Protocol):
 
 
 def start_program(
-    arguments: Sequence[str], environment: Mapping[str, str], *, channel: socket.socket
-) -> subprocess.Popen[bytes]:
-    """Start Python in a session of its own; its last argument is the number of its socket.
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start Python in a session of its own, with our end of a socket to it.
 
-    The session keeps Ctrl-C away from it, and lets it be killed together with its children.
+    Its last argument is the number of its own end. The session keeps Ctrl-C away from it, and
+    lets it be killed together with its children.
     """
     paths = os.pathsep.join(map(os.path.abspath, sys.path))
-    with channel:
-        return subprocess.Popen(
-            [sys.executable, "-P", *arguments, str(channel.fileno())],
-            pass_fds=(channel.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**environment, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", *arguments, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**environment, "PYTHONPATH": paths},
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours
 
 
 async def kill_session(process: subprocess.Popen[bytes]) -> None:

@@ -1,9 +1,7 @@
 """Child processes that answer questions, each with a deadline that really kills.
 
-Owns which process takes which call, each call's clock, the end of a process that hangs,
-and the retry of the calls that were in it. Does not know what the questions mean, nor how
-a process is started: a launcher does. Belongs to the event loop that first uses it;
-nothing starts before that.
+Owns which process takes which call, each call's clock, the end of a process that hangs, and the
+retry of the calls that were in it. Belongs to the event loop that first uses it.
 """
 
 from __future__ import annotations
@@ -11,24 +9,87 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from engines.core.errors import CallFailed
-from engines.verifiers.process_pool.call import Answer, Call, OpenModelAccess, Trouble
 from engines.verifiers.process_pool.child import Child, Message
 
 GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a question has no answer."""
+
+    kind: Literal["timeout", "too long", "failed"]
+    text: str
+
+
+Answer = Message | Trouble
+ModelAccess = Callable[[list[dict[str, str]]], Awaitable[str]]
+"""Answers chat messages that a call asks its model.
+
+Raises CallFailed where there is no reply; anything else ends the call.
+"""
+OpenModelAccess = Callable[[], ModelAccess]
+
 CLOSED = Trouble("failed", "the verifier was closed")
+
+
+class Call:
+    """A question until it is answered, and its clock."""
+
+    def __init__(self, question: Message, open_access: OpenModelAccess | None) -> None:
+        self.question, self._open_access = question, open_access
+        self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.alone = False  # True once it may have made a process hang or end
+        self.restart(0.0)
+
+    def restart(self, deadline_s: float) -> None:
+        """Begin as if never sent; the ledger answers what an earlier attempt asked a model."""
+        self.model_access = self._open_access() if self._open_access else None
+        self.raised: Exception | None = None
+        self.model_questions: set[asyncio.Task[None]] = set()
+        self.left_s, self._since = deadline_s, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.started = False  # True once its process works on it
+        self.late = False  # True once its time was up, while others run beside it
+
+    def start_clock(self, on_timeout: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.started, self._since = True, loop.time()
+        self._timer = loop.call_later(max(0.0, self.left_s), on_timeout)
+
+    def stop_clock(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+            self.left_s -= asyncio.get_running_loop().time() - self._since
+
+    def settle(self, answer: Answer) -> None:
+        self.cancel_work()
+        if self.future.done():  # the caller was cancelled
+            return
+        if self.raised is not None:
+            self.future.set_exception(self.raised)
+        else:
+            self.future.set_result(answer)
+
+    def cancel_work(self) -> None:
+        """Stop its clock and its questions to the model."""
+        self.stop_clock()
+        for task in self.model_questions:
+            task.cancel()
 
 
 class Launcher(Protocol):
     """Starts the processes of a pool.
 
     A process gets {"call": number, …} and answers {"done": number, …}. It may ask a model
-    ({"ask": id, "call": number, "messages": […]}, answered by {"reply": id, …}), and where
-    its capacity is above 1 it gets {"cancel": number}.
+    ({"ask": id, "call": number, "messages": […]}), which is answered by {"reply": id, "text" or
+    "error": …}, and where its capacity is above 1 it gets {"cancel": number}.
     """
 
     exit_text: str
@@ -37,11 +98,7 @@ class Launcher(Protocol):
     async def start(
         self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
     ) -> Child:
-        """Return a process that is ready for calls.
-
-        Raises:
-            VerifierError: there can be none.
-        """
+        """Return a process that is ready for calls. VerifierError: there can be none."""
         ...
 
     async def aclose(self) -> None: ...
@@ -49,25 +106,16 @@ class Launcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A place for one process."""
-
     process: Child | None = None  # None until started, and after its end
     opening: asyncio.Task[None] | None = None
     calls: dict[int, Call] = field(default_factory=dict)  # sent, by number, in order
 
-    @property
-    def started_calls(self) -> list[Call]:
-        return [call for call in self.calls.values() if call.started]
-
 
 class ProcessPool:
-    """Answers questions in child processes.
+    """Answers questions in child processes, at most `workers`, started as they are needed.
 
-    Args:
-        launcher: starts the processes.
-        workers: processes, started as they are needed.
-        deadline_s: for one call, from when its process begins it; the time that a model
-            takes to answer it does not count.
+    `deadline_s` is for one call, from when its process begins it; the time that a model takes
+    to answer it does not count.
     """
 
     def __init__(self, launcher: Launcher, *, workers: int, deadline_s: float) -> None:
@@ -85,8 +133,7 @@ class ProcessPool:
     async def start(self) -> None:
         """Return when questions can be answered. `ask` does this by itself.
 
-        Raises:
-            VerifierError: no process can be started.
+        Raises VerifierError: no process can be started.
         """
         if self._closed:
             raise RuntimeError("the pool is closed")
@@ -96,10 +143,8 @@ class ProcessPool:
     async def ask(self, question: Message, open_access: OpenModelAccess | None = None) -> Answer:
         """The answer to a question.
 
-        Args:
-            question: one JSON object.
-            open_access: opens what answers its questions to a model, anew for each attempt;
-                the last one opened belongs to the attempt that is returned. None: it asks none.
+        `open_access` opens what answers its questions to a model, anew for each attempt;
+        the last one opened belongs to the attempt that is returned. None: it asks none.
         """
         if not self._closed:
             try:
@@ -199,7 +244,10 @@ class ProcessPool:
     def _handle_message(self, slot: _Slot, message: Message) -> None:
         if "done" in message:
             if call := slot.calls.pop(message["done"], None):
-                call.settle(self._timeout_trouble() if call.late else _parse_answer(message))
+                answer: Answer = message
+                if "error" in message:
+                    answer = Trouble(message.get("kind", "failed"), str(message["error"]))
+                call.settle(self._timeout_trouble() if call.late else answer)
                 self._start_clocks(slot)
             self._assign()
         elif "ask" in message and (call := slot.calls.get(message["call"])):
@@ -213,7 +261,7 @@ class ProcessPool:
             reply: dict[str, Any] = {"reply": message["ask"]}
             try:
                 assert call.model_access
-                reply["text"] = await call.model_access.answer(message["messages"])
+                reply["text"] = await call.model_access(message["messages"])
             except CallFailed as error:
                 reply["error"] = str(error)
             except Exception as error:  # raised where the verdict is awaited
@@ -225,13 +273,13 @@ class ProcessPool:
                     self._start_clock(slot, message["call"], call)
                 slot.process.send(reply)
 
-        task = asyncio.get_running_loop().create_task(answer())
+        task = asyncio.create_task(answer())
         call.model_questions.add(task)
 
     def _handle_timeout(self, slot: _Slot, number: int) -> None:
         """Time is up: cancel a coroutine that runs beside others, else kill the process."""
         call = slot.calls[number]
-        if len(slot.started_calls) == 1 or not slot.process:
+        if sum(other.started for other in slot.calls.values()) == 1 or not slot.process:
             del slot.calls[number]
             call.settle(self._timeout_trouble())
             self._retry_alone(slot)
@@ -288,9 +336,3 @@ def _has_room(slot: _Slot, call: Call) -> bool:
         return not slot.calls
     room = slot.process.capacity + slot.process.prefetch
     return len(slot.calls) < room and not any(other.alone for other in slot.calls.values())
-
-
-def _parse_answer(message: Message) -> Answer:
-    if "error" in message:
-        return Trouble(message.get("kind", "failed"), str(message["error"]))
-    return message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -18,35 +19,19 @@ from engines.verifiers.process_pool.child import Child, Message, kill_session, s
 START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
 
 
-class ForkedWorker(Child):
-    """A worker forked from the template."""
-
-    prefetch = 1  # one question in work, one in the socket: the worker never waits for us
-
-
 class Template:
-    """The process that workers are forked from.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """The process that workers are forked from. Raises OSError: it cannot be started."""
 
     def __init__(self, task: str, memory_mb: int) -> None:
-        self._control, theirs = socket.socketpair()
         # Keys in our environment are not the workers' business. The hash seed is fixed
         # because sympy's choice between equal forms follows it.
         kept = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         program = str(Path(__file__).with_name("worker.py"))
-        try:
-            self.process = start_program(
-                [program, task, str(memory_mb << 20), str(os.getpid())],
-                {**environment, "PYTHONHASHSEED": "0"},
-                channel=theirs,
-            )
-        except BaseException:
-            self._control.close()
-            raise
+        self.process, self._control = start_program(
+            [program, task, str(memory_mb << 20), str(os.getpid())],
+            {**environment, "PYTHONHASHSEED": "0"},
+        )
         self._control.setblocking(False)
         self.ready = False  # True once it listens: before, the end of its socket does not end it
 
@@ -87,11 +72,8 @@ class Template:
         """End it with its workers, which it kills when our end of the socket closes."""
         self._control.close()
         if self.ready:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self.process.wait, 5)
-            except subprocess.TimeoutExpired:
-                pass
-            else:
                 return
         await kill_session(self.process)
 
@@ -99,10 +81,8 @@ class Template:
 class ForkLauncher:
     """Forks workers for one task from a template that has imported what the task needs.
 
-    Args:
-        name: of the task, for errors.
-        task: the module whose `build_task` builds it in the template.
-        memory_mb: address space of one worker.
+    `task` is the module whose `build_task` builds it there; `memory_mb` the address space of
+    one worker.
     """
 
     exit_text = "the checking process ended (out of memory or crashed)"
@@ -126,7 +106,10 @@ class ForkLauncher:
                 "Reinstall practice-studio, or free processes and memory, and start again.",
             ) from error
         kill = functools.partial(self._kill, template, pid)
-        return await ForkedWorker.connect(ours, on_message, on_exit, json.loads, kill)
+        # One question in work, one in the socket: the worker never waits for us.
+        child = Child(on_message, on_exit, json.loads, kill, prefetch=1)
+        await child.connect(ours)
+        return child
 
     async def aclose(self) -> None:
         if self._template:

@@ -1,9 +1,7 @@
 """A template process and the workers forked from it, for tasks that may have to be killed.
 
 The template imports what its task needs once, then forks a worker in milliseconds whenever
-its parent asks. Owns the memory limit of a worker. The deadline is the parent's.
-
-It is started by its path, so that it imports nothing of `engines` but its task.
+its parent asks. It is started by its path, so that it imports nothing of `engines` but its task.
 Protocol: each order on the template's control socket is one JSON object, {"kill": pid}, or
 any with a new worker's socket attached; each reply is one line. A worker reads one JSON
 object a line, {"call": number, …}, and answers in order, {"done": number, …}.
@@ -33,7 +31,6 @@ OUT_OF_MEMORY = (
 
 
 def answer_questions(channel: socket.socket, task: Task) -> None:
-    """Answer questions until the parent closes the channel."""
     for line in channel.makefile("rb"):
         question = json.loads(line)
         number = question.pop("call")

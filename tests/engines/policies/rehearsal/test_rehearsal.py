@@ -12,6 +12,7 @@ import pytest
 import sample_data
 from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, quote
+from engines.policies.rehearsal.endpoint import answer_request
 from engines.policies.rehearsal.families import recognise
 from engines.policies.rehearsal.reflect import reflector_reply
 from engines.policies.rehearsal.reply import complete_request, request_error, stream_reply
@@ -571,11 +572,11 @@ def test_content_in_parts_is_read():
 async def test_a_malformed_request_is_answered_with_an_error_that_names_the_field(change, named):
     request = a_request(**change)
     assert f'"{named}"' in request_error(request)
-    error = orjson.loads(await sent(request))["error"]
-    assert error["message"] == request_error(request)
+    made = answer_request("POST", "/v1/chat/completions", json.dumps(request).encode())
+    error = orjson.loads(b"".join([piece async for piece in made.body]))["error"]
+    assert made.status == 400 and error["message"] == request_error(request)
     assert error["type"] == "invalid_request_error"
 
 
 def test_a_well_formed_request_has_no_problem():
     assert request_error(a_request(stream=True, temperature=0.7, max_tokens=100)) is None
-    assert request_error([]) == "The body must be a JSON object."

@@ -11,6 +11,7 @@ from engines.core.errors import VerifierError
 from engines.core.types import Problem, Verdict
 from engines.verifiers.foreign.calls import parse_results, shared_columns
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
+from engines.verifiers.spec import parse_settings
 from tests.support.foreign_files import PROBLEM, a_file, a_rollout, judged
 
 OK = "def verify_func(sample, **kwargs): return 1.0\n"
@@ -227,21 +228,21 @@ async def test_a_file_that_hangs_while_it_loads_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"signature": "verl"}, 'signature "verl" is unknown.'),
-        ({"completions": "both"}, 'completions "both" is unknown.'),
+        ({"signature": "verl"}, 'signature is "verl".'),
+        ({"completions": "both"}, 'completions is "both".'),
         ({"function": "a b"}, "function is not the name of a function."),
         ({"deadline_s": 0}, "deadline_s is not above 0."),
         ({"workers": 0}, "workers is below 1."),
         ({"concurrency": 0}, "concurrency is below 1."),
         ({"range": [1, 0]}, "range is not a lower and a higher number."),
-        ({"range": ["low", 1]}, "range is not a lower and a higher number."),
-        ({"range": 5}, "range is not a lower and a higher number."),
+        ({"range": ["low", 1]}, "range is ('low', 1)."),
+        ({"range": 5}, "range is 5."),
         ({"timeout_score": 2}, "timeout_score is outside 0 to 1."),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], cause: str) -> None:
     with pytest.raises(VerifierError) as caught:
-        FunctionSettings(**settings)
+        parse_settings(FunctionSettings, "mine", settings, ())
     assert caught.value.cause == cause
     assert caught.value.move
 
