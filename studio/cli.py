@@ -25,11 +25,11 @@ from studio.commands import (
     export,
     headless,
     library,
+    presets,
     rehearsal,
     review,
     runs,
     screen,
-    start,
     train,
 )
 from studio.errors import describe_error, os_error_text
@@ -85,8 +85,8 @@ def _check_workspace(path: Path) -> Path:
     return path
 
 
-app.command("init")(start.init)
-app.command("try")(start.try_once)
+app.command("init")(presets.init)
+app.command("try")(evaluate.try_once)
 app.command("run")(screen.run)
 app.command("attach")(screen.attach)
 app.command("headless")(headless.headless)
@@ -97,7 +97,7 @@ app.command("diff")(diff.diff)
 app.add_typer(library.app, name="library")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
-app.add_typer(start.presets, name="presets")
+app.add_typer(presets.presets, name="presets")
 app.command("train")(train.train)
 app.command("export")(export.export)
 app.add_typer(rehearsal.app, name="rehearsal")

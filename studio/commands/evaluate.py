@@ -1,4 +1,4 @@
-"""`studio eval`: measure experiences on held-out problems."""
+"""`studio eval` and `studio try`: measure experiences on held-out problems, or try one once."""
 
 from __future__ import annotations
 
@@ -59,3 +59,55 @@ def evaluate(
         loaded, open_workspace(context), library=library, baseline=baseline, agent=agent is not None
     )
     return run_eval(plan, json=json)
+
+
+def try_once(
+    context: typer.Context,
+    runfile: Annotated[str, typer.Argument(metavar="RUNFILE|PRESET", help="What to try.")],
+    overrides: Overrides = None,
+    problem: Annotated[
+        str | None, typer.Option(metavar="ID", help="Default: the first of the data.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
+    ] = None,
+    answer: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The expected answer to it.")
+    ] = None,
+    library: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[@V]|none", help="Experiences; default: as the run begins."),
+    ] = None,
+    json: AsObject = False,
+) -> int:
+    """Take one problem from prompt to verdict; keeps nothing."""
+    import asyncio
+    from functools import partial
+
+    from studio.config.loading import load_run
+    from studio.evaluation.try_problem import Trial, choose_problem, run_trial
+    from studio.evaluation.try_text import (
+        after_text,
+        before_text,
+        exit_code,
+        print_piece,
+        trial_data,
+    )
+    from studio.report.progress import to_stderr
+    from studio.report.tables import print_result
+    from studio.run.budget import limits_of
+    from studio.run.library_start import choose_library
+
+    loaded = load_run(runfile, overrides or [], context.obj)
+    if limits_of(loaded.config):
+        to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
+    chosen = choose_problem(loaded, problem, question, answer)
+    workspace = open_workspace(context)
+    trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
+    if json:
+        tried = asyncio.run(run_trial(trial, workspace))
+    else:
+        shown = partial(print, before_text(trial), flush=True)
+        tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
+    print_result(trial_data(trial, tried), after_text(trial, tried), json=json)
+    return exit_code(tried)

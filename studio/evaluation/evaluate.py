@@ -31,7 +31,7 @@ from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
-from studio.evaluation.trial import without_lessons
+from studio.evaluation.try_problem import without_lessons
 from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import (
     held_out_sets,

@@ -19,7 +19,7 @@ from studio.evaluation.evaluate import (
     partial_result,
 )
 from studio.evaluation.report import eval_data, eval_text, eval_title
-from studio.evaluation.trial import without_lessons
+from studio.evaluation.try_problem import without_lessons
 from studio.report.progress import to_stderr
 from studio.report.tables import print_json, print_result
 from studio.run.held_out import set_power_lines

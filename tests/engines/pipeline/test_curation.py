@@ -22,7 +22,7 @@ from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
 from studio.config.loading import load_run
-from studio.evaluation.trial import without_lessons
+from studio.evaluation.try_problem import without_lessons
 from studio.run.budget import check_budget, open_budget
 from studio.run.linter import embedding_endpoint, open_run_embedder
 from tests.engines.pipeline.test_settings import prompt_of, requests

@@ -6,7 +6,7 @@ from typing import Any
 
 from engines.core.codec import to_dict
 from studio import exit_codes
-from studio.evaluation.trial import Trial, TrialResult
+from studio.evaluation.try_problem import Trial, TrialResult
 from studio.report.rates import metrics_text
 from studio.report.summary import usage_text
 from studio.secrets.sanitize import sanitize
