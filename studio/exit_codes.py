@@ -1,4 +1,11 @@
-"""What the process tells its caller, in order of precedence."""
+"""What the process tells its caller, in order of precedence, and what a run ends with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engines.core.state.run_state import RunState
 
 BUG = 1
 USER_ERROR = 2
@@ -7,3 +14,14 @@ BUDGET_REACHED = 5
 OPERATIONS_OPEN = 3
 WITH_LOSSES = 4  # finished, or stopped early because nothing worked any more
 DONE = 0
+
+
+def run_exit_code(state: RunState) -> int:
+    """The process's exit code for a run that ended as its journal says."""
+    if state.ending == "stopped" and state.reason != "after this step":
+        return INTERRUPTED
+    if state.ending == "budget":
+        return BUDGET_REACHED
+    if state.open_operations:
+        return OPERATIONS_OPEN
+    return WITH_LOSSES if state.ending == "failed" or state.lost else DONE

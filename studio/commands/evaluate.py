@@ -85,14 +85,8 @@ def try_once(
     from functools import partial
 
     from studio.config.loading import load_run
-    from studio.evaluation.try_problem import Trial, choose_problem, run_trial
-    from studio.evaluation.try_text import (
-        after_text,
-        before_text,
-        exit_code,
-        print_piece,
-        trial_data,
-    )
+    from studio.evaluation.try_problem import Trial, choose_problem, exit_code, run_trial
+    from studio.evaluation.try_text import after_text, before_text, print_piece, trial_data
     from studio.report.progress import to_stderr
     from studio.report.tables import print_result
     from studio.run.budget import limits_of

@@ -177,7 +177,7 @@ def configure_textual() -> None:
 
 def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
-    from studio.report.summary import exit_code, status_line
+    from studio.report.summary import status_line
     from studio.session.client import is_alive
 
     folder = RunDir(workspace / "runs" / run)
@@ -186,4 +186,4 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
         return exit_codes.DONE
     state = folder.state()
     print(status_line(state), file=sys.stderr)
-    return exit_code(state) if ended else exit_codes.DONE
+    return exit_codes.run_exit_code(state) if ended else exit_codes.DONE

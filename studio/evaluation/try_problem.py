@@ -23,6 +23,7 @@ from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.verifiers.open import asks_judge, needs_answer
+from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
 from studio.run.models import is_rehearsal, make_rollouts, open_roles
@@ -163,3 +164,8 @@ def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: s
             f"See `studio data preview {config.data.practice}` for ids.",
         )
     return found
+
+
+def exit_code(tried: TrialResult) -> int:
+    """A problem without an answer has no verdict, which is no loss."""
+    return exit_codes.WITH_LOSSES if tried.has_failed or tried.verdict.error else exit_codes.DONE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from engines.core.codec import to_dict
-from studio import exit_codes
 from studio.evaluation.try_problem import Trial, TrialResult
 from studio.report.rates import metrics_text
 from studio.report.summary import usage_text
@@ -75,11 +74,6 @@ def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
         "judge_usage": to_dict(verdict.usage),
         "elapsed_s": attempt.elapsed_s,
     }
-
-
-def exit_code(tried: TrialResult) -> int:
-    """A problem without an answer has no verdict, which is no loss."""
-    return exit_codes.WITH_LOSSES if tried.has_failed or tried.verdict.error else exit_codes.DONE
 
 
 def print_piece(text: str) -> None:

@@ -17,7 +17,6 @@ from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
-from studio import exit_codes
 from studio.report.rates import (
     change_data,
     difference_text,
@@ -243,17 +242,6 @@ def unparsed_replies_text(n: int, run: str) -> str:
     """How many replies wait for a correction, and the command to correct them."""
     waits = "waits" if n == 1 else "wait"
     return f"{count_text(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
-
-
-def exit_code(state: RunState) -> int:
-    """The process's exit code for a run that ended as its journal says."""
-    if state.ending == "stopped" and state.reason != "after this step":
-        return exit_codes.INTERRUPTED
-    if state.ending == "budget":
-        return exit_codes.BUDGET_REACHED
-    if state.open_operations:
-        return exit_codes.OPERATIONS_OPEN
-    return exit_codes.WITH_LOSSES if state.ending == "failed" or state.lost else exit_codes.DONE
 
 
 def next_command(state: RunState) -> str:

@@ -24,7 +24,7 @@ from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.process import silence_stream
 from studio.report.progress import Display, LinePrinter, to_stderr
-from studio.report.summary import exit_code, summary_data, summary_text
+from studio.report.summary import summary_data, summary_text
 from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
@@ -208,7 +208,7 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
         print_result(summary_data(state, before, after, place), text, json=json)
     except BrokenPipeError:
         silence_stream(sys.stdout)  # the exit code does not depend on who reads
-    return exit_code(state)
+    return exit_codes.run_exit_code(state)
 
 
 class QuietListener:

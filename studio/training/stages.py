@@ -11,8 +11,8 @@ from typing import Literal
 from engines.core.errors import ConfigError
 from studio.config.loading import LoadedRun
 from studio.estimate.dry_run import tell_estimate
+from studio.exit_codes import run_exit_code
 from studio.report.progress import to_stderr
-from studio.report.summary import exit_code
 from studio.run.headless import run_headless
 from studio.run.models import is_local
 from studio.run.plan import RunPlan, RunRequest, load_plan
@@ -87,7 +87,7 @@ async def _run_stage(stage: Stage, plan: RunPlan, json: bool) -> int:
         return await _run_plan(plan, json)
     assert plan.state is not None
     to_stderr(f"stage {stage} is done (run {plan.run.run}): it is not repeated")
-    return exit_code(plan.state)
+    return run_exit_code(plan.state)
 
 
 def _is_finished(plan: RunPlan) -> bool:

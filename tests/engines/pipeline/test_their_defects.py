@@ -53,7 +53,7 @@ from engines.training_free.parse import parse_suggestions
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import parse_judgement
 from studio.config.loading import load_run
-from studio.report.summary import exit_code
+from studio.exit_codes import run_exit_code
 from tests.support.builders import (
     FakePolicy,
     a_group,
@@ -258,7 +258,7 @@ async def test_a_batch_whose_consolidation_cannot_be_read_ends_with_losses(tmp_p
     lesson = await engine.consolidate([group], [reflection], a_library())
     assert [loss.kind for loss in lesson.losses] == ["consolidation"]
     events = [a_run(group_size=2), a_step(), ev.LessonProposed(1, lesson)]
-    assert exit_code(folded_to_the_end(events)) == 4
+    assert run_exit_code(folded_to_the_end(events)) == 4
 
 
 async def test_a_group_whose_reply_cannot_be_read_is_counted_as_failed(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_a_step_whose_rollouts_all_fail_is_counted_and_ends_with_losses(tmp_path
     """Y13: when all rollouts had failed there was an IndexError."""
     done = on_virtual_clock(practised(tmp_path, *SMALL, change=rolling(Scripted(fails=True))))
     assert done.state.lost["rollout"] == 12
-    assert exit_code(done.state) == 4
+    assert run_exit_code(done.state) == 4
 
 
 async def test_a_mistyped_verifier_costs_nothing(tmp_path: Path) -> None:

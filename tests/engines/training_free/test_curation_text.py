@@ -9,13 +9,8 @@ from engines.core.library import OperationOutcome
 from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import GATE, Decision, Flag, LostWork, Operation, Reflection
-from studio.report.summary import (
-    curation_data,
-    curation_lines,
-    exit_code,
-    summary_data,
-    summary_text,
-)
+from studio.exit_codes import run_exit_code
+from studio.report.summary import curation_data, curation_lines, summary_data, summary_text
 from tests.support.builders import a_decision, a_lesson, a_library, a_run, a_step, an_operation
 
 OPS = [an_operation(id=f"op1.{n}") for n in range(1, 6)]
@@ -84,4 +79,4 @@ def test_withheld_ideas_and_replies_to_mend_are_told_with_what_to_do() -> None:
     assert "withheld 2 ideas not proposed again: rejected before" in text
     assert "to mend  1 reply waits to be mended: studio review exp" in text
     data = summary_data(state, a_library(), a_library(), "runs/exp")
-    assert (data["repairs"], data["withheld"], exit_code(state)) == (["s1p0"], 2, 4)
+    assert (data["repairs"], data["withheld"], run_exit_code(state)) == (["s1p0"], 2, 4)

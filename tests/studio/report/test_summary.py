@@ -13,8 +13,8 @@ from engines.core.library import Library, OperationOutcome
 from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
+from studio.exit_codes import run_exit_code
 from studio.report.summary import (
-    exit_code,
     mean_reward_text,
     run_progress,
     summary_data,
@@ -195,7 +195,7 @@ def test_the_exit_code_tells_the_gravest_thing(
         fold(state, a_rollout_finished(0, 0, step=2, error="timeout: 1 s"))
     if open_:
         fold(state, ev.LessonProposed(2, a_lesson(an_operation(id="op2.1"), step=2)))
-    assert exit_code(ended(state, how, reason)) == code
+    assert run_exit_code(ended(state, how, reason)) == code
 
 
 def test_what_a_run_ended_for_decides_its_exit_code_in_this_order() -> None:
@@ -204,10 +204,10 @@ def test_what_a_run_ended_for_decides_its_exit_code_in_this_order() -> None:
         return state
 
     waiting = fold_events([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
-    assert exit_code(ended(waiting, "budget", "budget.calls=1: 1 spent")) == 5  # before open
-    assert exit_code(ended(lost(a_finished_run()), "budget", "budget.calls=1")) == 5
-    assert exit_code(ended(a_finished_run(), "failed", "the last 16 rollouts failed")) == 4
-    assert exit_code(ended(lost(a_finished_run()), "stopped", "Ctrl-C")) == 130
+    assert run_exit_code(ended(waiting, "budget", "budget.calls=1: 1 spent")) == 5  # before open
+    assert run_exit_code(ended(lost(a_finished_run()), "budget", "budget.calls=1")) == 5
+    assert run_exit_code(ended(a_finished_run(), "failed", "the last 16 rollouts failed")) == 4
+    assert run_exit_code(ended(lost(a_finished_run()), "stopped", "Ctrl-C")) == 130
 
 
 def test_a_run_that_ended_early_says_how_to_go_on() -> None:

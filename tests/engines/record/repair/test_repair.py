@@ -18,8 +18,8 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
+from studio.exit_codes import run_exit_code
 from studio.report.run import run_facts, run_text
-from studio.report.summary import exit_code
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
 from studio.session.client import ask
@@ -99,7 +99,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     done = await practised(tmp_path, *SMALL, change=garbling("s1p0", "s1p1", "s1p2", "s1p3"))
     waiting = list(done.state.repairs)
     assert waiting, "rehearsal makes no slip in this batch: choose another"
-    assert exit_code(done.state) == 4, "lost, not open"
+    assert run_exit_code(done.state) == 4, "lost, not open"
     outcomes = done.state.group_outcomes()
     page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
     assert f"{waiting[0]}  extraction reply that could not be understood" in page
@@ -113,7 +113,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     assert [t for t in texts(tmp_path) if t.startswith("Rule s1")] == [
         f"Rule {name}: mind it." for name in waiting
     ]
-    assert (after.repairs, dict(after.lost), exit_code(after)) == ({}, {}, 0)
+    assert (after.repairs, dict(after.lost), run_exit_code(after)) == ({}, {}, 0)
     assert sum(after.group_outcomes().values()) == sum(outcomes.values())
     page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
     assert f"{waiting[0]}  mended by ann" in page
@@ -207,7 +207,7 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
     await asyncio.to_thread(at_desk, tmp_path, mend)
     state = run_of(tmp_path).state()
     assert [op.text for op in state.open_operations] == ["Rule one: mind it."]
-    assert exit_code(state) == 3, "now an operation is open"
+    assert run_exit_code(state) == 3, "now an operation is open"
 
     def twice() -> None:
         with open_session(Workspace(tmp_path), done.run, "bob") as (session, wait_for):
@@ -229,7 +229,7 @@ async def test_a_dropped_reply_stays_lost_and_is_asked_no_more(tmp_path: Path) -
     await practised(tmp_path, *SMALL, change=garbling(steps=[1]))
     await asyncio.to_thread(at_desk, tmp_path, "x mere prose")
     state = run_of(tmp_path).state()
-    assert (state.repairs, exit_code(state)) == ({}, 4)
+    assert (state.repairs, run_exit_code(state)) == ({}, 4)
     page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
     assert "s1  dropped by ann" in page
 
