@@ -6,10 +6,8 @@ are computed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,9 +79,11 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
             f"it was trained on {facts.get('name')}, and the weights of {base.path} are others.",
             "Put the base model back that the run was trained on.",
         )
+    from engines.policies.hf_local.building import quiet_transformers
+
     whole = local.model.merge_and_unload()
     with files.atomic_folder(to, what="model", replace=False) as partial:
-        with _no_progress_bars():
+        with quiet_transformers():
             whole.save_pretrained(partial)
         _copy_sealed_files(checkpoint, partial, without=_OURS | _WEIGHTS)
         (partial / CARD).write_text(card, "utf-8")
@@ -126,17 +126,3 @@ def _copy_sealed_files(checkpoint: Path, to: Path, *, without: frozenset[str]) -
         if name not in without:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkpoint / name, to / name)
-
-
-@contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Without progress bars on stderr."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -18,7 +18,7 @@ from engines.core.errors import PolicyError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.settings import GRPOSettings
+    from engines.grpo.settings import GRPOSettings, SFTSettings
     from engines.policies.hf_local.model import LocalModel
 
 
@@ -55,7 +55,7 @@ class Optimiser:
         PolicyError: the model has nothing to train.
     """
 
-    def __init__(self, local: LocalModel, settings: GRPOSettings) -> None:
+    def __init__(self, local: LocalModel, settings: GRPOSettings | SFTSettings) -> None:
         named = local.trainable_parameters()
         if not named:
             raise PolicyError(
@@ -65,7 +65,7 @@ class Optimiser:
             )
         self._parameters = [parameter for _, parameter in named]
         self._home: torch.device = self._parameters[0].device
-        self._settings = settings
+        self._weight_decay = settings.weight_decay
         self.restart()
 
     def restart(self) -> None:
@@ -109,13 +109,8 @@ class Optimiser:
         self._update_model()
 
     def _set_master(self, master: Tensor, snapshot: Snapshot | None) -> None:
-        settings = self._settings
         self._master = torch.nn.Parameter(master)
-        self._adamw = torch.optim.AdamW(
-            [self._master],
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-        )
+        self._adamw = torch.optim.AdamW([self._master], weight_decay=self._weight_decay)
         zeros = torch.zeros_like(master)
         self._adamw.state[self._master] = {
             "step": torch.tensor(float(snapshot.moments if snapshot else 0)),

@@ -7,23 +7,8 @@ or a minibatch that merely accumulates is none.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from engines.grpo.settings import Schedule
-
-
-class LearningRateSettings(Protocol):
-    """Settings that say how a learning rate goes; GRPO and fine-tuning each have theirs."""
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def schedule(self) -> Schedule: ...
-
-    @property
-    def warmup(self) -> float: ...
+from engines.grpo.settings import GRPOSettings, Schedule, SFTSettings
 
 
 def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:
@@ -46,7 +31,7 @@ def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: floa
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def learning_rate(curve: LearningRateSettings, done: int, planned: int) -> float:
+def learning_rate(curve: GRPOSettings | SFTSettings, done: int, planned: int) -> float:
     """Of the next optimiser step, `done` of `planned` having been taken."""
     return curve.learning_rate * schedule_factor(
         done, planned, schedule=curve.schedule, warmup=curve.warmup
@@ -54,7 +39,7 @@ def learning_rate(curve: LearningRateSettings, done: int, planned: int) -> float
 
 
 def learning_rate_rise_text(
-    curve: LearningRateSettings, done: int, before: int, planned: int, scale: float = 1.0
+    curve: GRPOSettings | SFTSettings, done: int, before: int, planned: int, scale: float
 ) -> str:
     """What a person should know of a plan that changes in the midst of a run, or "".
 

@@ -6,6 +6,7 @@ are reported. Does not undo anything: whoever calls keeps a snapshot and puts it
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,24 +16,19 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from engines.grpo.engine.failures import (
-    NonFiniteUpdate,
-    OutOfMemory,
-    UpdateCancelled,
-    is_out_of_memory,
-)
 from engines.grpo.engine.optimiser import Optimiser, clip_gradient
-from engines.grpo.engine.schedule import schedule_factor
+from engines.grpo.engine.schedule import learning_rate
+from engines.grpo.engine.weight_engine import NonFiniteUpdate, OutOfMemory, UpdateCancelled
 from engines.grpo.forward.forward import completion_logps
 from engines.grpo.loss.collate import CollatedBatch, Rows, pad_samples, split_micro_batches
 from engines.grpo.loss.loss import aggregate, divergences, token_losses
+from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.grpo.ranks.ranks import Ranks
     from engines.grpo.settings import GRPOSettings
-    from engines.policies.hf_local.model import LocalModel
 
 POSITIONS_AT_ONCE = {"cpu": 2048, "cuda": 32768}
 """Completion positions to a forward where the run file names no micro-batch.
@@ -171,18 +167,14 @@ class BatchUpdate:
         gradient, norm = clip_gradient(gradient, settings.max_grad_norm)
         ratio_max, gap = self._ranks.all_max(peaks).tolist()
         where = f"optimiser step {len(figures.loss) + 1} of the batch"
-        if not all(map(_is_finite, (totals[0], norm))):
+        if not (math.isfinite(totals[0]) and math.isfinite(norm)):
             raise NonFiniteUpdate(
                 f"loss {totals[0]:g} and gradient norm {norm:g} in {where}; "
                 "the weights stay as they were."
             )
-        share = schedule_factor(
-            self._plan.done + len(figures.loss),
-            self._plan.planned,
-            schedule=settings.schedule,
-            warmup=settings.warmup,
-        )
-        figures.learning_rate = settings.learning_rate * share * self._plan.learning_scale
+        done = self._plan.done + len(figures.loss)
+        rate = learning_rate(settings, done, self._plan.planned)
+        figures.learning_rate = rate * self._plan.learning_scale
         self._optimiser.step(gradient, figures.learning_rate)
         figures.loss.append(totals[0])
         figures.norms.append(norm)
@@ -363,7 +355,3 @@ def probe_indices(groups: Sequence[int]) -> list[int]:
 
 def _stack_padded(known: Mapping[int, Tensor], indices: Sequence[int]) -> Tensor | None:
     return pad_sequence([known[i] for i in indices], batch_first=True) if known else None
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0

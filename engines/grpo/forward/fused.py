@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.grpo.loss.collate import Rows
+
+M = TypeVar("M")
 
 SMALL = 50_000_000
 """Parameters up to which the frozen matrices are kept a second time, in float32."""
@@ -41,14 +43,6 @@ class _JoinedMatrices:
 
 
 @dataclass(frozen=True, slots=True)
-class _JoinedLayer:
-    qkv: _JoinedMatrices
-    out: _JoinedMatrices
-    gate_up: _JoinedMatrices
-    down: _JoinedMatrices
-
-
-@dataclass(frozen=True, slots=True)
 class _AdaptedMatrices:
     """Joined matrices with their adapters as they are now, for both passes of one forward."""
 
@@ -58,15 +52,15 @@ class _AdaptedMatrices:
     up: Tensor | None  # (out, R)
 
 
-@dataclass(frozen=True, slots=True)
-class _AdaptedLayer:
-    """A layer that is ready to compute."""
+class _Layer(NamedTuple, Generic[M]):
+    qkv: M
+    out: M
+    gate_up: M
+    down: M
 
-    qkv: _AdaptedMatrices
-    out: _AdaptedMatrices
-    gate_up: _AdaptedMatrices
-    down: _AdaptedMatrices
 
+_JoinedLayer = _Layer[_JoinedMatrices]
+_AdaptedLayer = _Layer[_AdaptedMatrices]
 
 _KNOWN: WeakKeyDictionary[Any, tuple[_JoinedLayer, ...] | None] = WeakKeyDictionary()
 
@@ -196,7 +190,7 @@ def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
         before = layer.input_layernorm.weight.detach()
         between = layer.post_attention_layernorm.weight.detach()
         layers.append(
-            _JoinedLayer(
+            _Layer(
                 join_modules((attention.q_proj, attention.k_proj, attention.v_proj), before),
                 join_modules((attention.o_proj,)),
                 join_modules((mlp.gate_proj, mlp.up_proj), between),
@@ -206,34 +200,29 @@ def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
     return tuple(layers)
 
 
-def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | None:
+def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """(R, in) and (out, R) of all adapters of the joined modules; None where none is active."""
     downs, ups = [], []
     for module in joined.modules:
         if not hasattr(module, "lora_A") or module.disable_adapters:
-            ups.append(joined.weight.new_zeros(_output_size(module), 0))
+            size = len(getattr(module, "base_layer", module).weight)
+            ups.append(joined.weight.new_zeros(size, 0))
             continue
         (name,) = module.lora_A
         downs.append(module.lora_A[name].weight)
         ups.append(module.lora_B[name].weight * module.scaling[name])
     if not downs:
-        return None
+        return None, None
     down = torch.cat(downs) if len(downs) > 1 else downs[0]
     return (down if joined.norm is None else down * joined.norm), torch.block_diag(*ups)  # type: ignore[no-untyped-call]
 
 
-def _output_size(module: Any) -> int:
-    return len(getattr(module, "base_layer", module).weight)
-
-
 def _adapt_layer(layer: _JoinedLayer) -> _AdaptedLayer:
-    def adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
-        return _AdaptedMatrices(
-            joined.weight, joined.bias, *(_joined_adapter(joined) or (None, None))
+    return _Layer(
+        *(
+            _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
+            for joined in layer
         )
-
-    return _AdaptedLayer(
-        adapt(layer.qkv), adapt(layer.out), adapt(layer.gate_up), adapt(layer.down)
     )
 
 

@@ -1,8 +1,7 @@
 """The processes of one training run: how they find each other, add up, and hear what is next.
 
-Owns the process group and the channel on which rank 0 tells the others what to do. What is
-done is `leading`'s and `following`'s. Reads no environment; who starts the processes says which
-one this is.
+Owns the process group and the channel on which rank 0 tells the others what to do. Reads no
+environment; who starts the processes says which one this is.
 
 Failures: whoever ends without a word closes its connections, and every other rank's next
 exchange then fails at once. A rank that hangs is given up after `TIMEOUT_S`.
@@ -52,13 +51,9 @@ class StopRanks:
 class DistributedRanks:
     """This process among the others; implements `Ranks`.
 
-    Made by all of them at the same time, and waits until all are there.
-
-    Args:
-        process: which one this is.
-        gpu: sums are made between GPUs (nccl); else on the CPU (gloo), as words always are.
-        sharded: each rank keeps the optimiser's moments of its part of the weights only.
-        timeout_s: how long a silent rank is waited for.
+    Made by all of them at the same time, and waits until all are there. With `gpu` sums are made
+    between GPUs (nccl), else on the CPU (gloo), as words always are. `sharded`: each rank keeps
+    the optimiser's moments of its part of the weights only.
 
     Raises:
         PolicyError: the others did not come.

@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.types import Group, Reflection, WeightUpdate
-from engines.grpo.engine.failures import UpdateCancelled
-from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import MOMENTS, Optimiser
-from engines.grpo.engine.weight_engine import WeightEngine
+from engines.grpo.engine.weight_engine import UpdateCancelled, WeightEngine
 from engines.grpo.ranks.distributed import StopRanks
 from engines.grpo.ranks.sharded_optimiser import ShardedOptimiser
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
@@ -105,7 +104,7 @@ def run_rank_worker(others: DistributedRanks) -> None:
         PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
     local: LocalModel | None = None
-    engine: WeightEngine[ScoredBatch] | None = None
+    engine: WeightEngine | None = None
     while True:
         word = others.receive()
         if isinstance(word, StopRanks):
@@ -140,9 +139,9 @@ def run_rank_worker(others: DistributedRanks) -> None:
 
 def build_engine(
     others: DistributedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
-) -> WeightEngine[ScoredBatch]:
+) -> WeightEngine:
     """The engine that every rank has."""
-    return grpo_engine(
+    return GRPOEngine(
         word.settings,
         local,
         total_steps=word.total_steps,
@@ -153,7 +152,7 @@ def build_engine(
     )
 
 
-def rank_moments(engine: WeightEngine[ScoredBatch]) -> tuple[Tensor, ...]:
+def rank_moments(engine: WeightEngine) -> tuple[Tensor, ...]:
     """The optimiser's two means of gradients, as far as they are this rank's."""
     kept = engine.state().optimiser
     return tuple(kept[name] for name in MOMENTS)

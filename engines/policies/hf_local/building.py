@@ -39,7 +39,7 @@ def build_model(
     device = _choose_device(settings.device, place)
     dtype = _choose_dtype(settings.dtype, device)
     source = settings.path if folder is None else str(folder)
-    with _no_progress_bars(), _explain_load_errors(place, source, folder):
+    with quiet_transformers(), _explain_load_errors(place, source, folder):
         cached = folder is None and _must_use_cache(source)
         config = transformers.AutoConfig.from_pretrained(
             source, trust_remote_code=settings.trust_remote_code, local_files_only=cached
@@ -71,7 +71,7 @@ def build_model(
     _set_pad_token(tokenizer)
     digest = lora.base_digest(model)
     model.requires_grad_(False)
-    with _no_progress_bars():
+    with quiet_transformers():
         if settings.adapter is not None:
             model = lora.load_adapter(model, settings.adapter, settings.lora is not None)
             if settings.lora is not None and (
@@ -80,7 +80,15 @@ def build_model(
                 tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
         elif settings.lora is not None:
             model = lora.add_lora(model, settings.lora, settings.seed, place)
-    local = LocalModel(model, tokenizer, settings, device, dtype, threads, digest)
+    local = LocalModel(
+        model,
+        tokenizer,
+        settings,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        base_digest=digest,
+    )
     trained = local.trainable_note() if local.trainable_parameters() else ""
     for line in (template_note(tokenizer), local.decoder_note, trained):
         if line:
@@ -213,7 +221,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without progress bars and reports on stderr, which would tear a screen."""
     level = transformers.utils.logging.get_verbosity()
     bar = transformers.utils.logging.is_progress_bar_enabled()

@@ -52,6 +52,7 @@ class LocalModel:
         model: Any,
         tokenizer: Any,
         settings: LocalSettings,
+        *,
         device: torch.device,
         dtype: torch.dtype,
         threads: int,
@@ -156,7 +157,7 @@ class LocalModel:
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
             "base": self.base_digest,
-            "trainable": sum(parameter.numel() for _, parameter in self.trainable_parameters()),
+            "trainable": self._trainable_count(),
             "parameters": self._parameter_count(),
             "decoder": "transformers" if self.decoder_note else "fused",
             "torch": torch.__version__,
@@ -164,12 +165,12 @@ class LocalModel:
         }
 
     def trainable_note(self) -> str:
-        count, every = (
-            sum(p.numel() for _, p in self.trainable_parameters()),
-            self._parameter_count(),
-        )
+        count, every = self._trainable_count(), self._parameter_count()
         share = 100 * count / every
         return f"trainable {count:,} of {_count_text(every)} parameters ({share:.2g} %)"
+
+    def _trainable_count(self) -> int:
+        return sum(parameter.numel() for _, parameter in self.trainable_parameters())
 
     def _parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
@@ -225,6 +226,18 @@ class LocalModel:
                 "which is slower."
             )
         return None
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()  # the CPU's allocator has no class of its own for it
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in text for words in ("out of memory", "can't allocate memory")
+    )
+
+
+def empty_gpu_cache() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:

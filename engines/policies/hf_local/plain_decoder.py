@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlainDecoder:
-    """Decodes one batch; the methods are those of `Fused`."""
+    """Decodes one batch; see `FastDecoder` for the methods."""
 
     def __init__(self, local: LocalModel) -> None:
         self.local = local

@@ -1,8 +1,7 @@
 """Rollouts from a vLLM server that answers with the adapter it was given last.
 
 Owns the requests: exact prompt ids out, sampled ids and their log-probabilities back, adapters
-in. Does not compute with weights, and does not start the server. The connection is in
-`vllm_http`, what a reply holds is read in `vllm_reply`.
+in. Does not compute with weights, and does not start the server.
 
 The server must be started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, and
 must see the folders that adapters are written to.
@@ -65,11 +64,8 @@ class VLLMRollouts:
     old weights (vllm-project/vllm#42125) and read the files again at every step
     (NovaSky-AI/SkyRL#1606).
 
-    Args:
-        server: where replies come from.
-        name: of the policy; part of every request's hash.
-        tell: is told what fails without harm.
-        sleep: waits between tries; replaced in tests, so that none waits.
+    `name` is part of every request's hash; `tell` is told what fails without harm. Tests replace
+    `sleep`, so that none waits.
     """
 
     def __init__(
@@ -82,17 +78,12 @@ class VLLMRollouts:
     ) -> None:
         self.server = server
         self.adapter: str | None = None  # None: the base model answers
-        self._name = name
-        self._tell = tell
-        self._sleep = sleep
+        self.name = name
+        self._tell, self._sleep = tell, sleep
         self._server = VLLMServer(server.endpoint, LOAD_S)
         self._base = server.endpoint.model
         self._processed: bool | None = None  # None: not measured yet
         self._measuring = asyncio.Lock()  # so that a hundred first calls measure once
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -122,11 +113,10 @@ class VLLMRollouts:
         )
 
     async def serve_adapter(self, name: str, folder: Path) -> None:
-        """Have every later request answered with an adapter.
+        """Have every later request answered with an adapter in PEFT's form.
 
-        Args:
-            name: that no other content ever has, such as a digest.
-            folder: of the adapter in PEFT's form; it must stay until another one is served.
+        No other content may ever have its name, such as a digest. The folder must stay until
+        another one is served.
 
         Raises:
             PolicyError: the server does not take it; requests go on naming the one before.

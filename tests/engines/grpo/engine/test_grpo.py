@@ -16,7 +16,7 @@ from torch import Tensor
 from engines.core.errors import ConfigError, PolicyError
 from engines.core.types import Group, Lesson, WeightUpdate
 from engines.grpo.engine import update
-from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.schedule import schedule_factor
 from engines.grpo.engine.update import probe_indices
@@ -64,10 +64,10 @@ def an_engine(
     total_steps: int = 10,
     make_optimiser: Callable[[LocalModel, GRPOSettings], Optimiser] = Optimiser,
     **settings: Any,
-) -> WeightEngine[ScoredBatch]:
+) -> WeightEngine:
     train(local)
     tell: Callable[[str], None] = (lambda line: None) if told is None else told.append
-    return grpo_engine(
+    return GRPOEngine(
         GRPOSettings(**{**PLAIN, **settings}),
         local,
         total_steps=total_steps,
@@ -99,14 +99,12 @@ async def gradients_of(local: LocalModel, batch: Sequence[Group], **settings: An
     return engine.optimiser.gradients
 
 
-async def learn(engine: WeightEngine[ScoredBatch], batch: Sequence[Group]) -> Lesson:
+async def learn(engine: WeightEngine, batch: Sequence[Group]) -> Lesson:
     reflections = [await engine.reflect(group, a_library()) for group in batch]
     return await engine.consolidate(batch, reflections, a_library(version=4))
 
 
-async def learned(
-    engine: WeightEngine[ScoredBatch], local: LocalModel, *batches: Sequence[Group]
-) -> Weights:
+async def learned(engine: WeightEngine, local: LocalModel, *batches: Sequence[Group]) -> Weights:
     """The weights after each batch's update was computed and applied."""
     for batch in batches:
         lesson = await learn(engine, batch)
@@ -456,7 +454,7 @@ async def test_the_first_update_is_already_seen_to_leave_the_reference(
             if "lora_B" in name:
                 parameter.zero_()
     settings = GRPOSettings(**{**PLAIN, "beta": beta, "learning_rate": 0.1})
-    engine = grpo_engine(settings, local, total_steps=4, seed=1, tell=lambda line: None)
+    engine = GRPOEngine(settings, local, total_steps=4, seed=1, tell=lambda line: None)
     update = (await learn(engine, a_batch())).update
     assert update is not None
     assert update.metrics["kl"] > 0.01
@@ -830,4 +828,4 @@ def test_a_model_without_anything_to_train_is_refused(tmp_path: Path) -> None:
     frozen = a_local(tmp_path)
     assert frozen.settings == LocalSettings(str(tmp_path), threads=1)
     with pytest.raises(PolicyError, match=r"policy\.local\.lora"):
-        grpo_engine(GRPOSettings(), frozen, total_steps=1, seed=0)
+        GRPOEngine(GRPOSettings(), frozen, total_steps=1, seed=0)
