@@ -132,8 +132,9 @@ class RecordLedger:
         def write_reply(
             reply: Completion, lost: str = ""
         ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
-            elapsed_s = round(time.monotonic() - began, 4)
-            return self._write(replace(asked, reply=reply, elapsed_s=elapsed_s, lost=lost))
+            took_s = round(time.monotonic() - began, 4)
+            now = self._clock()
+            return self._write(replace(asked, reply=reply, elapsed_s=took_s, at=now, lost=lost))
 
         heard = None if on_text is None else self._mask.stream(on_text)
         try:
@@ -162,7 +163,7 @@ class RecordLedger:
         """
         self._open(record_file_name(key))
         reply = Completion("", finish="lost", usage=usage)
-        self._write(Record(key=key, policy=policy, reply=reply, lost=what))
+        self._write(Record(key=key, policy=policy, reply=reply, at=self._clock(), lost=what))
 
     def release_files(self) -> None:
         """Close the files of a finished step and drop what was read from them."""
@@ -181,7 +182,7 @@ class RecordLedger:
         """Have a record written; the reply comes back as it is written, without secrets."""
         name, reply = record_file_name(record.key), record.reply
         self.paid += reply.usage
-        body = dumps(replace(record, at=self._clock()))
+        body = dumps(record)
         masked = self._mask.line(body)
         if masked is not body:
             reply = from_dict(Record, orjson.loads(masked)).reply

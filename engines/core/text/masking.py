@@ -115,6 +115,9 @@ _NAMES = (
 )  # fmt: skip
 _TO = rf"(?:\\*[\"'])?(?:{_GAP}[:=]|\s(?:is|provided:)){_GAP}(?:\\*[\"'])?"
 _NAMED = rf"(?i)(?:{'|'.join(_NAMES)}){_TO}(?P<run>{_random_pattern(16)})(?!\()"
+_HINTS = tuple((hint, shape) for hints, shape in (*_SHAPES, (_NAMES, _NAMED)) for hint in hints)
+_NUMBERS = re.compile(r"\[[-\d.,e]*+\]")
+"""A list of token ids or log-probabilities, in which no hint can stand: most of a record."""
 _LETTER_AFTER_DIGIT = re.compile(r"\d[A-Za-z]")
 _HEX = re.compile(r"[0-9a-fA-F-]{32,}|0[xX][0-9a-fA-F]{40,}")
 _NUMBER = re.compile(r"0[xXbBoO][0-9a-fA-F_]+")
@@ -294,23 +297,17 @@ def _find_by_shape(text: str) -> Iterator[_Found]:
     low = text.lower()
     if len(low) != len(text):  # some letters grow when they are made small
         low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
-    for hints, shape in _SHAPES:
-        for hint in hints:
-            at = low.find(hint)
-            while at >= 0:
-                if (match := _compile_pattern(shape).match(text, at)) and _has_random_part(match):
-                    yield _secret_span(match)
-                    at = low.find(hint, match.end())
-                else:
-                    at = low.find(hint, at + 1)
-    for name in _NAMES:
-        at = low.find(name)
+    words = _NUMBERS.sub("", low)
+    for hint, shape in _HINTS:
+        if hint not in words:
+            continue
+        at = low.find(hint)
         while at >= 0:
-            if (match := _compile_pattern(_NAMED).match(text, at)) and _is_random(match["run"]):
+            if (match := _compile_pattern(shape).match(text, at)) and _has_random_part(match):
                 yield _secret_span(match)
-                at = low.find(name, match.end())
+                at = low.find(hint, match.end())
             else:
-                at = low.find(name, at + 1)
+                at = low.find(hint, at + 1)
 
 
 def _secret_span(match: re.Match[str]) -> _Found:
@@ -336,6 +333,8 @@ def _is_random(run: str) -> bool:
 
 def _has_random_part(match: re.Match[str]) -> bool:
     """Of what could as well be a word or a sum: whether a part mixes letters and digits."""
+    if match.re.pattern == _NAMED:
+        return _is_random(match["run"])
     said = match.groupdict().get("said")
     if said is None:
         return True

@@ -10,7 +10,6 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
@@ -117,11 +116,10 @@ def _check_limit(limit: int) -> int:
     return limit
 
 
-@runtime_checkable
-class JobBound(Protocol):
-    """A policy that must know which rollout it answers for (see `replay`)."""
-
-    def for_job(self, job: Job) -> Policy: ...
+def bind_to_job(policy: Policy, job: Job) -> Policy:
+    """A policy that must know which rollout it answers for has `for_job` (see `replay`)."""
+    bind: Callable[[Job], Policy] | None = getattr(policy, "for_job", None)
+    return policy if bind is None else bind(job)
 
 
 class Throttled:
@@ -138,9 +136,8 @@ class Throttled:
 
     def for_job(self, job: Job) -> Policy:
         """The same slots round the inner policy bound to a job, where it can be."""
-        if not isinstance(self._policy, JobBound):
-            return self
-        return Throttled(self._policy.for_job(job), self._slots, self._priority)
+        bound = bind_to_job(self._policy, job)
+        return self if bound is self._policy else Throttled(bound, self._slots, self._priority)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
