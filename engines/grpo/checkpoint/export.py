@@ -1,7 +1,6 @@
 """A checkpoint as a folder of its own, for use without the studio.
 
-Owns what goes into it. The adapter is copied, byte for byte and without torch; merged weights
-are computed.
+The adapter is copied, byte for byte and without torch; merged weights are computed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def check_target(to: Path) -> None:
 
 
 def export_adapter(checkpoint: Path, to: Path, card: str) -> None:
-    """Copy adapter and tokenizer, and write the card.
+    """Copy adapter and tokenizer, and write the card as README.md.
 
     Raises:
         RecordError: the checkpoint is missing or damaged, or `to` cannot be written.
@@ -51,12 +50,8 @@ def export_adapter(checkpoint: Path, to: Path, card: str) -> None:
 def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) -> None:
     """Merge the adapter into its base model and save the whole as safetensors.
 
-    Args:
-        checkpoint: of the run.
-        to: new or empty folder.
-        card: its README.md.
-        base: the model that the checkpoint was trained on; its adapter is the checkpoint's,
-            and 4-bit weights are merged at the precision they were quantised from.
+    `base` is the model that the checkpoint was trained on. 4-bit weights are merged at the
+    precision they were quantised from.
 
     Raises:
         RecordError, ConfigError: as `export_adapter`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from engines.core.types import Group
@@ -58,7 +58,7 @@ class CollapseRollback:
 
     def state_dict(self) -> dict[str, Any]:
         """The guard's memory, as plain values."""
-        return self._watch.to_dict()
+        return asdict(self._watch)
 
     def adapter_tensors(self) -> dict[str, Tensor]:
         """The kept adapters, each tensor's name behind `STEP/`."""

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 MOMENTS = ("first_moment", "second_moment")
-NAMES = ("master", *MOMENTS)
-"""What the tensors of a snapshot are called in a checkpoint."""
+"""What the last two tensors of a snapshot are called in a checkpoint; the first is `master`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,13 @@ class Snapshot:
 
     def tensors(self) -> dict[str, Tensor]:
         """On the CPU, under the names that a checkpoint has for them."""
-        held = (self.master, self.first, self.second)
-        return {name: tensor.cpu() for name, tensor in zip(NAMES, held, strict=True)}
+        moments = zip(MOMENTS, (self.first.cpu(), self.second.cpu()), strict=True)
+        return {"master": self.master.cpu(), **dict(moments)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], moments: int) -> Snapshot:
         """What `tensors` gave, with `moments` beside it."""
-        master, first, second = (tensors[name] for name in NAMES)
-        return cls(master, first, second, moments)
+        return cls(tensors["master"], *(tensors[name] for name in MOMENTS), moments)
 
 
 class Optimiser:
@@ -85,7 +83,7 @@ class Optimiser:
     def load(self, snapshot: Snapshot) -> None:
         """Take weights and moments over, into the model too."""
         self._set_master(snapshot.master.to(self._home).clone(), snapshot)
-        self._update_model()
+        self._copy_to_model(snapshot.master)
 
     def zero_grad(self) -> None:
         for parameter in self._parameters:
@@ -118,13 +116,15 @@ class Optimiser:
             "exp_avg_sq": snapshot.second.to(master.device).clone() if snapshot else zeros.clone(),
         }
 
-    @torch.no_grad()
     def _update_model(self) -> None:
-        at = 0
-        for parameter in self._parameters:
-            piece = self._master[at : at + parameter.numel()]
-            parameter.copy_(piece.view(parameter.shape))
-            at += parameter.numel()
+        """After a step."""
+        self._copy_to_model(self._master)
+
+    @torch.no_grad()
+    def _copy_to_model(self, weights: Tensor) -> None:
+        sizes = [parameter.numel() for parameter in self._parameters]
+        for parameter, piece in zip(self._parameters, torch.split(weights, sizes), strict=True):
+            parameter.copy_(piece.view_as(parameter))
 
 
 def clip_gradient(gradient: Tensor, max_norm: float) -> tuple[Tensor, float]:

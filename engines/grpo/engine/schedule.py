@@ -14,11 +14,9 @@ from engines.grpo.settings import GRPOSettings, Schedule, SFTSettings
 def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:
     """What the learning rate is multiplied with at the next optimiser step.
 
-    Args:
-        done: optimiser steps taken before it.
-        planned: optimiser steps of the whole run.
-        schedule: what follows the warm-up: as it is, or falling to 0 on a line or half a cosine.
-        warmup: share of `planned` over which it rises. The first step already moves.
+    `done` steps of `planned` were taken before it. The rate rises over the share `warmup` of
+    them, where the first step already moves; then it stays, or falls to 0 on a line or half a
+    cosine.
     """
     rising = math.ceil(warmup * planned)
     if done < rising:
@@ -43,12 +41,8 @@ def learning_rate_rise_text(
 ) -> str:
     """What a person should know of a plan that changes in the midst of a run, or "".
 
-    Args:
-        curve: how the learning rate goes.
-        done: optimiser steps taken.
-        before: optimiser steps of the whole run as it was planned.
-        planned: those of it now.
-        scale: what the learning rate is multiplied with besides.
+    All count optimiser steps: `done`, and of the whole run as it was planned `before` and as it is
+    `planned` now. The learning rate is multiplied with `scale` besides.
     """
     if not done or planned == before:
         return ""

@@ -12,14 +12,10 @@ from typing import Any
 
 
 class ScalarWriter:
-    """Writes figures by step.
+    """Writes figures by step into event files.
 
-    Args:
-        folder: where the event files lie; made if it is missing.
-        first_step: the first step that this process will write. Whatever an earlier process
-            wrote from there on is hidden, so that a resumed run shows each step once.
-        tell: receives one line where nothing can be written.
-        clock: seconds since the epoch, TensorBoard's "wall time".
+    This process writes from `first_step` on. Whatever an earlier process wrote from there on is
+    hidden, so that a resumed run shows each step once. `clock` gives seconds since the epoch.
     """
 
     def __init__(
@@ -67,12 +63,12 @@ class ScalarWriter:
             self._give_up(error)
 
     def close(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            try:
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
                 writer.close()
-            except OSError as error:
-                self._give_up(error)
+        except OSError as error:
+            self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None

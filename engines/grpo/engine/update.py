@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -108,9 +109,11 @@ class BatchUpdate:
         self._collated, self._samples = collated, collated.samples
         self._ranks, self._stopped = ranks, stopped
         self._groups = list(dict.fromkeys(sample.group for sample in self._samples))
-        self._own = frozenset(ranks.share(self._groups))
+        shared = frozenset(ranks.share(self._groups))
+        # Indices of the samples that this rank computes, and of those on which KL is measured.
+        self._own = [i for i, sample in enumerate(self._samples) if sample.group in shared]
         every = probe_indices([sample.group for sample in self._samples])
-        self._probed = [i for i in every if self._samples[i].group in self._own]
+        self._probed = [i for i in every if self._samples[i].group in shared]
         self._first: dict[int, Tensor] = {}  # of those, from the passes of the first step
         self._old: dict[int, Tensor] = {}
         self._ref: dict[int, Tensor] = {}
@@ -133,12 +136,13 @@ class BatchUpdate:
             if any(window)
         ]
         if len(windows) > 1 or settings.beta:
-            self._run_unless_failed(lambda: self._frozen_passes(len(windows) > 1))
+            self._run_unless_failed(lambda: self._score_before(len(windows) > 1))
         for number, window in enumerate(windows):
             self._optimiser_step(window, number == 0, figures)
-        nothing = torch.zeros(3, dtype=torch.float64, device=self._local.device)
         found = self._run_unless_failed(self._measure_divergences)
-        moved, away, count = self._sum_or_raise(nothing if found is None else found).tolist()
+        if found is None:
+            found = torch.zeros(3, dtype=torch.float64, device=self._local.device)
+        moved, away, count = self._sum_or_raise(found).tolist()
         figures.probed = {"kl": away / max(1.0, count), "kl_step": moved / max(1.0, count)}
         return figures
 
@@ -188,10 +192,8 @@ class BatchUpdate:
     ) -> None:
         """Add a minibatch's gradient, this rank's share of it, micro-batch by micro-batch."""
         settings = self._plan.settings
-        mine = [
-            i for i, s in enumerate(self._samples) if s.group in groups and s.group in self._own
-        ]
-        for indices, rows in self._micro_batches(mine):
+        own = [i for i in self._own if self._samples[i].group in groups]
+        for indices, rows in self._micro_batches(own):
             scored = completion_logps(self._local, rows, temperature=settings.temperature)
             losses, stats = token_losses(
                 scored.logp,
@@ -217,15 +219,8 @@ class BatchUpdate:
                     if i in self._probed:
                         self._first[i] = found[n, : lengths[n]]
             with torch.no_grad():
-                sums += torch.stack(
-                    [
-                        loss.detach(),
-                        stats.tokens,
-                        stats.clipped_low,
-                        stats.clipped_high,
-                        scored.entropy.sum(),
-                    ]
-                )
+                counts = (stats.tokens, stats.clipped_low, stats.clipped_high)
+                sums += torch.stack([loss.detach(), *counts, scored.entropy.sum()])
                 gap = (scored.logp - rows.sampled).abs().amax() if first else peaks[1]
                 torch.maximum(peaks, torch.stack([stats.ratio_max, gap]), out=peaks)
 
@@ -257,14 +252,13 @@ class BatchUpdate:
             made.append(([indices[n] for n in part], rows))
         return made
 
-    def _frozen_passes(self, old: bool) -> None:
+    def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""
-        mine = [i for i, sample in enumerate(self._samples) if sample.group in self._own]
         if old:
-            self._old = self._score_sequences(mine)
+            self._old = self._score_sequences(self._own)
         if self._plan.settings.beta:
             with self._local.disable_adapter():
-                self._ref = self._score_sequences(mine)
+                self._ref = self._score_sequences(self._own)
 
     def _score_sequences(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Log-probabilities of sequences under the weights as they are, without gradient."""
@@ -292,12 +286,8 @@ class BatchUpdate:
 
     def _trainable_values(self, scored: Mapping[int, Tensor]) -> Tensor:
         """(N,) of what is known of the probed sequences, that of trainable tokens."""
-        return torch.cat(
-            [
-                scored[i][torch.tensor(self._samples[i].trainable, device=scored[i].device)]
-                for i in self._probed
-            ]
-        )
+        found = [(scored[i], self._samples[i].trainable) for i in self._probed]
+        return torch.cat([logp[torch.tensor(kept, device=logp.device)] for logp, kept in found])
 
     def _run_unless_failed(self, work: Callable[[], T]) -> T | None:
         """Do work unless something went wrong before; `_sum_or_raise` tells the other ranks."""
@@ -305,11 +295,13 @@ class BatchUpdate:
             return None
         try:
             return work()
-        except (RuntimeError, UpdateCancelled) as error:
-            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+        except UpdateCancelled as error:
+            self._trouble = error
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
                 raise
             self._trouble = error
-            return None
+        return None
 
     def _sum_or_raise(self, values: Tensor) -> Tensor:
         """Sum values over ranks; raise on all of them what went wrong on one."""
@@ -333,20 +325,17 @@ class BatchUpdate:
 def probe_indices(groups: Sequence[int]) -> list[int]:
     """Which sequences stand for a batch: the first of each group, then the second, and so on.
 
-    Args:
-        groups: of each sequence.
-
-    Returns:
-        Indices in ascending order, `PROBED` at most. Of more groups they are spread evenly.
+    Given is the group of each sequence. Indices are ascending, `PROBED` at most; of more groups
+    they are spread evenly.
     """
     turns: dict[int, list[int]] = {}  # a group's n-th sequence has turn n
-    count: dict[int, int] = {}
+    count: Counter[int] = Counter()
     for index, group in enumerate(groups):
-        count[group] = count.get(group, -1) + 1
         turns.setdefault(count[group], []).append(index)
+        count[group] += 1
     chosen: list[int] = []
-    for turn in sorted(turns):
-        room, there = PROBED - len(chosen), turns[turn]
+    for _, there in sorted(turns.items()):
+        room = PROBED - len(chosen)
         if len(there) > room:
             there = [there[n * len(there) // room] for n in range(room)]
         chosen += there

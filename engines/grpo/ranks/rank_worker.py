@@ -1,7 +1,6 @@
 """What every rank but the first does: wait for a word of rank 0, do its part, wait again.
 
-Owns the words and the loop. A follower reads no run file and writes nothing: what it trains, and
-with which settings, rank 0 tells it.
+Reads no run file and writes nothing: what it trains, and with which settings, rank 0 tells it.
 """
 
 from __future__ import annotations
@@ -97,9 +96,6 @@ class DecodeFailure:
 def run_rank_worker(others: DistributedRanks) -> None:
     """Do as rank 0 says until it says stop.
 
-    Args:
-        others: of a rank above 0.
-
     Raises:
         PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
@@ -159,16 +155,14 @@ def rank_moments(engine: WeightEngine) -> tuple[Tensor, ...]:
 
 
 def decode_share(
-    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks | None = None
+    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks
 ) -> list[DecodedReply]:
     """As `decode`, `most` rows at a time; `watch` counts rows over all of them."""
-    made: list[DecodedReply] = []
+    replies: list[DecodedReply] = []
     for begin in range(0, len(rows), most):
-        part = rows[begin : begin + most]
-        made += decode(
-            local, part, None if watch is None else remap_hooks(watch, range(begin, len(rows)))
-        )
-    return made
+        hooks = remap_hooks(watch, range(begin, len(rows)))
+        replies += decode(local, rows[begin : begin + most], hooks)
+    return replies
 
 
 def remap_hooks(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
@@ -186,6 +180,6 @@ def _decode_share_or_fail(
 ) -> list[DecodedReply] | DecodeFailure:
     try:
         with local.lock:
-            return decode_share(local, rows, most)
+            return decode_share(local, rows, most, DecodeHooks())
     except RuntimeError as error:  # memory ran out, mostly: rank 0 decides what follows
         return DecodeFailure(str(error))

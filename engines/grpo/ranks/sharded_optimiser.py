@@ -54,19 +54,9 @@ class ShardedOptimiser(Optimiser):
             )
         super()._set_master(master[self.part].clone(), snapshot)
 
-    def load(self, snapshot: Snapshot) -> None:
-        self._set_master(snapshot.master.to(self._home).clone(), snapshot)
-        self._copy_to_model()
-
     def _update_model(self) -> None:
         """After a step: fetch what the other ranks made of their parts. All call it."""
         moved = torch.zeros_like(self._whole)
         moved[self.part] = self._master.detach()
         self._whole = self._ranks.all_sum(moved)  # each element has one term that is not 0
-        self._copy_to_model()
-
-    @torch.no_grad()
-    def _copy_to_model(self) -> None:
-        sizes = [parameter.numel() for parameter in self._parameters]
-        for parameter, piece in zip(self._parameters, torch.split(self._whole, sizes), strict=True):
-            parameter.copy_(piece.view_as(parameter))
+        self._copy_to_model(self._whole)

@@ -1,7 +1,4 @@
-"""Collects calls and has them decoded together, in a thread.
-
-Owns when a batch is decoded and who gets what of it. Knows no model: `decode` is given.
-"""
+"""Collects calls and has them decoded together, in a thread. Knows no model."""
 
 from __future__ import annotations
 
@@ -59,17 +56,13 @@ class BatchQueue:
     With tries attending a batch begins once each of them waits in it, so that its members
     follow from the run and not from timing. A call from outside any try never waits for them:
     a try could be waiting for it. Calls are ordered by prompt and seed for the same reason.
-
-    Args:
-        decode: answers a batch.
-        limit: rows decoded at a time, asked before each batch.
     """
 
     decode: Decode
-    limit: Callable[[], int]
+    limit: Callable[[], int]  # rows decoded at a time, asked before each batch
     waiting: list[WaitingCall] = field(default_factory=list)
     _attending: set[object] = field(default_factory=set)
-    _aside: Counter[object] = field(default_factory=Counter)  # tries of `_attending`
+    _waiting_outside: Counter[object] = field(default_factory=Counter)  # tries of `_attending`
     _try: ContextVar[object | None] = field(
         default_factory=lambda: ContextVar("try", default=None)
     )  # which try a call belongs to; tasks that the try starts inherit it
@@ -84,30 +77,30 @@ class BatchQueue:
         if self._try.get() is not None:
             yield
             return
-        made = object()
-        self._attending.add(made)
-        before = self._try.set(made)
+        joined = object()
+        self._attending.add(joined)
+        before = self._try.set(joined)
         try:
             yield
         finally:
             self._try.reset(before)
-            self._attending.remove(made)
+            self._attending.remove(joined)
             self._schedule()
 
     @contextlib.contextmanager
     def leave_batch(self) -> Iterator[None]:
         """The try at hand waits for what others must end first: no batch waits for it."""
-        mine = self._try.get()
-        if mine is None:
+        current = self._try.get()
+        if current is None:
             yield
             return
-        self._aside[mine] += 1
+        self._waiting_outside[current] += 1
         self._schedule()
         try:
             yield
         finally:
-            self._aside[mine] -= 1
-            self._aside += Counter()  # forgets those at 0
+            self._waiting_outside[current] -= 1
+            self._waiting_outside += Counter()  # forgets those at 0
 
     async def ask(self, row: DecodeRequest, on_text: OnText | None) -> tuple[DecodedReply, str]:
         """The reply to one row, and what of its text was shown.
@@ -163,7 +156,7 @@ class BatchQueue:
 
     def _take_ready_calls(self) -> list[WaitingCall]:
         tries = {call.owner for call in self.waiting}
-        complete = all(one in tries or one in self._aside for one in self._attending)
+        complete = all(one in tries or one in self._waiting_outside for one in self._attending)
         released = [call for call in self.waiting if complete or call.owner is None]
         self.waiting = [] if complete else [c for c in self.waiting if c.owner is not None]
         return sorted(released, key=lambda call: (call.row.prompt_ids, call.row.seed))
@@ -198,13 +191,13 @@ class BatchQueue:
 
 
 def _deliver(calls: Sequence[WaitingCall], drawn: Sequence[DecodedReply | CallFailed]) -> None:
-    for call, one in zip(calls, drawn, strict=True):
+    for call, reply in zip(calls, drawn, strict=True):
         if call.future.done():
             continue
-        if isinstance(one, CallFailed):
-            call.future.set_exception(one)
+        if isinstance(reply, CallFailed):
+            call.future.set_exception(reply)
         else:
-            call.future.set_result(one)
+            call.future.set_result(reply)
 
 
 def _fail(calls: Sequence[WaitingCall], reason: str) -> None:

@@ -41,34 +41,35 @@ def build_model(
     source = settings.path if folder is None else str(folder)
     with quiet_transformers(), _explain_load_errors(place, source, folder):
         cached = folder is None and _must_use_cache(source)
-        config = transformers.AutoConfig.from_pretrained(
-            source, trust_remote_code=settings.trust_remote_code, local_files_only=cached
-        )
+        how: dict[str, Any] = {
+            "trust_remote_code": settings.trust_remote_code,
+            "local_files_only": cached,
+        }
+        config = transformers.AutoConfig.from_pretrained(source, **how)
         _check_config(config, place)
         threads = choose_threads(settings.threads, device)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source,
-            trust_remote_code=settings.trust_remote_code,
-            local_files_only=cached,
-            padding_side="left",
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, padding_side="left", **how)
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
             dtype=dtype,
-            trust_remote_code=settings.trust_remote_code,
-            local_files_only=cached,
             # transformers looks for an adapter by itself, and would try the hub for 23 s.
             adapter_kwargs={"local_files_only": cached},
             output_loading_info=True,
+            **how,
             **_placement_options(settings, device, place),
         )
     _check_weights(info, place)
-    if settings.device != "spread" and settings.quantise == "none":
-        model.to(device)
     if settings.quantise == "nf4":
-        model = lora.prepare_for_kbit(model, settings)
-    _set_pad_token(tokenizer)
+        import peft
+
+        model = peft.prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=settings.gradient_checkpointing
+        )
+    elif settings.device != "spread":
+        model.to(device)
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
+        tokenizer.pad_token = tokenizer.eos_token
     digest = lora.base_digest(model)
     model.requires_grad_(False)
     with quiet_transformers():
@@ -136,23 +137,22 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _placement_options(settings: LocalSettings, device: torch.device, place: str) -> dict[str, Any]:
-    if settings.quantise == "nf4":
-        if device.type != "cuda":
-            raise PolicyError(
-                place,
-                "4-bit weights (quantise: nf4) need a GPU, and there is none.",
-                "Write quantise: none.",
-            )
-        return {
-            "quantization_config": transformers.BitsAndBytesConfig(
-                load_in_4bit=True,
-                bnb_4bit_quant_type="nf4",
-                bnb_4bit_compute_dtype=torch.bfloat16,
-                bnb_4bit_use_double_quant=True,
-            ),
-            "device_map": "auto" if settings.device == "spread" else {"": device},
-        }
-    return {"device_map": "auto"} if settings.device == "spread" else {}
+    spread = settings.device == "spread"
+    if settings.quantise != "nf4":
+        return {"device_map": "auto"} if spread else {}
+    if device.type != "cuda":
+        raise PolicyError(
+            place,
+            "4-bit weights (quantise: nf4) need a GPU, and there is none.",
+            "Write quantise: none.",
+        )
+    quantised = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_use_double_quant=True,
+    )
+    return {"quantization_config": quantised, "device_map": "auto" if spread else {"": device}}
 
 
 def _check_config(config: Any, place: str) -> None:
@@ -180,12 +180,6 @@ def _check_weights(info: Any, place: str) -> None:
             f"its files lack the weight {missing[0]}{more}.",
             "Save the model again, or choose another folder.",
         )
-
-
-def _set_pad_token(tokenizer: Any) -> None:
-    tokenizer.padding_side = "left"
-    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
-        tokenizer.pad_token = tokenizer.eos_token
 
 
 @contextlib.contextmanager

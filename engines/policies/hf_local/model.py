@@ -39,12 +39,7 @@ class Lock(Protocol):
 class LocalModel:
     """A model in this process, always in eval mode: no pass ever drops anything out.
 
-    Attributes:
-        pad_id: what left padding is made of.
-        eos_ids: each of these ends a reply.
-        window: positions, prompt and reply together.
-        max_batch: rows decoded at a time; halved when memory ran out.
-        decoder_note: why transformers' own forward decodes, None where the fused one does.
+    Each of `eos_ids` ends a reply; `window` counts positions, prompt and reply together.
     """
 
     def __init__(
@@ -63,15 +58,17 @@ class LocalModel:
         self.base_digest = base_digest
         self.name = f"hf:{settings.path}"
         self.lock: Lock = threading.Lock()
-        self.max_batch = max(1, settings.max_batch)
+        self.max_batch = max(1, settings.max_batch)  # rows decoded; halved when memory ran out
         self.eos_ids = _eos_ids(self.base, tokenizer)
-        self.pad_id = _pad_id(tokenizer, self.eos_ids)
+        pad = tokenizer.pad_token_id
+        self.pad_id = min(self.eos_ids, default=0) if pad is None else int(pad)
         self.window = _context_window(self.base.config, tokenizer)
         self._disabled = False
         self._updates = 0
         self._merged: tuple[tuple[int, ...], MergedWeights] | None = None
         self._digest: tuple[tuple[int, ...], str] | None = None
         self._set_eval_mode()
+        # Why transformers' own forward decodes; None where the fast decoder does.
         self.decoder_note = self._decoder_note()
 
     @property
@@ -246,12 +243,6 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         eos = getattr(config, "eos_token_id", None)
         named += eos if isinstance(eos, list | tuple) else [eos]
     return frozenset(int(one) for one in named if one is not None)
-
-
-def _pad_id(tokenizer: Any, eos_ids: frozenset[int]) -> int:
-    if tokenizer.pad_token_id is not None:
-        return int(tokenizer.pad_token_id)
-    return min(eos_ids, default=0)
 
 
 def _context_window(config: Any, tokenizer: Any) -> int:

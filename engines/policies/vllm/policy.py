@@ -212,21 +212,17 @@ class VLLMRollouts:
         """
         ids = self.server.encode((Message("user", "Name a number."),), ())
         model = await self._model_name()
-        found = []
-        for temperature in (1.0, 3.0):
-            once = Sampling(temperature, max_tokens=1, seed=1)
-            found.append(
-                parse_top_logprob(
-                    await self._server.post("completions", self._request_body(ids, once, model))
-                )
-            )
-        return abs(found[0] - found[1]) > SAME
+
+        async def ask(temperature: float) -> float:
+            body = self._request_body(ids, Sampling(temperature, max_tokens=1, seed=1), model)
+            return parse_top_logprob(await self._server.post("completions", body))
+
+        return abs(await ask(1.0) - await ask(3.0)) > SAME
 
     def _request_body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
         own, window = self.server.endpoint, self.server.window
-        limits = [limit for limit in (sampling.max_tokens or own.max_tokens,) if limit]
-        if window is not None:
-            limits.append(window - len(ids))
+        room = None if window is None else window - len(ids)
+        limits = [n for n in (sampling.max_tokens or own.max_tokens or None, room) if n is not None]
         limit = min(limits, default=4096)  # vLLM's own default is 16
         if limit < 1:
             raise CallFailed("too long", f"a prompt of {len(ids)} tokens fills the window")
@@ -273,14 +269,14 @@ def _reason_text(failed: BaseException) -> str:
 
 
 def _loading_move_text(failed: BaseException) -> str:
-    match getattr(failed, "status", None):
-        case 404 | 405:
-            return START
-        case 400 | 422 | 500:
-            return (
-                "See that --max-lora-rank is at least the adapter's rank and that the server "
-                "sees the folder; its log says more."
-            )
+    status = getattr(failed, "status", None)
+    if status in (404, 405):
+        return START
+    if status in (400, 422, 500):
+        return (
+            "See that --max-lora-rank is at least the adapter's rank and that the server sees the "
+            "folder; its log says more."
+        )
     return _move_text(failed)
 
 

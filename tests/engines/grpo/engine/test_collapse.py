@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -197,7 +197,7 @@ def test_a_batch_that_is_seen_again_changes_nothing() -> None:
     history = batches(0.3, 0.5, 0.6, 0.4)
     watch = watched(history)
     assert add_batch(watch, history[-1], {0, 1, 2, 3}, patience=3) == watch
-    assert collapse_state_from_dict(json.loads(json.dumps(watch.to_dict()))) == watch
+    assert collapse_state_from_dict(json.loads(json.dumps(asdict(watch)))) == watch
 
 
 def test_a_batch_that_nobody_judged_says_nothing() -> None:
