@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 class VLLMSyncedEngine:
     """Implements `Engine`; what leaves the weights alone is the engine's own.
 
-    Args:
-        engine: trains the adapter.
-        local: the model that it trains.
-        rollouts: the server's policy.
-        folder: where adapters are put for the server to read; it must see the same path.
+    The server must see the same `folder`, from which it reads adapters.
     """
 
     def __init__(

@@ -85,9 +85,7 @@ def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tens
     x = F.embedding(rows.prompts, base.model.embed_tokens.weight)  # (U, P, H)
     kept, blocks = [], [_adapt_layer(layer) for layer in layers]
     for layer, module in zip(blocks, base.model.layers, strict=True):
-        q, k, v = _project_heads(
-            layer.qkv, x, module.input_layernorm, cos[:wide], sin[:wide], heads, kv_heads
-        )
+        q, k, v = _project_heads(layer.qkv, x, module, cos[:wide], sin[:wide])
         kept.append((k, v))
         mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=module.self_attn.scaling, enable_gqa=heads != kv_heads
@@ -105,12 +103,9 @@ def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tens
         bias = torch.zeros(shown.shape, dtype=x.dtype, device=x.device)
         bias = bias.masked_fill_(~shown, -torch.inf)[:, None]
         x = F.embedding(rows.completions[:, :-1], base.model.embed_tokens.weight)
-        for layer, module, (prompt_k, prompt_v) in zip(
-            blocks, base.model.layers, kept, strict=True
-        ):
-            q, k, v = _project_heads(
-                layer.qkv, x, module.input_layernorm, cos[at], sin[at], heads, kv_heads
-            )
+        of_layers = zip(blocks, base.model.layers, kept, strict=True)
+        for layer, module, (prompt_k, prompt_v) in of_layers:
+            q, k, v = _project_heads(layer.qkv, x, module, cos[at], sin[at])
             mixed = F.scaled_dot_product_attention(
                 q,
                 _append_to_prompt(prompt_k, k, rows),
@@ -218,12 +213,10 @@ def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | tuple[No
 
 
 def _adapt_layer(layer: _JoinedLayer) -> _AdaptedLayer:
-    return _Layer(
-        *(
-            _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
-            for joined in layer
-        )
-    )
+    def adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
+        return _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
+
+    return _Layer(*map(adapt, layer))
 
 
 def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> Tensor:
@@ -235,16 +228,12 @@ def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> 
 
 
 def _project_heads(
-    ready: _AdaptedMatrices,
-    x: Tensor,
-    norm: Any,
-    cos: Tensor,
-    sin: Tensor,
-    heads: int,
-    kv_heads: int,
+    ready: _AdaptedMatrices, x: Tensor, module: Any, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turned queries and keys, and values, each (n, heads, T, d)."""
-    qkv = _project(ready, _RMSNorm.apply(x, norm.variance_epsilon))  # type: ignore[no-untyped-call]
+    config, eps = module.self_attn.config, module.input_layernorm.variance_epsilon
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    qkv = _project(ready, _RMSNorm.apply(x, eps))  # type: ignore[no-untyped-call]
     parts = qkv.view(*x.shape[:-1], heads + 2 * kv_heads, -1)
     turned, v = _RotaryEmbedding.apply(parts, cos.unsqueeze(-2), sin.unsqueeze(-2), kv_heads)  # type: ignore[no-untyped-call]
     q, k = turned[..., :heads, :], turned[..., heads:, :]

@@ -142,13 +142,12 @@ def aggregate(
     Returns:
         0-d, in the type of `losses`.
     """
+    sequences = len(losses) if normaliser is None else normaliser
     if how == "grpo":
-        per_sequence = losses.sum(1) / trainable.sum(1).clamp(min=1)
-        return per_sequence.sum() / (len(losses) if normaliser is None else normaliser)
+        return (losses.sum(1) / trainable.sum(1).clamp(min=1)).sum() / sequences
     if how == "dr_grpo":
         if not max_completion_tokens:
             raise ValueError("dr_grpo divides by max_completion_tokens")
-        sequences = len(losses) if normaliser is None else normaliser
         return losses.sum() / (sequences * max_completion_tokens)
     if normaliser is None:
         return losses.sum() / trainable.sum().clamp(min=1)

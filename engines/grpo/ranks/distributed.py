@@ -10,20 +10,18 @@ exchange then fails at once. A rank that hangs is given up after `TIMEOUT_S`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from engines.core.errors import PolicyError
-from engines.grpo.ranks.ranks import strided_share
-
-T = TypeVar("T")
+from engines.grpo.ranks.ranks import Ranks
 
 TIMEOUT_S = 1800.0
 """Longest silence between ranks: the decoding of one batch, not the wait for a person, since
@@ -48,8 +46,8 @@ class StopRanks:
     """The word after which the other ranks end."""
 
 
-class DistributedRanks:
-    """This process among the others; implements `Ranks`.
+class DistributedRanks(Ranks):
+    """This process among the others.
 
     Made by all of them at the same time, and waits until all are there. With `gpu` sums are made
     between GPUs (nccl), else on the CPU (gloo), as words always are. `sharded`: each rank keeps
@@ -94,16 +92,11 @@ class DistributedRanks:
         """Where this rank's model belongs if rank 0's is on a device of a kind ("cuda", "cpu")."""
         return f"{kind}:{self.local_rank}" if kind == "cuda" else kind
 
-    def share(self, items: Sequence[T]) -> list[T]:
-        return strided_share(items, self.rank, self.size)
-
     def all_sum(self, tensor: Tensor) -> Tensor:
-        self._reduce(tensor, dist.ReduceOp.SUM)
-        return tensor
+        return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def all_max(self, tensor: Tensor) -> Tensor:
-        self._reduce(tensor, dist.ReduceOp.MAX)
-        return tensor
+        return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def send(self, word: object) -> None:
         """Tell every other rank; for rank 0.
@@ -174,9 +167,10 @@ class DistributedRanks:
             dist.broadcast_object_list(words, src=0, device=_CPU)
         return words[0]
 
-    def _reduce(self, tensor: Tensor, how: Any) -> None:
+    def _reduce(self, tensor: Tensor, how: Any) -> Tensor:
         with _explain_lost_rank():
             dist.all_reduce(tensor, how)
+        return tensor
 
 
 def gpu_count() -> int:
@@ -184,19 +178,18 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-class _explain_lost_rank:
+@contextmanager
+def _explain_lost_rank() -> Iterator[None]:
     """Turns torch's account of a lost rank into words."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if isinstance(error, RuntimeError):
-            raise PolicyError(
-                PLACE,
-                f"another process of the run has ended or is silent ({_short_error_text(error)}).",
-                "Its own message says why; then resume the run, which goes on from its last "
-                "checkpoint.",
-            ) from error
+    try:
+        yield
+    except RuntimeError as error:
+        raise PolicyError(
+            PLACE,
+            f"another process of the run has ended or is silent ({_short_error_text(error)}).",
+            "Its own message says why; then resume the run, which goes on from its last "
+            "checkpoint.",
+        ) from error
 
 
 def _short_error_text(error: BaseException) -> str:

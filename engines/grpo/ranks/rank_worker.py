@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from engines.core.types import Group, Reflection, WeightUpdate
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import MOMENTS, Optimiser
 from engines.grpo.engine.weight_engine import UpdateCancelled, WeightEngine
@@ -24,8 +23,6 @@ from engines.policies.hf_local.loading import load_local
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.core.library import Library
-    from engines.grpo.checkpoint.contents import EngineState
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.settings import GRPOSettings
     from engines.policies.hf_local.model import LocalModel
@@ -45,11 +42,6 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadState:
-    state: EngineState
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeShares:
     """Decode the rank's share, at most `most` rows at a time."""
 
@@ -58,22 +50,11 @@ class DecodeShares:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsolidateBatch:
-    batch: tuple[Group, ...]
-    reflections: tuple[Reflection, ...]
-    library: Library
+class EngineCall:
+    """Call a method of the engine, as rank 0 does; `load_state` and `apply` are then compared."""
 
-
-@dataclass(frozen=True, slots=True)
-class SetTotalSteps:
-    """The schedule spans so many batches from here on."""
-
-    total_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyUpdate:
-    update: WeightUpdate
+    method: Literal["plan", "consolidate", "apply", "load_state"]
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +97,13 @@ def run_rank_worker(others: DistributedRanks) -> None:
         match word:
             case DecodeShares(shares=shares, most=most):
                 others.gather(_decode_share_or_fail(local, shares[others.rank], most))
-            case ConsolidateBatch():
+            case EngineCall(method=method, arguments=arguments):
                 with suppress(UpdateCancelled):  # as on rank 0, where nobody waits for it any more
-                    asyncio.run(engine.consolidate(word.batch, word.reflections, word.library))
-            case SetTotalSteps(total_steps=total_steps):
-                engine.plan(total_steps)
-            case ApplyUpdate(update=update):
-                asyncio.run(engine.apply(update))
-                others.check_agreement(local.weights_digest(), WEIGHTS)
-            case LoadState(state=state):
-                engine.load_state(state)
-                others.check_agreement(local.weights_digest(), WEIGHTS)
+                    answer = getattr(engine, method)(*arguments)
+                    if asyncio.iscoroutine(answer):
+                        asyncio.run(answer)
+                if method in ("apply", "load_state"):
+                    others.check_agreement(local.weights_digest(), WEIGHTS)
             case GatherMoments():
                 others.gather(rank_moments(engine))
             case _:

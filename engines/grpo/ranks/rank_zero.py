@@ -23,15 +23,12 @@ from engines.grpo.engine.optimiser import MOMENTS
 from engines.grpo.ranks.distributed import BEAT_S
 from engines.grpo.ranks.rank_worker import (
     WEIGHTS,
-    ApplyUpdate,
-    ConsolidateBatch,
     DecodeFailure,
     DecodeShares,
+    EngineCall,
     GatherMoments,
     Heartbeat,
-    LoadState,
     OpenModel,
-    SetTotalSteps,
     build_engine,
     decode_share,
     rank_moments,
@@ -144,14 +141,16 @@ class RankZeroEngine:
 
     def plan(self, total_steps: int) -> str:
         with self._turn:
-            self._others.send(SetTotalSteps(total_steps))
+            self._others.send(EngineCall("plan", (total_steps,)))
             return self.engine.plan(total_steps)
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
     ) -> Lesson:
         async def work() -> Lesson:
-            self._others.send(ConsolidateBatch(tuple(batch), tuple(reflections), library))
+            self._others.send(
+                EngineCall("consolidate", (tuple(batch), tuple(reflections), library))
+            )
             return await self.engine.consolidate(batch, reflections, library)
 
         return await self._run_on_all_ranks(work)
@@ -164,7 +163,7 @@ class RankZeroEngine:
         """
 
         async def work() -> int:
-            self._others.send(ApplyUpdate(update))
+            self._others.send(EngineCall("apply", (update,)))
             version = await self.engine.apply(update)
             self._others.check_agreement(self._local.weights_digest(), WEIGHTS)
             return version
@@ -236,7 +235,7 @@ class RankZeroEngine:
         return await self._turn.run_holding_lock(mark_ranks_apart())
 
     def _send_state(self, state: EngineState) -> None:
-        self._others.send(LoadState(state))
+        self._others.send(EngineCall("load_state", (state,)))
         self._others.check_agreement(self._local.weights_digest(), WEIGHTS)
 
     def _gather_state(self) -> EngineState:

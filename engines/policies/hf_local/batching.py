@@ -73,7 +73,10 @@ class BatchQueue:
 
     @contextlib.contextmanager
     def join_batch(self) -> Iterator[None]:
-        """One try under way; inside another it is a part of that one."""
+        """One try under way; inside another it is a part of that one.
+
+        Enter it for all tries of a step before the first of them can wait.
+        """
         if self._try.get() is not None:
             yield
             return
@@ -89,7 +92,7 @@ class BatchQueue:
 
     @contextlib.contextmanager
     def leave_batch(self) -> Iterator[None]:
-        """The try at hand waits for what others must end first: no batch waits for it."""
+        """The try at hand waits, for money say, until others are through: no batch waits for it."""
         current = self._try.get()
         if current is None:
             yield
@@ -179,7 +182,8 @@ class BatchQueue:
                 try:
                     drawn = await loop.run_in_executor(self._thread, self.decode, calls, batch)
                 except Exception as error:  # torch raises whatever it likes; nobody may hang
-                    _fail(calls, _error_text(error, batch))
+                    raised = f"decoding raised {type(error).__name__}: {error}"
+                    _fail(calls, "the policy was closed" if batch.stopped else raised)
                 else:
                     _deliver(calls, drawn)
                     del drawn
@@ -204,12 +208,6 @@ def _fail(calls: Sequence[WaitingCall], reason: str) -> None:
     for call in calls:
         if not call.future.done():
             call.future.set_exception(CallFailed("failed", reason))
-
-
-def _error_text(error: Exception, batch: Batch) -> str:
-    if batch.stopped:
-        return "the policy was closed"
-    return f"decoding raised {type(error).__name__}: {error}"
 
 
 def _forward_pieces(pieces: Sequence[tuple[WaitingCall, str]]) -> None:

@@ -24,12 +24,7 @@ _STRIDE = 16
 
 
 class FastDecoder:
-    """Decodes one batch. `start` once, then `step` for each token.
-
-    Args:
-        weights: of the model, see `LocalModel.decoding_weights`.
-        device: where they are.
-    """
+    """Decodes one batch. `start` once, then `step` for each token."""
 
     def __init__(self, weights: MergedWeights, device: torch.device) -> None:
         self.w, self.device = weights, device
@@ -37,15 +32,10 @@ class FastDecoder:
         self.written = 0  # reply tokens in the cache
 
     def start(self, prompts: Sequence[Sequence[int]], owner: Sequence[int], total: int) -> Tensor:
-        """Compute the prompts.
+        """Compute P distinct prompts, and give the logits (R, V) of each row's first token.
 
-        Args:
-            prompts: P distinct ones.
-            owner: of each of the R rows the index of its prompt, ascending.
-            total: positions that may be used, the longest prompt with its reply.
-
-        Returns:
-            (R, V) logits of each row's first token.
+        `owner` has of each of the R rows the index of its prompt, ascending. `total` positions
+        may be used, by the longest prompt with its reply.
         """
         w, device = self.w, self.device
         lengths = [len(prompt) for prompt in prompts]
@@ -64,11 +54,8 @@ class FastDecoder:
         logits = torch.cat([self._prefill_prompts(ids, part) for part in parts])  # (P, V)
         self._lay_out_rows(torch.tensor(owner, device=device))
         size = (len(owner), w.kv_heads, _ROOM, w.head_dim)
-        self.suffix = [
-            # Zeros, not leftovers: a hidden column weighs 0, and 0 times NaN is NaN.
-            (w.embed.new_zeros(size), w.embed.new_zeros(size))
-            for _ in w.layers
-        ]
+        # Zeros, not leftovers: a hidden column weighs 0, and 0 times NaN is NaN.
+        self.suffix = [(w.embed.new_zeros(size), w.embed.new_zeros(size)) for _ in w.layers]
         return logits[self.owner]
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -81,9 +68,8 @@ class FastDecoder:
         rope = {
             kind: (cos[at][:, None], sin[at][:, None]) for kind, (cos, sin) in self.rope.items()
         }
-        masks = {
-            window: self._masks(window) for window in {layer.window for layer in self.w.layers}
-        }
+        windows = {layer.window for layer in self.w.layers}
+        masks = {window: self._masks(window) for window in windows}
         x = self._embed(tokens)  # (R, hidden)
         for index, layer in enumerate(self.w.layers):
             x = self._decode_layer(layer, x, index, rope[layer.kind], masks[layer.window])
@@ -135,8 +121,7 @@ class FastDecoder:
     def _masks(self, window: int | None) -> tuple[Tensor | None, Tensor]:
         """What is added to scores: 0 where a token is seen, -inf where it is hidden.
 
-        Returns:
-            Of the prompt, (P, 1, 1, T), None where all is seen; of the reply, (R or 1, 1, 1, S).
+        Of the prompt, (P, 1, 1, T), None where all is seen; of the reply, (R or 1, 1, 1, S).
         """
         width, dtype = self.prefix[0][0].shape[2], self.w.embed.dtype
         columns = torch.arange(width, device=self.device)
@@ -212,9 +197,8 @@ class FastDecoder:
         keys[:, :, now], values[:, :, now] = k, v
         q = q.reshape(rows, w.kv_heads, repeat, w.head_dim)
         shown_keys, shown_values = self.prefix[index]
-        shown = self._attention_scores(
-            self._group_rows(q), shown_keys, masks[0]
-        )  # (P, kv_heads, G·repeat, T)
+        # (P, kv_heads, G·repeat, T)
+        shown = self._attention_scores(self._group_rows(q), shown_keys, masks[0])
         used = self._visible_columns()
         own = self._attention_scores(q, keys[:, :, :used], masks[1])  # (R, kv_heads, repeat, S)
         width = shown.shape[-1]

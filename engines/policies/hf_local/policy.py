@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
@@ -51,6 +50,7 @@ class HFLocal:
         # nobody does, `on_text` receives a reply once, as a whole.
         self.is_watched: Callable[[], bool] = lambda: True
         self._batches = BatchQueue(self._decode_batch, lambda: local.max_batch)
+        self.join_batch, self.leave_batch = self._batches.join_batch, self._batches.leave_batch
         # Its prompts as ids, by messages and stop strings; the oldest first.
         self._encoded: dict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = {}
 
@@ -85,17 +85,6 @@ class HFLocal:
             logprobs=tuple(drawn.logprobs) if exact else (),
             prompt_ids=prompt if exact else (),
         )
-
-    def join_batch(self) -> AbstractContextManager[None]:
-        """One try under way: a batch is decoded once every attending try waits in it.
-
-        Enter it for all tries of a step before the first of them can wait.
-        """
-        return self._batches.join_batch()
-
-    def leave_batch(self) -> AbstractContextManager[None]:
-        """The try at hand waits, for money say, until others are through with theirs."""
-        return self._batches.leave_batch()
 
     async def ping(self) -> None:
         """A loaded model answers."""

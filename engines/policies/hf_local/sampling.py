@@ -16,14 +16,7 @@ _MIX = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D
 
 
 def uniforms(seeds: Tensor, number: int) -> Tensor:
-    """Numbers in [0, 1) with 24 bits, for the token `number` of rows with these seeds.
-
-    Args:
-        seeds: (R,) int64.
-        number: of the token within its reply, from 0.
-
-    Returns:
-        (R,) float32.
+    """Numbers (R,) in [0, 1) with 24 bits, for the token `number` of rows with these seeds (R,).
 
     Source: SplitMix64 (Steele, Lea, Flood 2014), used as a hash of seed and count, so that
         no generator's state has to be kept, moved to a device or dropped with a row.

@@ -1,9 +1,7 @@
 """Rollouts from a vLLM server that answers with the adapter it was given last.
 
 Owns the requests: exact prompt ids out, sampled ids and their log-probabilities back, adapters
-in. Does not compute with weights, and does not start the server.
-
-The server must be started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, and
+in. The server must be started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, and
 must see the folders that adapters are written to.
 """
 
@@ -127,7 +125,7 @@ class VLLMRollouts:
         body = {"lora_name": name, "lora_path": str(folder.resolve())}
         try:
             async with deadline(LOAD_S):
-                await self._server.post("load_lora_adapter", body)
+                await self._server.ask("load_lora_adapter", body)
         except (EndpointFailed, TimeoutError) as failed:
             said = f"{failed} {getattr(failed, 'body', '')}"
             if "already been loaded" not in said:  # by an earlier process, the content the same
@@ -140,7 +138,7 @@ class VLLMRollouts:
         self.adapter = name
         if before is not None:
             try:
-                await self._server.post("unload_lora_adapter", {"lora_name": before})
+                await self._server.ask("unload_lora_adapter", {"lora_name": before})
             except EndpointFailed as failed:
                 self._tell(f"the adapter {before} stays on the server ({_reason_text(failed)})")
 
@@ -191,7 +189,7 @@ class VLLMRollouts:
         return await retry_call(try_once, policy)
 
     async def _try(self, body: Mapping[str, Any]) -> ScoredReply:
-        return parse_reply(await self._server.post("completions", body), body["prompt"])
+        return parse_reply(await self._server.ask("completions", body), body["prompt"])
 
     async def _has_policy_scores(self, sampling: Sampling) -> bool:
         """Whether the server's log-probabilities are log_softmax(logits / T) without cuts."""
@@ -215,7 +213,7 @@ class VLLMRollouts:
 
         async def ask(temperature: float) -> float:
             body = self._request_body(ids, Sampling(temperature, max_tokens=1, seed=1), model)
-            return parse_top_logprob(await self._server.post("completions", body))
+            return parse_top_logprob(await self._server.ask("completions", body))
 
         return abs(await ask(1.0) - await ask(3.0)) > SAME
 
@@ -253,7 +251,7 @@ class VLLMRollouts:
     async def _model_name(self) -> str:
         """What requests name: the adapter, else the base model."""
         if self.adapter is None and not self._base:
-            listed = (await self._server.get("models")).get("data")
+            listed = (await self._server.ask("models")).get("data")
             rows = listed if isinstance(listed, list) else []
             named = [row["id"] for row in rows if isinstance(row, dict) and "id" in row]
             if not named:
@@ -282,13 +280,11 @@ def _loading_move_text(failed: BaseException) -> str:
 
 def _move_text(failed: BaseException) -> str:
     kind = str(failed).partition(": ")[0]
-    match kind:
-        case "shape":
-            return "It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1."
-        case "refused":
-            return START
-        case "timeout":
-            return "See whether the server still loads the model; try again."
-        case "status" if getattr(failed, "status", None) == 404:
-            return "Check the address, which ends in /v1, and the served model's name."
-    return "Look at the server's log."
+    if kind == "status" and getattr(failed, "status", None) == 404:
+        return "Check the address, which ends in /v1, and the served model's name."
+    moves = {
+        "shape": "It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1.",
+        "refused": START,
+        "timeout": "See whether the server still loads the model; try again.",
+    }
+    return moves.get(kind, "Look at the server's log.")

@@ -22,7 +22,7 @@ from engines.grpo.engine.schedule import schedule_factor
 from engines.grpo.engine.update import probe_indices
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.loss import divergences
-from engines.grpo.ranks.ranks import ALONE, Ranks, strided_share
+from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
@@ -731,12 +731,9 @@ class InTurn:
         return joined
 
 
-class OneOf:
+class OneOf(Ranks):
     def __init__(self, meeting: InTurn, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
-
-    def share(self, items: Sequence[T]) -> list[T]:
-        return strided_share(items, self.rank, self.size)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         return self.meeting.meet(self.rank, tensor, lambda stacked: stacked.sum(0))
