@@ -103,15 +103,9 @@ class GRPOEngine(WeightEngine):
             planned=self._planned,
             learning_scale=self.learning_scale,
             rows=self._forward_rows(),
-        )
-        figures = BatchUpdate(
-            self._local,
-            self.optimiser,
-            collated,
-            plan=plan,
             ranks=self._ranks,
-            stopped=is_stopped,
-        ).run()
+        )
+        figures = BatchUpdate(self._local, self.optimiser, collated, plan, is_stopped).run()
         tokens = sum(sample.tokens for sample in collated.samples)
         metrics = {**batch_metrics, **figures.metrics(tokens)}
         return TrainedBatch(metrics, len(figures.loss), self._sampler_gap_note(figures))

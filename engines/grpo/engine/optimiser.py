@@ -43,7 +43,8 @@ class Snapshot:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], moments: int) -> Snapshot:
         """What `tensors` gave, with `moments` beside it."""
-        return cls(tensors["master"], *(tensors[name] for name in MOMENTS), moments)
+        first, second = (tensors[name] for name in MOMENTS)
+        return cls(tensors["master"], first, second, moments)
 
 
 class Optimiser:

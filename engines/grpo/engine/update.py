@@ -55,6 +55,7 @@ class UpdatePlan:
     planned: int  # of the whole run
     learning_scale: float  # below 1 after a collapse
     rows: int | None  # sequences to a forward, None: by their length
+    ranks: Ranks
 
 
 @dataclass(slots=True)
@@ -100,16 +101,14 @@ class BatchUpdate:
         local: LocalModel,
         optimiser: Optimiser,
         collated: CollatedBatch,
-        *,
         plan: UpdatePlan,
-        ranks: Ranks,
-        stopped: Callable[[], bool],
+        is_stopped: Callable[[], bool],
     ) -> None:
         self._local, self._optimiser, self._plan = local, optimiser, plan
         self._collated, self._samples = collated, collated.samples
-        self._ranks, self._stopped = ranks, stopped
+        self._ranks, self._is_stopped = plan.ranks, is_stopped
         self._groups = list(dict.fromkeys(sample.group for sample in self._samples))
-        shared = frozenset(ranks.share(self._groups))
+        shared = frozenset(plan.ranks.share(self._groups))
         # Indices of the samples that this rank computes, and of those on which KL is measured.
         self._own = [i for i, sample in enumerate(self._samples) if sample.group in shared]
         every = probe_indices([sample.group for sample in self._samples])
@@ -245,7 +244,7 @@ class BatchUpdate:
         limit = POSITIONS_AT_ONCE.get(self._local.device.type, POSITIONS_AT_ONCE["cuda"])
         made = []
         for part in split_micro_batches(chosen, self._plan.rows, limit):
-            if self._stopped():
+            if self._is_stopped():
                 raise UpdateCancelled
             self._most_rows = max(self._most_rows, len(part))
             rows = pad_samples([chosen[n] for n in part], self._local.pad_id, self._local.device)
