@@ -55,8 +55,7 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
 
     Raises:
         RecordError, ConfigError: as `export_adapter`.
-        ConflictError: the base model is another one.
-        PolicyError: it cannot be loaded.
+        ConflictError, PolicyError: the base model is another one, or cannot be loaded.
     """
     files.check_seal(checkpoint)
     check_target(to)

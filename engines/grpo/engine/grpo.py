@@ -42,11 +42,7 @@ ROUGH_GAP = 0.5
 
 
 class GRPOEngine(WeightEngine):
-    """An engine that learns from rewards. `seed` decides the order of minibatches.
-
-    Raises:
-        PolicyError: the model has nothing to train.
-    """
+    """An engine that learns from rewards. `seed` decides the order of minibatches."""
 
     def __init__(
         self,
@@ -126,13 +122,14 @@ class GRPOEngine(WeightEngine):
         self.learning_scale *= SLOWER
 
     def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        guard, kept = self._guard.state()
         plain = {
             "weights": self._weights,
             "learning_scale": self.learning_scale,
             "halved_to": self._halved_to,
-            "guard": self._guard.state_dict(),
+            "guard": guard,
         }
-        return plain, self._guard.adapter_tensors()
+        return plain, kept
 
     def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
         self._weights = int(plain["weights"])

@@ -48,9 +48,6 @@ class SFTEngine(WeightEngine):
 
     `instructions` are the system prompt of demonstrations without messages of their own;
     `forward_tokens` of one pass, padding included, change no figure but the time.
-
-    Raises:
-        PolicyError: the model has nothing to train.
     """
 
     def __init__(

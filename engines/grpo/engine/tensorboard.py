@@ -6,7 +6,8 @@ A monitor never stops a training run: where it cannot write, that is told once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,13 @@ class ScalarWriter:
             tell("No scalars for TensorBoard: pip install 'practice-studio[grpo]' adds them.")
             return
         self._event, self._summary = Event, Summary
-        try:
+        with self._give_up_on_error():
             again = any(folder.glob("events.out.tfevents.*"))
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._writer = EventFileWriter(str(folder))
             if again:
                 start = SessionLog(status=SessionLog.START)
                 self._writer.add_event(Event(step=first_step, wall_time=clock(), session_log=start))
-        except OSError as error:
-            self._give_up(error)
 
     def write(self, step: int, figures: Mapping[str, float], group: str = "train") -> None:
         """One point of each curve `group/name`, on disk when it returns."""
@@ -56,20 +55,20 @@ class ScalarWriter:
             for name, figure in figures.items()
         ]
         event = self._event(step=step, wall_time=self._clock(), summary=self._summary(value=values))
-        try:
+        with self._give_up_on_error():
             self._writer.add_event(event)
             self._writer.flush()
-        except OSError as error:
-            self._give_up(error)
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
-        try:
+        with self._give_up_on_error():
             if writer is not None:
                 writer.close()
-        except OSError as error:
-            self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
-        self._writer = None
-        self._tell(f"No more scalars for TensorBoard: {error.strerror or error}.")
+    @contextmanager
+    def _give_up_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self._tell(f"No more scalars for TensorBoard: {error.strerror or error}.")

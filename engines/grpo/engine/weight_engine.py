@@ -93,7 +93,8 @@ class WeightEngine(ABC):
     The model's lock is held whenever a method of a subclass works.
 
     `total_steps` counts batches of the whole run, which the schedule spans until `plan` says
-    otherwise; `tell` receives one line for each thing that a person should know of.
+    otherwise; `tell` receives one line for each thing that a person should know of. A model
+    with nothing to train is refused with a PolicyError.
     """
 
     steps_per_batch = 1

@@ -21,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from engines.policies.hf_local.fast_decoder import sign_sines
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -251,8 +253,7 @@ def _rotary_tables(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
     """(positions, d) cosines, and sines that are negative in the first half."""
     like = torch.empty(0, dtype=torch.float32, device=steps.device)
     cos, sin = base.model.rotary_emb(like, steps[None])
-    half = sin.shape[-1] // 2
-    return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+    return sign_sines(cos[0], sin[0])
 
 
 class _LoraLinear(torch.autograd.Function):

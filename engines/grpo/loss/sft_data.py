@@ -274,8 +274,9 @@ def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
         raise DataError(place, f'"messages" holds {json_kind(value)}, not a list.', _SHAPES)
     found = []
     for number, one in enumerate(value, start=1):
-        role = one.get("role") if isinstance(one, dict) else None
-        content = one.get("content") if isinstance(one, dict) else None
+        role, content = (
+            (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
+        )
         if role not in _ROLES or not isinstance(content, str):
             raise DataError(
                 place, f'message {number} has no "role" and "content" of text.', _SHAPES

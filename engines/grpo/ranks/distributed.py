@@ -28,6 +28,8 @@ TIMEOUT_S = 1800.0
 rank 0 says every `BEAT_S` that it is still there."""
 BEAT_S = 60.0
 PLACE = "distributed training"
+STOP, HEARTBEAT = "stop", "heartbeat"
+"""The word after which the other ranks end, and that by which they know that rank 0 is there."""
 _CPU = torch.device("cpu")
 
 
@@ -39,11 +41,6 @@ class RankProcess:
     size: int
     local_rank: int
     address: str  # where they meet, as `torch.distributed` has it: tcp://HOST:PORT, file://PATH
-
-
-@dataclass(frozen=True, slots=True)
-class StopRanks:
-    """The word after which the other ranks end."""
 
 
 class DistributedRanks(Ranks):
@@ -99,9 +96,7 @@ class DistributedRanks(Ranks):
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def send(self, word: object) -> None:
-        """Tell every other rank; for rank 0.
-
-        Words are pickled: every process is one of ours, on a channel of ours.
+        """Tell every other rank, by pickle: the channel is ours alone. For rank 0.
 
         Raises:
             PolicyError: a rank is gone, or was before.
@@ -127,7 +122,7 @@ class DistributedRanks(Ranks):
         """Let the other ranks go, and do nothing together again; for rank 0."""
         self.over.set()
         with suppress(PolicyError):  # they are gone already
-            self.send(StopRanks())
+            self.send(STOP)
         self.apart = self.apart or "the run has ended"
 
     def gather(self, word: Any) -> list[Any]:

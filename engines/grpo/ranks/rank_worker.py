@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.optimiser import MOMENTS, Optimiser
+from engines.grpo.engine.optimiser import MOMENTS, Optimiser, ShardedOptimiser
 from engines.grpo.engine.weight_engine import UpdateCancelled, WeightEngine
-from engines.grpo.ranks.distributed import StopRanks
-from engines.grpo.ranks.sharded_optimiser import ShardedOptimiser
+from engines.grpo.ranks.distributed import HEARTBEAT, STOP
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.loading import load_local
 
@@ -58,16 +57,6 @@ class EngineCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """Rank 0 is still there; a person thinks, or rewards are computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatherMoments:
-    """Hand over the rank's part of the optimiser's moments."""
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeFailure:
     """Why a share could not be decoded."""
 
@@ -84,9 +73,9 @@ def run_rank_worker(others: DistributedRanks) -> None:
     engine: WeightEngine | None = None
     while True:
         word = others.receive()
-        if isinstance(word, StopRanks):
+        if word == STOP:
             return
-        if isinstance(word, Heartbeat):
+        if word == HEARTBEAT:
             continue
         if isinstance(word, OpenModel):
             device = others.device_like(word.local.device)
@@ -104,7 +93,7 @@ def run_rank_worker(others: DistributedRanks) -> None:
                         asyncio.run(answer)
                 if method in ("apply", "load_state"):
                     others.check_agreement(local.weights_digest(), WEIGHTS)
-            case GatherMoments():
+            case "moments":
                 others.gather(rank_moments(engine))
             case _:
                 raise TypeError(f"rank 0 said {word!r}")

@@ -20,14 +20,12 @@ from engines.core.errors import PolicyError
 from engines.core.types import Group, Lesson, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import MOMENTS
-from engines.grpo.ranks.distributed import BEAT_S
+from engines.grpo.ranks.distributed import BEAT_S, HEARTBEAT
 from engines.grpo.ranks.rank_worker import (
     WEIGHTS,
     DecodeFailure,
     DecodeShares,
     EngineCall,
-    GatherMoments,
-    Heartbeat,
     OpenModel,
     build_engine,
     decode_share,
@@ -243,7 +241,7 @@ class RankZeroEngine:
         state = self.engine.state()
         if not self._others.sharded:
             return state
-        self._others.send(GatherMoments())
+        self._others.send("moments")
         parts = self._others.gather(rank_moments(self.engine))
         whole = {
             name: torch.cat(of_ranks)
@@ -256,7 +254,7 @@ class RankZeroEngine:
         while not self._others.over.wait(BEAT_S) and not self._others.apart:
             if self._turn.acquire(blocking=False):
                 try:
-                    self._others.send(Heartbeat())
+                    self._others.send(HEARTBEAT)
                 except PolicyError:
                     return  # whoever comes next with real work is told
                 finally:

@@ -130,7 +130,11 @@ def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) 
     try:
         text: str = tokenizer.apply_chat_template(
             [_message_dict(message) for message in messages],
-            tools=[_tool_schema(tool) for tool in tools] or None,
+            tools=[
+                dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
+                for tool in tools
+            ]
+            or None,
             tokenize=False,
             add_generation_prompt=True,
         )
@@ -140,10 +144,6 @@ def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) 
             return _render_messages(tokenizer, _merge_system_message(messages), tools)
         reason = f"the chat template refuses the messages ({type(error).__name__}: {error})"
         raise CallFailed("failed", reason) from error
-
-
-def _tool_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
 
 
 def _tokenise(tokenizer: Any, text: str, *, first: bool = False) -> list[int]:

@@ -45,7 +45,7 @@ class FastDecoder:
         self.lengths = torch.tensor(lengths, device=device)  # (P,)
         positions = torch.arange(total, device=device)
         kinds = {layer.kind for layer in w.layers}
-        self.rope = {kind: _sign_sines(*w.rotary(positions, kind)) for kind in kinds}
+        self.rope = {kind: sign_sines(*w.rotary(positions, kind)) for kind in kinds}
         self.ragged = min(lengths) < width
         shape = (len(prompts), w.kv_heads, width, w.head_dim)
         self.prefix = [(w.embed.new_empty(shape), w.embed.new_empty(shape)) for _ in w.layers]
@@ -61,9 +61,7 @@ class FastDecoder:
     def step(self, tokens: Tensor) -> Tensor:
         """Take one token per row, (R,), and give the logits (R, V) of the next."""
         if self.written == self.suffix[0][0].shape[2]:
-            self.suffix = [
-                (_double_cache(keys), _double_cache(values)) for keys, values in self.suffix
-            ]
+            self.suffix = [(_double(keys), _double(values)) for keys, values in self.suffix]
         at = self.lengths[self.owner] + self.written  # (R,) positions
         rope = {
             kind: (cos[at][:, None], sin[at][:, None]) for kind, (cos, sin) in self.rope.items()
@@ -252,7 +250,7 @@ def _linear(x: Tensor, linear: Linear) -> Tensor:
     return F.linear(x, linear.weight, linear.bias)
 
 
-def _sign_sines(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def sign_sines(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Turns (-x2, x1)·sin into roll(x)·sin: the sign of the first half is in the table."""
     half = sin.shape[-1] // 2
     return cos, torch.cat((-sin[..., :half], sin[..., half:]), -1)
@@ -272,5 +270,5 @@ def _additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return zero.masked_fill_(hidden, float("-inf"))
 
 
-def _double_cache(cache: Tensor) -> Tensor:
+def _double(cache: Tensor) -> Tensor:
     return torch.cat((cache, torch.zeros_like(cache)), 2)

@@ -110,29 +110,32 @@ class HFLocal:
     ) -> Sequence[DecodedReply | CallFailed]:
         """In the thread: decode, in two halves where memory does not suffice for all."""
         with self.local.lock:
-            try:
-                return self._decode_once(calls, batch)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-            empty_gpu_cache()
+            replies = self._decode_if_it_fits(calls, batch)
+            if replies is not None:
+                return replies
             self.local.max_batch = max(1, len(calls) // 2)
             self._tell(
                 f"Memory ran out with {len(calls)} rows; from now on {self.local.max_batch} are "
                 "decoded at a time."
             )
-            made: list[DecodedReply | CallFailed] = []
+            found: list[DecodedReply | CallFailed] = []
             for begin in range(0, len(calls), self.local.max_batch):
                 half = calls[begin : begin + self.local.max_batch]
-                try:
-                    made += self._decode_once(half, batch)
-                except RuntimeError as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    empty_gpu_cache()
-                    reason = f"memory ran out, also with {len(half)} rows at a time"
-                    made += [CallFailed("failed", reason) for _ in half]
-            return made
+                replies = self._decode_if_it_fits(half, batch)
+                reason = f"memory ran out, also with {len(half)} rows at a time"
+                found += replies or [CallFailed("failed", reason) for _ in half]
+            return found
+
+    def _decode_if_it_fits(
+        self, calls: Sequence[WaitingCall], batch: Batch
+    ) -> list[DecodedReply] | None:
+        try:
+            return self._decode_once(calls, batch)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        empty_gpu_cache()
+        return None
 
     def _decode_once(self, calls: Sequence[WaitingCall], batch: Batch) -> list[DecodedReply]:
         local, given = self.local, [""] * len(calls)
@@ -144,10 +147,10 @@ class HFLocal:
             for index, drawn in grown:
                 text = safe_text(local, calls[index].row, drawn)
                 if len(text) > len(given[index]) and text.startswith(given[index]):
-                    pieces.append((calls[index], given[index], text))
+                    pieces.append((calls[index], text[len(given[index]) :]))
                     given[index] = text
             if pieces:
-                batch.show([(call, text[len(before) :]) for call, before, text in pieces])
+                batch.show(pieces)
 
         watch = DecodeHooks(
             stop=lambda: batch.stopped,

@@ -37,12 +37,8 @@ def pick_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Choose one token per row.
 
-    Args:
-        logits: (R, V) of any float type.
-        uniform: (R,) float32 in [0, 1).
-        temperature: (R,) float32 above 0; None is 1 for all.
-        greedy: (R,) bool, True for rows that take the likeliest token; None for none of them.
-        top_p: (R,) float32; None where every row draws from the whole distribution.
+    Logits are (R, V) of any float type, all else (R,): `uniform` in [0, 1), a `temperature`
+    above 0, and bool in `greedy`, True for rows that take the likeliest token.
 
     Returns:
         Tokens (R,) and their log-probabilities (R,) float32 under log_softmax(logits / T).

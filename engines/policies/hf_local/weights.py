@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -
         # Gemma 3 keeps the number and does not use it.
         softcap=config.attn_logit_softcapping if config.model_type == "gemma2" else None,
         final_softcap=getattr(config, "final_logit_softcapping", None),
-        rotary=_rotary_function(inner.rotary_emb, dtype),
+        rotary=partial(_rotary_tables, inner.rotary_emb, dtype),
     )
 
 
@@ -182,15 +183,10 @@ def _embedding_weight(module: nn.Module) -> Tensor:
     return module.weight.detach()
 
 
-def _rotary_function(
-    module: Any, dtype: torch.dtype
-) -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
-    by_kind = hasattr(module, "layer_types")
-
-    def rotary_tables(positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        like = torch.empty(0, dtype=dtype, device=positions.device)
-        extra = (kind,) if by_kind else ()
-        cos, sin = module(like, positions[None], *extra)
-        return cos[0], sin[0]
-
-    return rotary_tables
+def _rotary_tables(
+    module: Any, dtype: torch.dtype, positions: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    like = torch.empty(0, dtype=dtype, device=positions.device)
+    by_kind = (kind,) if hasattr(module, "layer_types") else ()
+    cos, sin = module(like, positions[None], *by_kind)
+    return cos[0], sin[0]

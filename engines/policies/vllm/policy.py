@@ -62,8 +62,7 @@ class VLLMRollouts:
     old weights (vllm-project/vllm#42125) and read the files again at every step
     (NovaSky-AI/SkyRL#1606).
 
-    `name` is part of every request's hash; `tell` is told what fails without harm. Tests replace
-    `sleep`, so that none waits.
+    `name` is part of every request's hash; `tell` is told what fails without harm.
     """
 
     def __init__(
@@ -113,8 +112,7 @@ class VLLMRollouts:
     async def serve_adapter(self, name: str, folder: Path) -> None:
         """Have every later request answered with an adapter in PEFT's form.
 
-        No other content may ever have its name, such as a digest. The folder must stay until
-        another one is served.
+        No other content ever has its name. The folder must stay until another one is served.
 
         Raises:
             PolicyError: the server does not take it; requests go on naming the one before.
@@ -130,7 +128,7 @@ class VLLMRollouts:
             said = f"{failed} {getattr(failed, 'body', '')}"
             if "already been loaded" not in said:  # by an earlier process, the content the same
                 raise PolicyError(
-                    f"policy {self.name} at {self.server.endpoint.url}",
+                    self._place(),
                     f"the server did not take the adapter in {folder} "
                     f"({_reason_text(failed) or f'nothing within {LOAD_S:g} s'}).",
                     _loading_move_text(failed),
@@ -149,7 +147,6 @@ class VLLMRollouts:
             PolicyError: the server does not answer, or not with ids and log-probabilities, or
                 these are not the sampling policy's.
         """
-        place = f"policy {self.name} at {self.server.endpoint.url}"
         ids = self.server.encode((Message("user", "Say OK."),), ())
         sampling = Sampling(self.server.temperature, max_tokens=1, seed=1)
         try:
@@ -158,10 +155,10 @@ class VLLMRollouts:
                 right = await self._has_policy_scores(sampling)
         except (CallFailed, TimeoutError) as failed:
             cause = _reason_text(failed) or f"nothing came within {PING_S:g} s"
-            raise PolicyError(place, f"{cause}.", _move_text(failed)) from None
+            raise PolicyError(self._place(), f"{cause}.", _move_text(failed)) from None
         if not right:
             raise PolicyError(
-                place,
+                self._place(),
                 "its log-probabilities are those of temperature 1, and practice samples at "
                 f"{self.server.temperature:g}.",
                 "Start vLLM with --logprobs-mode processed_logprobs, or practise at temperature 1.",
@@ -169,6 +166,9 @@ class VLLMRollouts:
 
     async def aclose(self) -> None:
         await self._server.aclose()
+
+    def _place(self) -> str:
+        return f"policy {self.name} at {self.server.endpoint.url}"
 
     async def _sample(self, ids: list[int], sampling: Sampling) -> tuple[ScoredReply, bool]:
         """One reply, and whether its log-probabilities are those of the sampling policy."""
