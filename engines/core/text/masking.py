@@ -281,7 +281,7 @@ def _candidate_start(text: str) -> int:
     at = len(text)
     for _ in range(4):
         at = len(text[:at].rstrip())
-        at = max(text.rfind(blank, 0, at) for blank in " \n\t")
+        at = max(text.rfind(" ", 0, at), text.rfind("\n", 0, at), text.rfind("\t", 0, at))
         if at <= 0:
             return 0
     return at

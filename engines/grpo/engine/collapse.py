@@ -1,7 +1,6 @@
 """The collapse guard: notices that a run has lost what it could do, and where to go back to.
 
-Owns the judgement, as pure functions of the rewards that batches had. The engine keeps the
-weights that are named here and goes back to them.
+Pure functions of the rewards that batches had; the engine keeps the weights that they name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Updates by GRPO: a batch of scored groups becomes optimiser steps on its tokens.
 
-Owns what GRPO remembers between batches: the collapse guard, the halved learning rate, and how
-many sequences fit into memory.
-
 Source: arXiv:2402.03300, Group Relative Policy Optimization.
 """
 

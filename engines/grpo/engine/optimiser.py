@@ -1,8 +1,7 @@
 """AdamW over everything that learns, laid out as one vector of float32.
 
-Owns the master weights: a model in bfloat16 would round small steps away, so sums are kept here
-and rounded copies are given to the model. One vector also makes snapshots and sums over ranks
-single operations.
+A model in bfloat16 would round small steps away, so sums are kept here and rounded copies are
+given to it. One vector also makes snapshots and sums over ranks single operations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The learning rate over a run, counted in optimiser steps.
 
-Owns the curve. A step is counted only when the optimiser has moved: a batch without contrast
-or a minibatch that merely accumulates is none.
+A step counts only where the optimiser has moved, which it has not for a batch without contrast.
 """
 
 from __future__ import annotations

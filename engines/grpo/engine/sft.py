@@ -1,7 +1,6 @@
 """Updates by fine-tuning: a batch of demonstrations becomes one optimiser step.
 
-Owns how demonstrations are packed and how many tokens fit into memory. Its groups have no
-rollouts: what is learnt stands beside each problem.
+Its groups have no rollouts: what is learnt stands beside each problem.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Log-probabilities of completions under the weights as they are.
 
-Owns the forward pass of training: each distinct prompt is computed once, and its keys and
-values are repeated to the rows that continue it, with gradients flowing back through them. Where
-a family's cache cannot be shared so, whole sequences are computed instead; both give the same.
-Every pass is made without dropout, since a ratio of two differently dropped passes is noise.
+Each distinct prompt is computed once, and its keys and values are repeated to the rows that
+continue it. Where a family's cache cannot be shared so, whole sequences are computed instead; both
+give the same. No pass has dropout: a ratio of two differently dropped passes is noise.
 """
 
 from __future__ import annotations

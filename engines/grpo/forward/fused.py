@@ -85,7 +85,7 @@ def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tens
     steps = torch.arange(wide + long, device=rows.prompts.device)
     cos, sin = _rotary_tables(base, steps)
     x = F.embedding(rows.prompts, base.model.embed_tokens.weight)  # (U, P, H)
-    kept, blocks = [], [_adapt_layer(layer) for layer in layers]
+    kept, blocks = [], [_Layer(*map(_adapt, layer)) for layer in layers]
     for layer, module in zip(blocks, base.model.layers, strict=True):
         q, k, v = _project_heads(layer.qkv, x, module, cos[:wide], sin[:wide])
         kept.append((k, v))
@@ -214,11 +214,8 @@ def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | tuple[No
     return (down if joined.norm is None else down * joined.norm), torch.block_diag(*ups)  # type: ignore[no-untyped-call]
 
 
-def _adapt_layer(layer: _JoinedLayer) -> _AdaptedLayer:
-    def adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
-        return _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
-
-    return _Layer(*map(adapt, layer))
+def _adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
+    return _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
 
 
 def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> Tensor:

@@ -1,7 +1,6 @@
 """Groups of rollouts as sequences of token ids to train on.
 
-Owns which tokens are trained, with which advantage, and what is left out and why. The ids are
-exactly those that were shown and sampled: text is never tokenised again. Runs no model.
+The ids are exactly those that were shown and sampled: text is never tokenised again.
 """
 
 from __future__ import annotations

@@ -173,10 +173,7 @@ def check_problems(
     place: str,
     tell: Callable[[str], None],
 ) -> None:
-    """Look at the demonstrations of a run before anything is trained; tells what does not fit.
-
-    `place` is what to call the file they come from; `instructions` are those of
-    `tokenise_demonstration`.
+    """Look at the demonstrations of a run, from the file `place`, before anything is trained.
 
     Raises:
         DataError: one is missing or cannot be tokenised, or none fits the model's window.

@@ -56,13 +56,6 @@ class EngineCall:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeFailure:
-    """Why a share could not be decoded."""
-
-    reason: str
-
-
 def run_rank_worker(others: DistributedRanks) -> None:
     """Do as rank 0 says until it says stop.
 
@@ -143,9 +136,9 @@ def remap_hooks(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
 
 def _decode_share_or_fail(
     local: LocalModel, rows: Sequence[DecodeRequest], most: int
-) -> list[DecodedReply] | DecodeFailure:
+) -> list[DecodedReply] | RuntimeError:
     try:
         with local.lock:
             return decode_share(local, rows, most, DecodeHooks())
     except RuntimeError as error:  # memory ran out, mostly: rank 0 decides what follows
-        return DecodeFailure(str(error))
+        return RuntimeError(str(error))

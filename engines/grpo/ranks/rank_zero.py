@@ -1,7 +1,6 @@
 """What rank 0 does beside practising: it has the other ranks do their part of every batch.
 
-Owns who computes what: a group's rollouts stay on one rank, and so do its gradients. The run,
-its journal and its checkpoints are rank 0's alone.
+A group's rollouts stay on one rank, and so do its gradients. All that is written is rank 0's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from engines.grpo.engine.optimiser import MOMENTS
 from engines.grpo.ranks.distributed import BEAT_S, HEARTBEAT
 from engines.grpo.ranks.rank_worker import (
     WEIGHTS,
-    DecodeFailure,
     DecodeShares,
     EngineCall,
     OpenModel,
@@ -53,10 +51,9 @@ _LENT: ContextVar[LendableLock | None] = ContextVar("turn", default=None)
 class LendableLock:
     """A lock that its holder can lend to work which takes it itself.
 
-    It is the model's lock on rank 0, and the other ranks hear of work in the order in which it
-    was taken here: a batch to be decoded never comes between an update's sums. Lending follows
-    the context of a task and of the threads that `asyncio.to_thread` starts for it, so that
-    nobody else passes.
+    It is the model's lock on rank 0. The other ranks hear of work in the order in which it was
+    taken, so that no batch to be decoded comes between an update's sums. Lending follows the
+    context of a task and of the threads that `asyncio.to_thread` starts for it.
     """
 
     def __init__(self) -> None:
@@ -170,9 +167,8 @@ class RankZeroEngine:
 
     async def save(self, folder: Path) -> str:
         async def work() -> str:
-            return await asyncio.to_thread(
-                write_checkpoint, folder, self._local, self._gather_state()
-            )
+            state = self._gather_state()
+            return await asyncio.to_thread(write_checkpoint, folder, self._local, state)
 
         return await self._run_on_all_ranks(work)
 
@@ -202,13 +198,11 @@ class RankZeroEngine:
         watch = watch or DecodeHooks()
         if not any(shares[1:]):
             return decode_share(local, rows, most, watch)
-        self._others.send(
-            DecodeShares(tuple(tuple(rows[i] for i in share) for share in shares), most)
-        )
+        of_ranks = tuple(tuple(rows[i] for i in share) for share in shares)
+        self._others.send(DecodeShares(of_ranks, most))
         own: list[DecodedReply] | Exception
         try:
-            own_rows = [rows[i] for i in shares[0]]
-            own = decode_share(local, own_rows, most, remap_hooks(watch, shares[0]))
+            own = decode_share(local, of_ranks[0], most, remap_hooks(watch, shares[0]))
         except Exception as error:  # the others are still to be heard, whatever it is
             own = error
         answers = [own, *self._others.gather(None)[1:]]
@@ -216,8 +210,6 @@ class RankZeroEngine:
         for share, answer in zip(shares, answers, strict=True):
             if isinstance(answer, Exception):
                 raise answer
-            if isinstance(answer, DecodeFailure):
-                raise RuntimeError(answer.reason)
             for place, reply in zip(share, answer, strict=True):
                 replies[place] = reply
         return replies

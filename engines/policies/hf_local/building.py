@@ -1,7 +1,4 @@
-"""Builds a LocalModel with transformers and peft.
-
-Owns the calls of both libraries at load time and the words for what they refuse.
-"""
+"""Builds a LocalModel with transformers and peft, and words what they refuse."""
 
 from __future__ import annotations
 

@@ -27,11 +27,10 @@ def encode_prompt(
 ) -> list[int]:
     """The ids of the messages and of what invites the next reply.
 
-    Where the template shows an earlier reply as it was (up to white space around it), its
-    exact `token_ids` stand in its place; a template that rewrites the past has the whole
-    tokenised afresh, and that turn is then a sample of its own. So has an agent that reworded
-    or shortened the reply: the model is shown what the agent says it said. Replies end before
-    one of the `stop` strings, and their ids behind it.
+    Where the template shows an earlier reply as it was (up to white space around it), its exact
+    `token_ids` stand in its place; a template that rewrites the past, or an agent that reworded
+    the reply, has the whole tokenised afresh, and that turn is then a sample of its own. Replies
+    end before one of the `stop` strings, and their ids behind it.
 
     Raises:
         CallFailed: the template refuses the messages.

@@ -1,8 +1,8 @@
 """The fast decoder: merged weights, each distinct prompt computed and kept once.
 
-Owns the cache of one batch. Keys and values of a prompt are shared by its rows and those of
-the replies stand apart, so that attention to the prompt is one product per prompt instead of
-one per row (9 times faster at 8 rows a prompt), and a finished row leaves little behind.
+Keys and values of a prompt are shared by its rows and those of the replies stand apart, so that
+attention to the prompt is one product per prompt instead of one per row (9 times faster at 8 rows
+a prompt), and a finished row leaves little behind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A loaded model with its tokenizer, adapter and locks.
-
-Owns which weights are current. Not thread safe: whoever runs it (decoding, training,
-evaluation) holds `lock`.
-"""
+"""A loaded model with its tokenizer and adapter. Whoever runs it holds `lock`."""
 
 from __future__ import annotations
 

@@ -57,10 +57,9 @@ class VLLMRollouts:
     1, or where the server was started with `--logprobs-mode processed_logprobs`, which is
     measured once. Elsewhere they are left empty, and with them nothing is claimed.
 
-    Every adapter is loaded under a name of its own, which follows from its content, and the one
-    before it is unloaded. Loading in place under one name let vLLM reuse the prefix cache of the
-    old weights (vllm-project/vllm#42125) and read the files again at every step
-    (NovaSky-AI/SkyRL#1606).
+    Every adapter is loaded under a name that follows from its content, and the one before it is
+    unloaded. Loading in place under one name let vLLM reuse the prefix cache of the old weights
+    (vllm-project/vllm#42125) and read the files again at every step (NovaSky-AI/SkyRL#1606).
 
     `name` is part of every request's hash; `tell` is told what fails without harm.
     """
