@@ -162,8 +162,8 @@ FAULTS = (
     Fault(
         "some groups are computed by no process of a training run",
         "engines/grpo/ranks/ranks.py",
-        "items[rank::size]",
-        "items[rank + 1 :: size]",
+        "items[self.rank :: self.size]",
+        "items[self.rank + 1 :: self.size]",
         (
             "tests/engines/grpo/engine/test_grpo.py::test_two_ranks_equal_one_also_where_one_has_less_to_do",
         ),

@@ -1,7 +1,6 @@
 """What a run may set of a weight update: of GRPO, and of fine-tuning on demonstrations.
 
-Owns defaults, bounds and the combinations that make no sense. Plain values: nothing here
-loads torch.
+Plain values: nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -61,11 +60,7 @@ class GRPOSettings:
     max_completion_tokens: int | None = derived(None)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            SettingError: a value is out of bounds, or two do not fit each other.
-        """
+        """Raises SettingError: a value is out of bounds, or two do not fit each other."""
         check_bounds(self, "grpo")
         if self.minibatches % self.accumulation:
             raise SettingError(
@@ -113,9 +108,4 @@ class SFTSettings:
     max_grad_norm: float = setting(1.0, "longer gradients are clipped", gt=0)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            SettingError: a value is out of bounds.
-        """
         check_bounds(self, "sft")

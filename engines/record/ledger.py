@@ -119,8 +119,9 @@ class RecordLedger:
         def write_reply(
             reply: Completion, lost: str = ""
         ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
-            elapsed_s = round(time.monotonic() - began, 4)
-            return self._write(replace(asked, reply=reply, elapsed_s=elapsed_s, lost=lost))
+            took_s = round(time.monotonic() - began, 4)
+            now = self.clock()
+            return self._write(replace(asked, reply=reply, elapsed_s=took_s, at=now, lost=lost))
 
         masked = None if on_text is None else self.mask.stream(on_text)
         try:
@@ -147,7 +148,8 @@ class RecordLedger:
         Written without waiting for it, as a lost call is: nothing will ask for it again.
         """
         self._open(record_file_name(key))
-        self._write(Record(key=key, policy=policy, reply=_lost_reply(usage), lost=what))
+        reply = _lost_reply(usage)
+        self._write(Record(key=key, policy=policy, reply=reply, at=self.clock(), lost=what))
 
     def release_files(self) -> None:
         """Close the files of a finished step and drop what was read from them."""
@@ -166,7 +168,7 @@ class RecordLedger:
         """Have a record written; the reply comes back as it is written, without secrets."""
         name, reply = record_file_name(record.key), record.reply
         self.paid += reply.usage
-        body = dumps(replace(record, at=self.clock()))
+        body = dumps(record)
         masked = self.mask.line(body)
         if masked is not body:
             reply = from_dict(Record, orjson.loads(masked)).reply

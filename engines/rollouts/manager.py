@@ -24,7 +24,7 @@ from engines.core.types import (
 )
 from engines.core.waiting.deadline import deadline
 from engines.policies.limits.congestion import with_congestion
-from engines.policies.limits.throttle import JobBound, Slots
+from engines.policies.limits.throttle import Slots, bind_to_job
 
 TRAJECTORY_CHARS = 4_000_000
 """Of all replies of one try together; more fails it. Four replies of the greatest length."""
@@ -135,9 +135,7 @@ class RolloutManager:
                 await self.cleared()
             if on_start is not None:
                 on_start()
-            policy = with_congestion(self.policy, self.slots.congestion)
-            if isinstance(policy, JobBound):
-                policy = policy.for_job(job)
+            policy = bind_to_job(with_congestion(self.policy, self.slots.congestion), job)
             # Practice alone must come out as it was: held-out tries are known by their scores.
             again = self.attending is not None and job.key.purpose == "rollout"
             recorded = RecordedPolicy(policy, self.ledger, job.key, again)

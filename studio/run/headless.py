@@ -109,6 +109,7 @@ async def _practise(plan: RunPlan, context: RunContext, json: bool) -> None:
         context.recorder.listen(QuietListener(listener))
         if plan.loaded.config.trains:
             gc.freeze()  # a loaded model is a million objects that stay
+            gc.set_threshold(10_000)  # at 700, as usual, new objects are searched 20 times a step
         await practise(context)
     if plan.loaded.config.trains and meter.summary_line:
         to_stderr(meter.summary_line)

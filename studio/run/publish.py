@@ -30,7 +30,10 @@ def make_publisher(
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None
 
+    in_catalogue: Library | None = None
+
     def publish(library: Library) -> None:
+        nonlocal in_catalogue
         agent = agent_description(config, adapter())
         write_atomic(run.agent_file, format_agent_yaml(agent, library, run.run, mask))
         best = best_library(state, folder)
@@ -38,7 +41,9 @@ def make_publisher(
             agent = agent_description(config, adapter(state.best_step))
             text = format_agent_yaml(agent, best, f"{run.run}, best on the held-out sets", mask)
             write_atomic(run.best_agent_file, text)
-        write_library_rows(plan.workspace, library)
+        if library != in_catalogue:  # training alone commits one at each step that changes nothing
+            write_library_rows(plan.workspace, library)
+            in_catalogue = library
 
     return publish
 

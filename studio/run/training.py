@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core import events as ev
+from engines.core.protocols import Engine
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
@@ -25,20 +26,13 @@ from studio.run.plan import RunPlan
 from studio.run.resume_checks import weight_facts
 
 if TYPE_CHECKING:
-    from engines.grpo.engine.grpo import ScoredBatch
-    from engines.grpo.engine.sft import DemonstrationBatch
-    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
-    from engines.grpo.engine.weight_engine import WeightEngine
-    from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
-
-    LocalEngine = WeightEngine[ScoredBatch] | WeightEngine[DemonstrationBatch] | RankZeroEngine
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    engine: LocalEngine | VLLMSyncedEngine
+    engine: Engine
     checkpoints: Checkpoints
     bounds: MetricLimits
 
@@ -97,13 +91,13 @@ async def open_training(
     if not plan.loaded.config.trains or roles.local is None:
         return None
     folder = experiment_folder(plan)
-    inner = _open_engine(plan, roles.local, tell, ranks)
-    engine: LocalEngine | VLLMSyncedEngine = inner
+    engine = _open_engine(plan, roles.local, tell, ranks)
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-        engine = VLLMSyncedEngine(inner, roles.local.local, roles.rollouts, folder / "served")
-        await engine.publish()
+        synced = VLLMSyncedEngine(engine, roles.local.local, roles.rollouts, folder / "served")
+        await synced.publish()
+        engine = synced
     # Once a run: a later process trains with the threads of the first.
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
@@ -117,15 +111,15 @@ async def open_training(
     )
 
 
-def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> LocalEngine:
-    from engines.grpo.engine.grpo import grpo_engine
-    from engines.grpo.engine.sft import sft_engine
+def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> Engine:
+    from engines.grpo.engine.grpo import GRPOEngine
+    from engines.grpo.engine.sft import SFTEngine
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.ranks.rank_zero import RankZeroEngine
 
     config, steps = plan.loaded.config, plan.sampler.total_steps
     if config.practice.algorithm == "sft":
-        return sft_engine(
+        return SFTEngine(
             config.sft,
             local.local,
             total_steps=steps,
@@ -134,7 +128,7 @@ def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None)
         )
     settings = grpo_settings(config)
     if not isinstance(ranks, DistributedRanks):
-        return grpo_engine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
+        return GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
     engine = RankZeroEngine(
         ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
     )

@@ -27,7 +27,7 @@ from engines.core.types import (
     Turn,
     Verdict,
 )
-from engines.grpo.engine.grpo import grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
@@ -103,7 +103,7 @@ class Ours:
         self._settings = GRPOSettings(
             learning_rate=task.learning_rate, clip_low=CLIP_LOW, clip_high=CLIP_HIGH
         )
-        self.engine = grpo_engine(
+        self.engine = GRPOEngine(
             self._settings, self.local, total_steps=total, seed=seed, tell=lambda line: None
         )
         self._batches = task.batches()

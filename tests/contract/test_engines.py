@@ -26,12 +26,12 @@ def training_free(folder: Path) -> Engine:
 
 
 def grpo(folder: Path) -> Engine:
-    from engines.grpo.engine.grpo import grpo_engine
+    from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.settings import GRPOSettings
     from tests.engines.grpo.models import a_local
 
     local = a_local(folder / "model", trained=True)
-    return grpo_engine(GRPOSettings(), local, total_steps=5, seed=1, tell=lambda line: None)
+    return GRPOEngine(GRPOSettings(), local, total_steps=5, seed=1, tell=lambda line: None)
 
 
 def with_ids(group: Group) -> Group:

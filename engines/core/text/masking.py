@@ -114,6 +114,9 @@ _NAMES = (
 )  # fmt: skip
 _TO = rf"(?:\\*[\"'])?(?:{_GAP}[:=]|\s(?:is|provided:)){_GAP}(?:\\*[\"'])?"
 _NAMED = rf"(?i)(?:{'|'.join(_NAMES)}){_TO}(?P<run>{_random_pattern(16)})(?!\()"
+_HINTS = tuple((hint, shape) for hints, shape in (*_SHAPES, (_NAMES, _NAMED)) for hint in hints)
+_NUMBERS = re.compile(r"\[[-\d.,e]*+\]")
+"""A list of token ids or log-probabilities, in which no hint can stand: most of a record."""
 _LETTER_AFTER_DIGIT = re.compile(r"\d[A-Za-z]")
 _HEX = re.compile(r"[0-9a-fA-F-]{32,}|0[xX][0-9a-fA-F]{40,}")
 _NUMBER = re.compile(r"0[xXbBoO][0-9a-fA-F_]+")
@@ -236,7 +239,10 @@ class StreamMask:
                     keep = len(tail) - at
                 at = tail.find(value[0], at + 1)
         tail = text[-HELD_BACK:]
-        if open_shape := _compile_pattern(_OPEN).search(tail, _candidate_start(tail)):
+        start = _candidate_start(tail)
+        if _may_be_open(tail[start:].lower()) and (
+            open_shape := _compile_pattern(_OPEN).search(tail, start)
+        ):
             keep = max(keep, len(tail) - open_shape.start())
         if (block := tail.rfind("-----BEGIN ")) >= 0 and "-----END " not in tail[block:]:
             keep = max(keep, len(tail) - block)
@@ -265,12 +271,26 @@ _OPEN = (
 )
 
 
+_PARTS = tuple(
+    {
+        word[:size]
+        for word in (*_PREFIXES, *_NAMES, "bearer", "basic", "-----begin ", "://")
+        for size in range(1, len(word))
+    }
+)
+
+
+def _may_be_open(low: str) -> bool:
+    """Whether `_OPEN` may match in a text of small letters: it takes ten times as long to say."""
+    return low.endswith(_PARTS) or any(hint in low for hint, _ in _HINTS)
+
+
 def _candidate_start(text: str) -> int:
     """Where a name, its sign and its value can begin at the earliest: three gaps back."""
     at = len(text)
     for _ in range(4):
         at = len(text[:at].rstrip())
-        at = max(text.rfind(blank, 0, at) for blank in " \n\t")
+        at = max(text.rfind(" ", 0, at), text.rfind("\n", 0, at), text.rfind("\t", 0, at))
         if at <= 0:
             return 0
     return at
@@ -286,23 +306,17 @@ def _find_by_shape(text: str) -> Iterator[_Found]:
     low = text.lower()
     if len(low) != len(text):  # some letters grow when they are made small
         low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
-    for hints, shape in _SHAPES:
-        for hint in hints:
-            at = low.find(hint)
-            while at >= 0:
-                if (match := _compile_pattern(shape).match(text, at)) and _has_random_part(match):
-                    yield _secret_span(match)
-                    at = low.find(hint, match.end())
-                else:
-                    at = low.find(hint, at + 1)
-    for name in _NAMES:
-        at = low.find(name)
+    words = _NUMBERS.sub("", low)
+    for hint, shape in _HINTS:
+        if hint not in words:
+            continue
+        at = low.find(hint)
         while at >= 0:
-            if (match := _compile_pattern(_NAMED).match(text, at)) and _is_random(match["run"]):
+            if (match := _compile_pattern(shape).match(text, at)) and _has_random_part(match):
                 yield _secret_span(match)
-                at = low.find(name, match.end())
+                at = low.find(hint, match.end())
             else:
-                at = low.find(name, at + 1)
+                at = low.find(hint, at + 1)
 
 
 def _secret_span(match: re.Match[str]) -> _Found:
@@ -328,6 +342,8 @@ def _is_random(run: str) -> bool:
 
 def _has_random_part(match: re.Match[str]) -> bool:
     """Of what could as well be a word or a sum: whether a part mixes letters and digits."""
+    if match.re.pattern == _NAMED:
+        return _is_random(match["run"])
     said = match.groupdict().get("said")
     if said is None:
         return True

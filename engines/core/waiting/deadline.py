@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 _RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=())
@@ -20,7 +20,7 @@ class Deadline:
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
         self._waiting = 0
-        self._left_s = 0.0
+        self._left_s: float | None = None  # once it goes on; None: it runs
 
     @property
     def ends_at(self) -> float | None:
@@ -31,23 +31,19 @@ class Deadline:
     def expired(self) -> bool:
         return self._timeout.expired()
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        now = asyncio.get_running_loop().time
+    def pause(self) -> None:
+        """Stand still until `go_on` was called as often."""
         ends = self._timeout.when()
-        if self.expired or (ends is None and not self._waiting):
-            yield
-            return
-        if ends is not None:
-            self._left_s = ends - now()
+        if ends is not None and not self.expired:
+            self._left_s = ends - asyncio.get_running_loop().time()
             self._timeout.reschedule(None)
         self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._timeout.reschedule(now() + self._left_s)
+
+    def go_on(self) -> None:
+        self._waiting -= 1
+        if not self._waiting and self._left_s is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._left_s)
+            self._left_s = None
 
 
 @asynccontextmanager
@@ -65,7 +61,11 @@ async def deadline(limit_s: float) -> AsyncIterator[Deadline]:
 @contextmanager
 def pause_deadlines() -> Iterator[None]:
     """Stop every deadline that the work at hand runs under, for as long as the block takes."""
-    with ExitStack() as stack:
-        for running in _RUNNING.get():
-            stack.enter_context(running.pause())
+    running = _RUNNING.get()
+    for one in running:
+        one.pause()
+    try:
         yield
+    finally:
+        for one in running:
+            one.go_on()

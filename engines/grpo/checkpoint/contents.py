@@ -1,7 +1,6 @@
 """What a checkpoint holds: the adapter as PEFT saves it, tokenizer, optimiser and plain state.
 
-Owns the translation between `EngineState` and files. That a folder is whole or absent, and
-that its files are as they were written, is `engines.grpo.checkpoint.folders`'.
+That a folder is whole or absent, and its files as they were written, is `folders`'.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ class EngineState:
 def write_checkpoint(folder: Path, local: LocalModel, state: EngineState) -> str:
     """Save `state` as `folder`, which PEFT and vLLM load as an adapter too.
 
-    The same state gives the same digest, whenever and by whichever process it is written.
-
-    Returns:
-        The digest over all files.
+    Returns the digest over all files: that of the same state is always the same.
 
     Raises:
         ConfigError: the model has no adapter.
@@ -106,7 +102,9 @@ def read_checkpoint(folder: Path, local: LocalModel) -> EngineState:
         )
     _check_same_adapter(folder, model)
     saved = _load_tensors(folder / files.ADAPTER)
-    names = {_saved_name(model, name): name for name in local.adapter_state()}
+    # PEFT leaves the adapter's own name out of what it saves.
+    own = f".{model.active_adapter}."
+    names = {name.replace(own, "."): name for name in local.adapter_state()}
     if saved.keys() != names.keys():
         raise ConflictError(
             str(folder),
@@ -134,22 +132,17 @@ def _check_same_adapter(folder: Path, model: PeftModel) -> None:
     saved = json.loads((folder / files.ADAPTER_CONFIG).read_bytes())
     current = json.loads(_json_text(adapter_config(model)))
     for key in _DECIDES:
-        was, now = saved.get(key), current.get(key)
-        if was != now:
+        before, now = _value_text(saved.get(key)), _value_text(current.get(key))
+        if saved.get(key) != current.get(key):
             raise ConflictError(
                 str(folder),
-                f"its adapter has {key} {_value_text(was)}, and this run's has {_value_text(now)}.",
+                f"its adapter has {key} {before}, and this run's has {now}.",
                 "Set policy.local.lora as it was in that run.",
             )
 
 
 def _value_text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _saved_name(model: PeftModel, name: str) -> str:
-    """PEFT leaves the adapter's own name out of what it saves."""
-    return name.replace(f".{model.active_adapter}.", ".")
 
 
 def _require_adapter(local: LocalModel) -> PeftModel:

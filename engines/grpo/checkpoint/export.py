@@ -1,15 +1,12 @@
 """A checkpoint as a folder of its own, for use without the studio.
 
-Owns what goes into it. The adapter is copied, byte for byte and without torch; merged weights
-are computed.
+The adapter is copied, byte for byte and without torch; merged weights are computed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,7 @@ def check_target(to: Path) -> None:
 
 
 def export_adapter(checkpoint: Path, to: Path, card: str) -> None:
-    """Copy adapter and tokenizer, and write the card.
+    """Copy adapter and tokenizer, and write the card as README.md.
 
     Raises:
         RecordError: the checkpoint is missing or damaged, or `to` cannot be written.
@@ -53,17 +50,12 @@ def export_adapter(checkpoint: Path, to: Path, card: str) -> None:
 def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) -> None:
     """Merge the adapter into its base model and save the whole as safetensors.
 
-    Args:
-        checkpoint: of the run.
-        to: new or empty folder.
-        card: its README.md.
-        base: the model that the checkpoint was trained on; its adapter is the checkpoint's,
-            and 4-bit weights are merged at the precision they were quantised from.
+    `base` is the model that the checkpoint was trained on. 4-bit weights are merged at the
+    precision they were quantised from.
 
     Raises:
         RecordError, ConfigError: as `export_adapter`.
-        ConflictError: the base model is another one.
-        PolicyError: it cannot be loaded.
+        ConflictError, PolicyError: the base model is another one, or cannot be loaded.
     """
     files.check_seal(checkpoint)
     check_target(to)
@@ -81,9 +73,11 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
             f"it was trained on {facts.get('name')}, and the weights of {base.path} are others.",
             "Put the base model back that the run was trained on.",
         )
+    from engines.policies.hf_local.building import quiet_transformers
+
     whole = local.model.merge_and_unload()
     with files.atomic_folder(to, what="model", replace=False) as partial:
-        with _no_progress_bars():
+        with quiet_transformers():
             whole.save_pretrained(partial)
         _copy_sealed_files(checkpoint, partial, without=_OURS | _WEIGHTS)
         (partial / CARD).write_text(card, "utf-8")
@@ -126,17 +120,3 @@ def _copy_sealed_files(checkpoint: Path, to: Path, *, without: frozenset[str]) -
         if name not in without:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkpoint / name, to / name)
-
-
-@contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Without progress bars on stderr."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -1,7 +1,6 @@
 """Checkpoints as folders: written whole or not at all, sealed with a digest, and found again.
 
-Owns what is on disk around a checkpoint and needs nothing but the standard library for it.
-What lies in the files is `engines.grpo.checkpoint.contents`'s.
+Needs nothing but the standard library. What lies in the files is `contents`'s.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ def find_checkpoints(run_folder: Path) -> tuple[FoundCheckpoint, ...]:
     found = [
         (int(match[1]), folder.stat().st_mtime_ns, str(folder), folder)
         for folder in folders
-        if (match := _STEP.fullmatch(folder.name)) and not _is_hidden(folder, run_folder)
+        if (match := _STEP.fullmatch(folder.name))
+        and not any(part.startswith(".") for part in folder.relative_to(run_folder).parts)
     ]
     return tuple(FoundCheckpoint(step, folder) for step, _, _, folder in sorted(found))
 
@@ -55,27 +55,23 @@ def atomic_folder(
     """Yield an empty folder to write into, which takes `folder`'s place once it is complete.
 
     Until then whatever stands there stays as it is, also when the process is killed: what is
-    left behind has a hidden name and is swept up at the next writing.
-
-    Args:
-        folder: the final name.
-        what: is written, in words.
-        replace: an older `folder` gives way; otherwise only an empty one does.
+    left behind has a hidden name and is swept up at the next writing. With `replace` an older
+    `folder` gives way; otherwise only an empty one does.
 
     Raises:
         RecordError: the disk is full or refuses.
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    mode = 0o700 if replace else 0o777
     try:
-        folder.parent.mkdir(mode=0o700 if replace else 0o777, parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=mode, parents=True, exist_ok=True)
         if replace:
             restore_replaced(folder)
         _remove_leftovers(folder)
-        partial.mkdir(mode=0o700 if replace else 0o777)
+        partial.mkdir(mode=mode)
         yield partial
-        for path in sorted(partial.rglob("*")):
+        for path in (*sorted(partial.rglob("*")), partial):
             _sync_to_disk(path)
-        _sync_to_disk(partial)
         if replace and folder.exists():
             _swap_folders(partial, folder)
         else:
@@ -122,15 +118,17 @@ def check_seal(folder: Path) -> str:
         RecordError: there is no checkpoint, or one of a newer format.
         DamagedError: a file is missing or not as it was written.
     """
+
+    def damaged(what: str) -> DamagedError:
+        return DamagedError(str(folder), what, _NEXT)
+
     if not folder.is_dir():
         raise RecordError(str(folder), "there is no checkpoint.", _NEXT)
     try:
         sealed = json.loads((folder / SEAL).read_bytes())
         written, files, whole = sealed["format"], dict(sealed["files"]), str(sealed["digest"])
     except FileNotFoundError:
-        raise DamagedError(
-            str(folder), f"it is no whole checkpoint: {SEAL} is missing.", _NEXT
-        ) from None
+        raise damaged(f"it is no whole checkpoint: {SEAL} is missing.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(str(folder / SEAL), f"it cannot be read ({error}).", _NEXT) from error
     except OSError as error:
@@ -145,15 +143,13 @@ def check_seal(folder: Path) -> str:
         try:
             actual = _file_digest(folder / name)
         except FileNotFoundError:
-            raise DamagedError(str(folder), f"{name} is missing.", _NEXT) from None
+            raise damaged(f"{name} is missing.") from None
         except OSError as error:
             raise unreadable_error(folder / name, error) from error
         if actual != expected:
-            raise DamagedError(
-                str(folder), f"{name} is not as it was written: its digest differs.", _NEXT
-            )
+            raise damaged(f"{name} is not as it was written: its digest differs.")
     if _combined_digest(files) != whole:
-        raise DamagedError(str(folder), f"{SEAL} contradicts itself.", _NEXT)
+        raise damaged(f"{SEAL} contradicts itself.")
     return whole
 
 
@@ -179,8 +175,7 @@ def unreadable_error(path: Path, error: OSError) -> RecordError:
 
 
 def _swap_folders(partial: Path, folder: Path) -> None:
-    # A folder that is not empty cannot be replaced in one move; `restore_replaced` undoes the
-    # first.
+    # A folder with files cannot be replaced in one move; `restore_replaced` undoes the first.
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.replaced")
     os.replace(folder, aside)
     os.replace(partial, folder)
@@ -201,10 +196,6 @@ def _sync_to_disk(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _is_hidden(folder: Path, above: Path) -> bool:
-    return any(part.startswith(".") for part in folder.relative_to(above).parts)
 
 
 def _file_digest(path: Path) -> str:

@@ -1,7 +1,4 @@
-"""The card of exported weights: what they are, how they came about, how well they did.
-
-Owns the words. A rate stands with its n, and what is not known is said to be unknown.
-"""
+"""The card of exported weights: what they are, how they came about, how well they did."""
 
 from __future__ import annotations
 
@@ -39,12 +36,13 @@ class CardFacts:
 
 def model_card(facts: CardFacts) -> str:
     """A README.md with front matter as model hubs read it."""
+    versions = ", ".join(f"{name} {number}" for name, number in sorted(facts.versions.items()))
     parts = (
         _front_matter(facts),
         _description_section(facts),
         _results_section(facts),
         _training_section(facts),
-        _versions_line(facts),
+        f"Versions: {versions}." if versions else "",
     )
     return escape_unsafe("\n\n".join(part for part in parts if part)) + "\n"
 
@@ -53,17 +51,16 @@ def _front_matter(facts: CardFacts) -> str:
     library = "peft" if facts.kind == "adapter" else "transformers"
     tags = ["lora", *([facts.algorithm] if facts.algorithm else [])]
     # JSON texts are YAML too, and a name cannot break out of one.
-    return "\n".join(
-        (
-            "---",
-            f"base_model: {json.dumps(facts.base)}",
-            *([f"license: {BUNDLED_LICENCE}"] if facts.bundled else []),
-            f"library_name: {library}",
-            "pipeline_tag: text-generation",
-            f"tags: {json.dumps(tags)}",
-            "---",
-        )
+    lines = (
+        "---",
+        f"base_model: {json.dumps(facts.base)}",
+        *([f"license: {BUNDLED_LICENCE}"] if facts.bundled else []),
+        f"library_name: {library}",
+        "pipeline_tag: text-generation",
+        f"tags: {json.dumps(tags)}",
+        "---",
     )
+    return "\n".join(lines)
 
 
 def _description_section(facts: CardFacts) -> str:
@@ -109,15 +106,15 @@ def _description_section(facts: CardFacts) -> str:
 
 
 def _results_section(facts: CardFacts) -> str:
-    told = [found for found in facts.evaluations if found.step in (0, facts.step)]
+    measured = [found for found in facts.evaluations if found.step in (0, facts.step)]
     heading = "## Held-out results"
-    if not told:
+    if not measured:
         return f"{heading}\n\nNone were measured at this step."
     rows = [
         f"| {_cell_text(found.data)} | {'before training' if found.step == 0 else found.step} | "
         f"{'unknown' if found.mean is None else f'{found.mean:.3f}'} | {found.n} | {found.k} | "
         f"{found.unjudged} |"
-        for found in told
+        for found in measured
     ]
     head = (
         "| data | step | mean reward | n | tries each | unjudged |",
@@ -133,11 +130,6 @@ def _training_section(facts: CardFacts) -> str:
         lines += [f"{key}: {_value_text(value)}" for key, value in sorted(facts.settings.items())]
         lines += ["```"]
     return "\n".join(lines)
-
-
-def _versions_line(facts: CardFacts) -> str:
-    told = ", ".join(f"{name} {number}" for name, number in sorted(facts.versions.items()))
-    return f"Versions: {told}." if told else ""
 
 
 def _value_text(value: Any) -> str:

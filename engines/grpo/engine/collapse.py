@@ -1,7 +1,6 @@
 """The collapse guard: notices that a run has lost what it could do, and where to go back to.
 
-Owns the judgement, as pure functions of the rewards that batches had. The engine keeps the
-weights that are named here and goes back to them.
+Pure functions of the rewards that batches had; the engine keeps the weights that they name.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -82,12 +81,9 @@ class CollapseState:
     gone_to: int | None = None  # weights that were last gone back to
     given_up: int | None = None  # step at which nothing was left to go back to
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def collapse_state_from_dict(data: Mapping[str, Any]) -> CollapseState:
-    """What `CollapseState.to_dict` gave, also once it has been JSON."""
+    """What `asdict` gave, also once it has been JSON."""
     history = tuple(BatchReward(**entry) for entry in data["history"])
     candidates = tuple(Candidate(**entry) for entry in data["candidates"])
     return replace(CollapseState(**data), history=history, candidates=candidates)
@@ -104,13 +100,10 @@ class Collapse:
 def add_batch(
     watch: CollapseState, batch: BatchReward, kept: Collection[int], *, patience: int
 ) -> CollapseState:
-    """Take a batch in; one that is taken in again changes nothing.
+    """Take the newest batch in; one that is taken in again changes nothing.
 
-    Args:
-        watch: before it.
-        batch: the newest.
-        kept: steps of the weights that are still there, those of this batch among them.
-        patience: batches that make a window, more where they are small.
+    `kept` are the steps of the weights that are still there, those of this batch among them.
+    `patience` batches make a window, more where they are small.
     """
     if watch.given_up is not None and watch.given_up < batch.step:
         return CollapseState(given_up=watch.given_up)
@@ -154,11 +147,6 @@ def find_collapse(watch: CollapseState, *, drop: float, patience: int) -> Collap
     It has where each of the last `patience` or more batches scored below `drop` times the best
     level, and their mean is below it by more than noise between problems explains. Weights that
     were gone back to and did no better are not gone back to again: those before them are.
-
-    Args:
-        watch: the newest batch taken in.
-        drop: share of the best level, 0 switches the guard off.
-        patience: batches in a row.
     """
     if not watch.candidates or not drop:
         return None
@@ -223,8 +211,7 @@ def _newest_batches(watch: CollapseState, patience: int) -> Sequence[BatchReward
 def _newest_window(watch: CollapseState, patience: int) -> Sequence[BatchReward]:
     """The newest window; () before there are as many batches."""
     found = _newest_batches(watch, patience)
-    whole = len(found) >= patience and mean_level(found)[1] >= LEAST_LEVEL
-    return found if whole else ()
+    return found if len(found) >= patience and mean_level(found)[1] >= LEAST_LEVEL else ()
 
 
 def _select_candidates(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[Candidate, ...]:
@@ -241,9 +228,6 @@ def _select_candidates(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[
 
 def _has_rollback_failed(watch: CollapseState, best: Candidate, drop: float) -> bool:
     """Whether weights that were gone back to are themselves below what they stood for."""
-    own = [
-        batch
-        for batch in watch.history
-        if batch.step > watch.turned and batch.weights == best.weights
-    ]
+    since = [batch for batch in watch.history if batch.step > watch.turned]
+    own = [batch for batch in since if batch.weights == best.weights]
     return watch.gone_to == best.weights and bool(own) and mean_level(own)[0] < drop * best.reward

@@ -1,14 +1,13 @@
 """Where a collapsed run goes back to: the guard's memory, and the weights that it names.
 
-Owns the adapters that are kept beside the current one. Whether a run has collapsed is judged by
-`engines.grpo.engine.collapse`; going back is the engine's.
+Whether a run has collapsed is judged by `collapse`; going back is the engine's.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from engines.core.types import Group
@@ -56,20 +55,17 @@ class CollapseRollback:
         self._local.load_adapter_state(self._kept[to])
         self._watch = collapse.record_rollback(self._watch, to, step)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The guard's memory, as plain values."""
-        return self._watch.to_dict()
-
-    def adapter_tensors(self) -> dict[str, Tensor]:
-        """The kept adapters, each tensor's name behind `STEP/`."""
-        return {
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Plain values, and the kept adapters, each tensor's name behind `STEP/`."""
+        kept = {
             f"{step}/{name}": tensor
             for step, adapter in sorted(self._kept.items())
             for name, tensor in adapter.items()
         }
+        return asdict(self._watch), kept
 
     def load(self, remembered: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `remembered` and `tensors` gave."""
+        """Go on from what `state` gave."""
         self._watch, self._kept = collapse.collapse_state_from_dict(remembered), {}
         for key, tensor in tensors.items():
             step, _, name = key.partition("/")

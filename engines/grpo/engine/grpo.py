@@ -1,8 +1,5 @@
 """Updates by GRPO: a batch of scored groups becomes optimiser steps on its tokens.
 
-Owns what GRPO remembers between batches: the collapse guard, the halved learning rate, and how
-many sequences fit into memory. The weights are kept and put back by `WeightEngine`.
-
 Source: arXiv:2402.03300, Group Relative Policy Optimization.
 """
 
@@ -10,18 +7,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engines.core.types import Group, GroupOutcome, LostWork, WeightUpdate
 from engines.grpo.engine.collapse_rollback import CollapseRollback
-from engines.grpo.engine.failures import OutOfMemory
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.update import BatchUpdate, UpdateMetrics, UpdatePlan
-from engines.grpo.engine.weight_engine import PreparedBatch, TrainedBatch, WeightEngine
+from engines.grpo.engine.weight_engine import (
+    OutOfMemory,
+    PreparedBatch,
+    TrainedBatch,
+    WeightEngine,
+)
 from engines.grpo.loss.collate import CollatedBatch, batch_advantages, collate, is_known
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.grpo.settings import GRPOSettings
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from engines.policies.hf_local.model import LocalModel
 
-FIRST_STEP = 0
-"""Stands for the weights that a run begins with, wherever a step's weights are named."""
 SLOWER = 0.5
 """What the learning rate is multiplied with after each collapse, for the rest of the run."""
 GAPS = {torch.float32: 0.01}
@@ -40,69 +38,31 @@ ROUGH_GAP = 0.5
 """Largest difference between log-probabilities as sampled and as trained that is not reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredBatch:
-    """Sequences with advantages, and the figures of the rollouts they come from."""
-
-    collated: CollatedBatch
-    metrics: Mapping[str, float]
-
-
-def grpo_engine(
-    settings: GRPOSettings,
-    local: LocalModel,
-    *,
-    total_steps: int,
-    seed: int,
-    ranks: Ranks = ALONE,
-    tell: Callable[[str], None] = print,
-    make_optimiser: Callable[[LocalModel, GRPOSettings], Optimiser] = Optimiser,
-) -> WeightEngine[ScoredBatch]:
-    """An engine that learns from rewards.
-
-    Args:
-        settings: see `GRPOSettings`.
-        local: the model.
-        total_steps: batches of the whole run.
-        seed: of the order of minibatches.
-        ranks: the processes that train together.
-        tell: receives one line for each thing that a person should know of.
-        make_optimiser: makes what moves the weights.
-
-    Raises:
-        PolicyError: the model has nothing to train.
-    """
-    optimiser = make_optimiser(local, settings)
-    updater = GRPOUpdater(settings, local, optimiser, seed=seed, ranks=ranks, tell=tell)
-    return WeightEngine(updater, local, optimiser, total_steps=total_steps, tell=tell)
-
-
-class GRPOUpdater:
-    """Implements `Updater`; see `grpo_engine` for the arguments."""
+class GRPOEngine(WeightEngine):
+    """An engine that learns from rewards. `seed` decides the order of minibatches."""
 
     def __init__(
         self,
         settings: GRPOSettings,
         local: LocalModel,
-        optimiser: Optimiser,
         *,
+        total_steps: int,
         seed: int,
-        ranks: Ranks,
-        tell: Callable[[str], None],
+        ranks: Ranks = ALONE,
+        tell: Callable[[str], None] = print,
+        make_optimiser: Callable[[LocalModel, GRPOSettings], Optimiser] = Optimiser,
     ) -> None:
-        self.schedule = self._settings = settings
         self.steps_per_batch = settings.optimiser_steps_per_batch
-        self.learning_scale = 1.0
-        self._local, self._optimiser = local, optimiser
-        self._seed, self._ranks, self._tell = seed, ranks, tell
-        self._weights = FIRST_STEP  # the step whose update the weights come from
+        optimiser = make_optimiser(local, settings)
+        super().__init__(settings, local, optimiser, total_steps=total_steps, tell=tell)
+        self._settings, self._seed, self._ranks = settings, seed, ranks
         self._halved_to: int | None = None  # sequences to a forward since memory ran out
         self._guard = CollapseRollback(settings, local)
 
-    def reflection_outcome(self, group: Group) -> GroupOutcome:
+    def _reflection_outcome(self, group: Group) -> GroupOutcome:
         return group.reward_outcome
 
-    def prepare(self, batch: Sequence[Group]) -> PreparedBatch[ScoredBatch]:
+    def _prepare(self, batch: Sequence[Group]) -> PreparedBatch:
         """Only the collapse guard remembers the batch: seeing it again changes nothing."""
         settings, step = self._settings, batch[0].step
         metrics = _batch_metrics(batch, settings)
@@ -118,40 +78,32 @@ class GRPOUpdater:
             discount=settings.discount,
             keep_equal=settings.beta > 0,
         )
-        samples = ScoredBatch(collated, metrics) if collated.samples else None
-        return PreparedBatch(samples, (*collated.left_out, *given_up))
+        train = partial(self._train, collated, metrics, step) if collated.samples else None
+        return PreparedBatch(train, (*collated.left_out, *given_up))
 
-    def train(
+    def _train(
         self,
-        samples: ScoredBatch,
+        collated: CollatedBatch,
+        batch_metrics: Mapping[str, float],
         step: int,
-        *,
-        done: int,
-        planned: int,
         is_stopped: Callable[[], bool],
     ) -> TrainedBatch:
         plan = UpdatePlan(
             settings=self._settings,
             step=step,
             seed=self._seed,
-            done=done,
-            planned=planned,
+            done=self._optimiser_steps,
+            planned=self._planned,
             learning_scale=self.learning_scale,
             rows=self._forward_rows(),
-        )
-        figures = BatchUpdate(
-            self._local,
-            self._optimiser,
-            samples.collated,
-            plan=plan,
             ranks=self._ranks,
-            stopped=is_stopped,
-        ).run()
-        tokens = sum(sample.tokens for sample in samples.collated.samples)
-        metrics = {**samples.metrics, **figures.metrics(tokens)}
+        )
+        figures = BatchUpdate(self._local, self.optimiser, collated, plan, is_stopped).run()
+        tokens = sum(sample.tokens for sample in collated.samples)
+        metrics = {**batch_metrics, **figures.metrics(tokens)}
         return TrainedBatch(metrics, len(figures.loss), self._sampler_gap_note(figures))
 
-    def halve(self, error: OutOfMemory, step: int) -> str | None:
+    def _halve(self, error: OutOfMemory, step: int) -> str | None:
         if self._halved_to is not None or error.size < 2:
             return None
         self._halved_to = error.size // 2
@@ -160,30 +112,23 @@ class GRPOUpdater:
             "a forward, which stays so. Set grpo.micro_batch to begin there."
         )
 
-    def note_applied(self, step: int) -> None:
-        self._weights = step
-
-    def roll_back(self, to: int, step: int) -> None:
+    def _roll_back(self, to: int, step: int) -> None:
         self._guard.roll_back(to, step)
-        self._optimiser.restart()
+        self.optimiser.restart()
         self._weights = to
         self.learning_scale *= SLOWER
 
-    def state(self) -> dict[str, Any]:
-        return {
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        guard, kept = self._guard.state()
+        plain = {
             "weights": self._weights,
             "learning_scale": self.learning_scale,
             "halved_to": self._halved_to,
-            "guard": self._guard.state_dict(),
+            "guard": guard,
         }
+        return plain, kept
 
-    def kept_tensors(self) -> dict[str, Tensor]:
-        return self._guard.adapter_tensors()
-
-    def check_state(self, plain: Mapping[str, Any], folder: Path) -> None:
-        """A checkpoint of GRPO names no kind."""
-
-    def load(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
+    def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
         self._weights = int(plain["weights"])
         self.learning_scale = float(plain["learning_scale"])
         self._halved_to = plain["halved_to"]

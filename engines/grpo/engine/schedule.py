@@ -1,39 +1,21 @@
 """The learning rate over a run, counted in optimiser steps.
 
-Owns the curve. A step is counted only when the optimiser has moved: a batch without contrast
-or a minibatch that merely accumulates is none.
+A step counts only where the optimiser has moved, which it has not for a batch without contrast.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from engines.grpo.settings import Schedule
-
-
-class LearningRateSettings(Protocol):
-    """Settings that say how a learning rate goes; GRPO and fine-tuning each have theirs."""
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def schedule(self) -> Schedule: ...
-
-    @property
-    def warmup(self) -> float: ...
+from engines.grpo.settings import GRPOSettings, Schedule, SFTSettings
 
 
 def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:
     """What the learning rate is multiplied with at the next optimiser step.
 
-    Args:
-        done: optimiser steps taken before it.
-        planned: optimiser steps of the whole run.
-        schedule: what follows the warm-up: as it is, or falling to 0 on a line or half a cosine.
-        warmup: share of `planned` over which it rises. The first step already moves.
+    `done` steps of `planned` were taken before it. The rate rises over the share `warmup` of
+    them, where the first step already moves; then it stays, or falls to 0 on a line or half a
+    cosine.
     """
     rising = math.ceil(warmup * planned)
     if done < rising:
@@ -46,7 +28,7 @@ def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: floa
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def learning_rate(curve: LearningRateSettings, done: int, planned: int) -> float:
+def learning_rate(curve: GRPOSettings | SFTSettings, done: int, planned: int) -> float:
     """Of the next optimiser step, `done` of `planned` having been taken."""
     return curve.learning_rate * schedule_factor(
         done, planned, schedule=curve.schedule, warmup=curve.warmup
@@ -54,16 +36,12 @@ def learning_rate(curve: LearningRateSettings, done: int, planned: int) -> float
 
 
 def learning_rate_rise_text(
-    curve: LearningRateSettings, done: int, before: int, planned: int, scale: float = 1.0
+    curve: GRPOSettings | SFTSettings, done: int, before: int, planned: int, scale: float
 ) -> str:
     """What a person should know of a plan that changes in the midst of a run, or "".
 
-    Args:
-        curve: how the learning rate goes.
-        done: optimiser steps taken.
-        before: optimiser steps of the whole run as it was planned.
-        planned: those of it now.
-        scale: what the learning rate is multiplied with besides.
+    All count optimiser steps: `done`, and of the whole run as it was planned `before` and as it is
+    `planned` now. The learning rate is multiplied with `scale` besides.
     """
     if not done or planned == before:
         return ""

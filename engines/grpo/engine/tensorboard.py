@@ -6,20 +6,17 @@ A monitor never stops a training run: where it cannot write, that is told once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
 class ScalarWriter:
-    """Writes figures by step.
+    """Writes figures by step into event files.
 
-    Args:
-        folder: where the event files lie; made if it is missing.
-        first_step: the first step that this process will write. Whatever an earlier process
-            wrote from there on is hidden, so that a resumed run shows each step once.
-        tell: receives one line where nothing can be written.
-        clock: seconds since the epoch, TensorBoard's "wall time".
+    This process writes from `first_step` on. Whatever an earlier process wrote from there on is
+    hidden, so that a resumed run shows each step once. `clock` gives seconds since the epoch.
     """
 
     def __init__(
@@ -41,15 +38,13 @@ class ScalarWriter:
             tell("No scalars for TensorBoard: pip install 'practice-studio[grpo]' adds them.")
             return
         self._event, self._summary = Event, Summary
-        try:
+        with self._give_up_on_error():
             again = any(folder.glob("events.out.tfevents.*"))
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._writer = EventFileWriter(str(folder))
             if again:
                 start = SessionLog(status=SessionLog.START)
                 self._writer.add_event(Event(step=first_step, wall_time=clock(), session_log=start))
-        except OSError as error:
-            self._give_up(error)
 
     def write(self, step: int, figures: Mapping[str, float], group: str = "train") -> None:
         """One point of each curve `group/name`, on disk when it returns."""
@@ -60,20 +55,20 @@ class ScalarWriter:
             for name, figure in figures.items()
         ]
         event = self._event(step=step, wall_time=self._clock(), summary=self._summary(value=values))
-        try:
+        with self._give_up_on_error():
             self._writer.add_event(event)
             self._writer.flush()
-        except OSError as error:
-            self._give_up(error)
 
     def close(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            try:
+        writer, self._writer = self._writer, None
+        with self._give_up_on_error():
+            if writer is not None:
                 writer.close()
-            except OSError as error:
-                self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
-        self._writer = None
-        self._tell(f"No more scalars for TensorBoard: {error.strerror or error}.")
+    @contextmanager
+    def _give_up_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self._tell(f"No more scalars for TensorBoard: {error.strerror or error}.")

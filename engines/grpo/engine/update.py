@@ -6,7 +6,9 @@ are reported. Does not undo anything: whoever calls keeps a snapshot and puts it
 
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,24 +17,19 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from engines.grpo.engine.failures import (
-    NonFiniteUpdate,
-    OutOfMemory,
-    UpdateCancelled,
-    is_out_of_memory,
-)
 from engines.grpo.engine.optimiser import Optimiser, clip_gradient
-from engines.grpo.engine.schedule import schedule_factor
+from engines.grpo.engine.schedule import learning_rate
+from engines.grpo.engine.weight_engine import NonFiniteUpdate, OutOfMemory, UpdateCancelled
 from engines.grpo.forward.forward import completion_logps
 from engines.grpo.loss.collate import CollatedBatch, Rows, pad_samples, split_micro_batches
 from engines.grpo.loss.loss import aggregate, divergences, token_losses
+from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.grpo.ranks.ranks import Ranks
     from engines.grpo.settings import GRPOSettings
-    from engines.policies.hf_local.model import LocalModel
 
 POSITIONS_AT_ONCE = {"cpu": 2048, "cuda": 32768}
 """Completion positions to a forward where the run file names no micro-batch.
@@ -58,6 +55,7 @@ class UpdatePlan:
     planned: int  # of the whole run
     learning_scale: float  # below 1 after a collapse
     rows: int | None  # sequences to a forward, None: by their length
+    ranks: Ranks
 
 
 @dataclass(slots=True)
@@ -103,18 +101,18 @@ class BatchUpdate:
         local: LocalModel,
         optimiser: Optimiser,
         collated: CollatedBatch,
-        *,
         plan: UpdatePlan,
-        ranks: Ranks,
-        stopped: Callable[[], bool],
+        is_stopped: Callable[[], bool],
     ) -> None:
         self._local, self._optimiser, self._plan = local, optimiser, plan
         self._collated, self._samples = collated, collated.samples
-        self._ranks, self._stopped = ranks, stopped
+        self._ranks, self._is_stopped = plan.ranks, is_stopped
         self._groups = list(dict.fromkeys(sample.group for sample in self._samples))
-        self._own = frozenset(ranks.share(self._groups))
+        shared = frozenset(plan.ranks.share(self._groups))
+        # Indices of the samples that this rank computes, and of those on which KL is measured.
+        self._own = [i for i, sample in enumerate(self._samples) if sample.group in shared]
         every = probe_indices([sample.group for sample in self._samples])
-        self._probed = [i for i in every if self._samples[i].group in self._own]
+        self._probed = [i for i in every if self._samples[i].group in shared]
         self._first: dict[int, Tensor] = {}  # of those, from the passes of the first step
         self._old: dict[int, Tensor] = {}
         self._ref: dict[int, Tensor] = {}
@@ -137,12 +135,13 @@ class BatchUpdate:
             if any(window)
         ]
         if len(windows) > 1 or settings.beta:
-            self._run_unless_failed(lambda: self._frozen_passes(len(windows) > 1))
+            self._run_unless_failed(lambda: self._score_before(len(windows) > 1))
         for number, window in enumerate(windows):
             self._optimiser_step(window, number == 0, figures)
-        nothing = torch.zeros(3, dtype=torch.float64, device=self._local.device)
         found = self._run_unless_failed(self._measure_divergences)
-        moved, away, count = self._sum_or_raise(nothing if found is None else found).tolist()
+        if found is None:
+            found = torch.zeros(3, dtype=torch.float64, device=self._local.device)
+        moved, away, count = self._sum_or_raise(found).tolist()
         figures.probed = {"kl": away / max(1.0, count), "kl_step": moved / max(1.0, count)}
         return figures
 
@@ -171,18 +170,14 @@ class BatchUpdate:
         gradient, norm = clip_gradient(gradient, settings.max_grad_norm)
         ratio_max, gap = self._ranks.all_max(peaks).tolist()
         where = f"optimiser step {len(figures.loss) + 1} of the batch"
-        if not all(map(_is_finite, (totals[0], norm))):
+        if not (math.isfinite(totals[0]) and math.isfinite(norm)):
             raise NonFiniteUpdate(
                 f"loss {totals[0]:g} and gradient norm {norm:g} in {where}; "
                 "the weights stay as they were."
             )
-        share = schedule_factor(
-            self._plan.done + len(figures.loss),
-            self._plan.planned,
-            schedule=settings.schedule,
-            warmup=settings.warmup,
-        )
-        figures.learning_rate = settings.learning_rate * share * self._plan.learning_scale
+        done = self._plan.done + len(figures.loss)
+        rate = learning_rate(settings, done, self._plan.planned)
+        figures.learning_rate = rate * self._plan.learning_scale
         self._optimiser.step(gradient, figures.learning_rate)
         figures.loss.append(totals[0])
         figures.norms.append(norm)
@@ -196,10 +191,8 @@ class BatchUpdate:
     ) -> None:
         """Add a minibatch's gradient, this rank's share of it, micro-batch by micro-batch."""
         settings = self._plan.settings
-        mine = [
-            i for i, s in enumerate(self._samples) if s.group in groups and s.group in self._own
-        ]
-        for indices, rows in self._micro_batches(mine):
+        own = [i for i in self._own if self._samples[i].group in groups]
+        for indices, rows in self._micro_batches(own):
             scored = completion_logps(self._local, rows, temperature=settings.temperature)
             losses, stats = token_losses(
                 scored.logp,
@@ -225,15 +218,8 @@ class BatchUpdate:
                     if i in self._probed:
                         self._first[i] = found[n, : lengths[n]]
             with torch.no_grad():
-                sums += torch.stack(
-                    [
-                        loss.detach(),
-                        stats.tokens,
-                        stats.clipped_low,
-                        stats.clipped_high,
-                        scored.entropy.sum(),
-                    ]
-                )
+                counts = (stats.tokens, stats.clipped_low, stats.clipped_high)
+                sums += torch.stack([loss.detach(), *counts, scored.entropy.sum()])
                 gap = (scored.logp - rows.sampled).abs().amax() if first else peaks[1]
                 torch.maximum(peaks, torch.stack([stats.ratio_max, gap]), out=peaks)
 
@@ -258,21 +244,20 @@ class BatchUpdate:
         limit = POSITIONS_AT_ONCE.get(self._local.device.type, POSITIONS_AT_ONCE["cuda"])
         made = []
         for part in split_micro_batches(chosen, self._plan.rows, limit):
-            if self._stopped():
+            if self._is_stopped():
                 raise UpdateCancelled
             self._most_rows = max(self._most_rows, len(part))
             rows = pad_samples([chosen[n] for n in part], self._local.pad_id, self._local.device)
             made.append(([indices[n] for n in part], rows))
         return made
 
-    def _frozen_passes(self, old: bool) -> None:
+    def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""
-        mine = [i for i, sample in enumerate(self._samples) if sample.group in self._own]
         if old:
-            self._old = self._score_sequences(mine)
+            self._old = self._score_sequences(self._own)
         if self._plan.settings.beta:
             with self._local.disable_adapter():
-                self._ref = self._score_sequences(mine)
+                self._ref = self._score_sequences(self._own)
 
     def _score_sequences(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Log-probabilities of sequences under the weights as they are, without gradient."""
@@ -300,12 +285,8 @@ class BatchUpdate:
 
     def _trainable_values(self, scored: Mapping[int, Tensor]) -> Tensor:
         """(N,) of what is known of the probed sequences, that of trainable tokens."""
-        return torch.cat(
-            [
-                scored[i][torch.tensor(self._samples[i].trainable, device=scored[i].device)]
-                for i in self._probed
-            ]
-        )
+        found = [(scored[i], self._samples[i].trainable) for i in self._probed]
+        return torch.cat([logp[torch.tensor(kept, device=logp.device)] for logp, kept in found])
 
     def _run_unless_failed(self, work: Callable[[], T]) -> T | None:
         """Do work unless something went wrong before; `_sum_or_raise` tells the other ranks."""
@@ -313,11 +294,13 @@ class BatchUpdate:
             return None
         try:
             return work()
-        except (RuntimeError, UpdateCancelled) as error:
-            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+        except UpdateCancelled as error:
+            self._trouble = error
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
                 raise
             self._trouble = error
-            return None
+        return None
 
     def _sum_or_raise(self, values: Tensor) -> Tensor:
         """Sum values over ranks; raise on all of them what went wrong on one."""
@@ -341,20 +324,17 @@ class BatchUpdate:
 def probe_indices(groups: Sequence[int]) -> list[int]:
     """Which sequences stand for a batch: the first of each group, then the second, and so on.
 
-    Args:
-        groups: of each sequence.
-
-    Returns:
-        Indices in ascending order, `PROBED` at most. Of more groups they are spread evenly.
+    Given is the group of each sequence. Indices are ascending, `PROBED` at most; of more groups
+    they are spread evenly.
     """
     turns: dict[int, list[int]] = {}  # a group's n-th sequence has turn n
-    count: dict[int, int] = {}
+    count: Counter[int] = Counter()
     for index, group in enumerate(groups):
-        count[group] = count.get(group, -1) + 1
         turns.setdefault(count[group], []).append(index)
+        count[group] += 1
     chosen: list[int] = []
-    for turn in sorted(turns):
-        room, there = PROBED - len(chosen), turns[turn]
+    for _, there in sorted(turns.items()):
+        room = PROBED - len(chosen)
         if len(there) > room:
             there = [there[n * len(there) // room] for n in range(room)]
         chosen += there
@@ -363,7 +343,3 @@ def probe_indices(groups: Sequence[int]) -> list[int]:
 
 def _stack_padded(known: Mapping[int, Tensor], indices: Sequence[int]) -> Tensor | None:
     return pad_sequence([known[i] for i in indices], batch_first=True) if known else None
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0

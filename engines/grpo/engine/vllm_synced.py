@@ -7,57 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engines.core.types import Group, Lesson, Reflection, WeightUpdate
+from engines.core.protocols import Engine
+from engines.core.types import WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, write_checkpoint
 
 if TYPE_CHECKING:
-    from engines.core.library import Library
-    from engines.grpo.engine.grpo import ScoredBatch
-    from engines.grpo.engine.sft import DemonstrationBatch
-    from engines.grpo.engine.weight_engine import WeightEngine
-    from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.vllm.policy import VLLMRollouts
 
 
 class VLLMSyncedEngine:
-    """Implements `Engine`; what it does not say itself is the engine's own.
+    """Implements `Engine`; what leaves the weights alone is the engine's own.
 
-    Args:
-        engine: trains the adapter.
-        local: the model that it trains.
-        rollouts: the server's policy.
-        folder: where adapters are put for the server to read; it must see the same path.
+    The server must see the same `folder`, from which it reads adapters.
     """
 
     def __init__(
-        self,
-        engine: WeightEngine[ScoredBatch] | WeightEngine[DemonstrationBatch] | RankZeroEngine,
-        local: LocalModel,
-        rollouts: VLLMRollouts,
-        folder: Path,
+        self, engine: Engine, local: LocalModel, rollouts: VLLMRollouts, folder: Path
     ) -> None:
         self.engine = engine
+        self.plan, self.reflect = engine.plan, engine.reflect
+        self.consolidate, self.save = engine.consolidate, engine.save
         self._local, self._rollouts, self._folder = local, rollouts, folder
-
-    def __getattr__(self, name: str) -> Any:
-        """The engine's own: facts, state, policy version, times."""
-        return getattr(self.engine, name)
-
-    def plan(self, total_steps: int) -> str:
-        return self.engine.plan(total_steps)
-
-    async def reflect(self, group: Group, library: Library) -> Reflection:
-        return await self.engine.reflect(group, library)
-
-    async def consolidate(
-        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
-    ) -> Lesson:
-        return await self.engine.consolidate(batch, reflections, library)
 
     async def apply(self, update: WeightUpdate) -> int:
         """As the engine's own; then rollouts come from the new weights.
@@ -68,9 +42,6 @@ class VLLMSyncedEngine:
         version = await self.engine.apply(update)
         await self.publish()
         return version
-
-    async def save(self, folder: Path) -> Any:
-        return await self.engine.save(folder)
 
     async def restore(self, folder: Path) -> None:
         await self.engine.restore(folder)

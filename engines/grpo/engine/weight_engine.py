@@ -1,44 +1,55 @@
 """The engine of a run whose weights learn: a batch of groups becomes one weight update.
 
 Owns what is current, and what is computed but undecided. `consolidate` trains in place and puts
-everything back; only `apply` changes the policy. What is computed is the updater's: GRPO or
+everything back; only `apply` changes the policy. What is computed is a subclass's: GRPO or
 fine-tuning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engines.core.library import Library
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.engine.failures import NonFiniteUpdate, OutOfMemory
 from engines.grpo.engine.optimiser import Optimiser, Snapshot
-from engines.grpo.engine.run_to_completion import run_in_thread
-from engines.grpo.engine.schedule import LearningRateSettings, learning_rate_rise_text
+from engines.grpo.engine.schedule import learning_rate_rise_text
+from engines.policies.hf_local.model import LocalModel, empty_gpu_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.policies.hf_local.model import LocalModel
+    from engines.grpo.settings import GRPOSettings, SFTSettings
 
-S = TypeVar("S")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedBatch(Generic[S]):
-    """What a batch gives to train on."""
+class NonFiniteUpdate(Exception):
+    """A loss or a gradient is no finite number; says where."""
 
-    samples: S | None  # None: nothing to train on
-    losses: tuple[LostWork, ...] = ()
-    rollback: WeightUpdate | None = None  # proposed instead of training
+
+class OutOfMemory(Exception):
+    """A forward or backward pass did not fit; the text is for one that was halved before.
+
+    `size` is the most that one pass held, counted in `what`.
+    """
+
+    def __init__(self, size: int, what: str, advice: str) -> None:
+        super().__init__(
+            f"out of memory with {size} {what} to a forward, also after halving; {advice}."
+        )
+        self.size = size
+
+
+class UpdateCancelled(Exception):
+    """Nobody waits for the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,61 +61,18 @@ class TrainedBatch:
     note: str = ""
 
 
-class Updater(Protocol[S]):
-    """How weights learn from a batch. The model's lock is held whenever it works."""
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """What a batch gives to train on.
 
-    steps_per_batch: int
-    learning_scale: float  # what the learning rate is multiplied with besides its schedule
+    `train` moves the weights, and the engine puts them back. It may ask the function that it is
+    given whether the result is unwanted by now. Where the weights are of no use it raises
+    NonFiniteUpdate, OutOfMemory or UpdateCancelled.
+    """
 
-    @property
-    def schedule(self) -> LearningRateSettings: ...
-
-    def reflection_outcome(self, group: Group) -> GroupOutcome:
-        """What a group is worth, before anything is computed."""
-        ...
-
-    def prepare(self, batch: Sequence[Group]) -> PreparedBatch[S]: ...
-
-    def train(
-        self, samples: S, step: int, *, done: int, planned: int, is_stopped: Callable[[], bool]
-    ) -> TrainedBatch:
-        """Move the weights; the caller puts them back.
-
-        Args:
-            samples: of `prepare`.
-            step: of the batch.
-            done: optimiser steps before it.
-            planned: optimiser steps of the whole run.
-            is_stopped: whether the result is unwanted by now.
-
-        Raises:
-            NonFiniteUpdate, OutOfMemory, UpdateCancelled: the weights are of no use.
-        """
-        ...
-
-    def halve(self, error: OutOfMemory, step: int) -> str | None:
-        """Take half as much to a forward from now on; the line to tell, None: not again."""
-        ...
-
-    def note_applied(self, step: int) -> None:
-        """The update of `step` is what the weights are now."""
-        ...
-
-    def roll_back(self, to: int, step: int) -> None:
-        """Go back to the weights of step `to`, as step `step` proposed."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Plain values of a checkpoint, beside those of the engine."""
-        ...
-
-    def kept_tensors(self) -> dict[str, Tensor]: ...
-
-    def check_state(self, plain: Mapping[str, Any], folder: Path) -> None:
-        """Raises StudioError: a checkpoint's plain values are of another way to learn."""
-        ...
-
-    def load(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None: ...
+    train: Callable[[Callable[[], bool]], TrainedBatch] | None  # None: nothing to train on
+    losses: tuple[LostWork, ...] = ()
+    rollback: WeightUpdate | None = None  # proposed instead of training
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,48 +85,48 @@ class _PendingUpdate:
     to: int = 0
 
 
-class WeightEngine(Generic[S]):
+class WeightEngine(ABC):
     """Implements `engines.core.protocols.Engine` with weights that learn.
 
     The same batches in the same order give the same weights, bit for bit on one CPU with as
     many threads. Where ranks train together, each is given the same calls with the same batch.
+    The model's lock is held whenever a method of a subclass works.
 
-    Args:
-        updater: computes the updates.
-        local: the model; its lock is held while it is used.
-        optimiser: moves the model's weights; the updater's own.
-        total_steps: batches of the whole run, which the schedule spans until `plan` says
-            otherwise.
-        tell: receives one line for each thing that a person should know of.
+    `total_steps` counts batches of the whole run, which the schedule spans until `plan` says
+    otherwise; `tell` receives one line for each thing that a person should know of. A model
+    with nothing to train is refused with a PolicyError.
     """
+
+    steps_per_batch = 1
+    learning_scale = 1.0  # what the learning rate is multiplied with besides its schedule
 
     def __init__(
         self,
-        updater: Updater[S],
+        settings: GRPOSettings | SFTSettings,
         local: LocalModel,
         optimiser: Optimiser,
         *,
         total_steps: int,
         tell: Callable[[str], None],
     ) -> None:
-        self.updater, self.optimiser = updater, optimiser
+        self._schedule, self.optimiser = settings, optimiser
         self._local, self._tell = local, tell
-        self._planned = total_steps * updater.steps_per_batch
+        self._planned = total_steps * self.steps_per_batch
         self._optimiser_steps = 0
+        self._weights = 0  # the step whose update the weights come from; 0: those of the beginning
         self.pending: dict[str, _PendingUpdate] = {}
         self.policy_version = 0
 
     def plan(self, total_steps: int) -> str:
         """Let the schedule span so many batches; what that does to the learning rate, or ""."""
-        updater, before = self.updater, self._planned
-        self._planned = total_steps * updater.steps_per_batch
+        before, self._planned = self._planned, total_steps * self.steps_per_batch
         return learning_rate_rise_text(
-            updater.schedule, self._optimiser_steps, before, self._planned, updater.learning_scale
+            self._schedule, self._optimiser_steps, before, self._planned, self.learning_scale
         )
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Say what the group is worth; what its tokens do is `consolidate`'s."""
-        return Reflection(group.step, group.position, self.updater.reflection_outcome(group))
+        return Reflection(group.step, group.position, self._reflection_outcome(group))
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
@@ -180,11 +148,7 @@ class WeightEngine(Generic[S]):
         return await asyncio.to_thread(self._apply, update)
 
     async def save(self, folder: Path) -> str:
-        """Write a checkpoint from which `restore` goes on to the same numbers.
-
-        Returns:
-            The digest over all its files.
-        """
+        """Write a checkpoint from which `restore` goes on; returns the digest of all its files."""
         return await asyncio.to_thread(self._save, folder)
 
     async def restore(self, folder: Path) -> None:
@@ -198,6 +162,7 @@ class WeightEngine(Generic[S]):
     def state(self) -> EngineState:
         """Everything that decides what comes next; an undecided update is no part of it."""
         now = self.optimiser.snapshot()
+        plain, kept = self._own_state()
         return EngineState(
             adapter=self._local.adapter_state(),
             optimiser=now.tensors(),
@@ -205,9 +170,9 @@ class WeightEngine(Generic[S]):
                 "policy_version": self.policy_version,
                 "optimiser_steps": self._optimiser_steps,
                 "moments": now.moments,
-                **self.updater.state(),
+                **plain,
             },
-            guard=self.updater.kept_tensors(),
+            guard=kept,
         )
 
     def load_state(self, state: EngineState) -> None:
@@ -217,25 +182,50 @@ class WeightEngine(Generic[S]):
         self.optimiser.load(Snapshot.from_tensors(state.optimiser, int(plain["moments"])))
         self.policy_version = int(plain["policy_version"])
         self._optimiser_steps = int(plain["optimiser_steps"])
-        self.updater.load(plain, state.guard)
+        self._load_own_state(plain, state.guard)
         self.pending = {}
         self._local.mark_changed()
+
+    @abstractmethod
+    def _reflection_outcome(self, group: Group) -> GroupOutcome:
+        """What a group is worth, before anything is computed."""
+
+    @abstractmethod
+    def _prepare(self, batch: Sequence[Group]) -> PreparedBatch: ...
+
+    @abstractmethod
+    def _halve(self, error: OutOfMemory, step: int) -> str | None:
+        """Take half as much to a forward from now on; the line to tell, None: not again."""
+
+    @abstractmethod
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Plain values of a checkpoint beside those of every engine, and adapters that it keeps."""
+
+    @abstractmethod
+    def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None: ...
+
+    def _roll_back(self, to: int, step: int) -> None:
+        """Go back to the weights of step `to`, as step `step` proposed."""
+        raise AssertionError("this engine proposes no rollback")
+
+    def _read_state(self, folder: Path) -> EngineState:
+        return read_checkpoint(folder, self._local)
 
     def _consolidate(
         self, batch: Sequence[Group], stop: threading.Event
     ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
         with self._local.lock:
             step, self.pending = batch[0].step, {}
-            prepared = self.updater.prepare(batch)
+            prepared = self._prepare(batch)
             back = prepared.rollback
             if back is not None:
                 assert back.rollback_to is not None
                 self.pending = {back.handle: _PendingUpdate(step, None, to=back.rollback_to)}
                 return back, prepared.losses
-            if prepared.samples is None:
+            if prepared.train is None:
                 return None, prepared.losses
             try:
-                trained, weights = self._train(prepared.samples, step, stop)
+                trained, weights = self._train_and_undo(prepared.train, step, stop)
             except (NonFiniteUpdate, OutOfMemory) as error:
                 lost = LostWork("update", f"step {step}", str(error))
                 return None, (*prepared.losses, lost)
@@ -244,29 +234,26 @@ class WeightEngine(Generic[S]):
             self.pending = {handle: _PendingUpdate(step, weights, done)}
             return WeightUpdate(trained.metrics, handle, trained.note), prepared.losses
 
-    def _train(self, samples: S, step: int, stop: threading.Event) -> tuple[TrainedBatch, Snapshot]:
+    def _train_and_undo(
+        self,
+        train: Callable[[Callable[[], bool]], TrainedBatch],
+        step: int,
+        stop: threading.Event,
+    ) -> tuple[TrainedBatch, Snapshot]:
         """Train, and put the weights back; once in a run again with half as much at a time."""
         before = self.optimiser.snapshot()
         try:
             while True:
                 try:
-                    trained = self.updater.train(
-                        samples,
-                        step,
-                        done=self._optimiser_steps,
-                        planned=self._planned,
-                        is_stopped=stop.is_set,
-                    )
-                    return trained, self.optimiser.snapshot()
+                    return train(stop.is_set), self.optimiser.snapshot()
                 except OutOfMemory as error:
-                    line = self.updater.halve(error, step)
+                    line = self._halve(error, step)
                     if line is None:
                         raise
                 # Outside the handler: the error's traceback held what did not fit.
                 self.optimiser.load(before)
                 self.optimiser.zero_grad()
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
+                empty_gpu_cache()
                 self._tell(line)
         finally:
             self.optimiser.load(before)
@@ -278,11 +265,11 @@ class WeightEngine(Generic[S]):
             raise ValueError(f"no computed update is called {update.handle!r}")
         with self._local.lock:
             if pending.weights is None:
-                self.updater.roll_back(pending.to, pending.step)
+                self._roll_back(pending.to, pending.step)
             else:
                 self.optimiser.load(pending.weights)
                 self._optimiser_steps = pending.optimiser_steps
-                self.updater.note_applied(pending.step)
+                self._weights = pending.step
             self._local.mark_changed()
         self.policy_version += 1
         return self.policy_version
@@ -293,6 +280,22 @@ class WeightEngine(Generic[S]):
 
     def _restore(self, folder: Path) -> None:
         with self._local.lock:
-            state = read_checkpoint(folder, self._local)
-            self.updater.check_state(state.plain, folder)
-            self.load_state(state)
+            self.load_state(self._read_state(folder))
+
+
+async def run_in_thread(work: Callable[[threading.Event], T]) -> T:
+    """Do work in a thread. Where the caller is cancelled, `stop` is set and the end awaited.
+
+    So what the work touches is whole when this ends; it looks at `stop` now and then.
+    """
+    stop = threading.Event()
+    working = asyncio.ensure_future(asyncio.to_thread(work, stop))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        stop.set()
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
+        working.exception()  # looked at, so that nobody warns of it
+        raise

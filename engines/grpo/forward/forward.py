@@ -1,9 +1,8 @@
 """Log-probabilities of completions under the weights as they are.
 
-Owns the forward pass of training: each distinct prompt is computed once, and its keys and
-values are repeated to the rows that continue it, with gradients flowing back through them. Where
-a family's cache cannot be shared so, whole sequences are computed instead; both give the same.
-Every pass is made without dropout, since a ratio of two differently dropped passes is noise.
+Each distinct prompt is computed once, and its keys and values are repeated to the rows that
+continue it. Where a family's cache cannot be shared so, whole sequences are computed instead; both
+give the same. No pass has dropout: a ratio of two differently dropped passes is noise.
 """
 
 from __future__ import annotations
@@ -42,23 +41,20 @@ def completion_logps(
 ) -> TokenScores:
     """log_softmax(logits / T)[token] of every trainable completion token.
 
-    Args:
-        local: the model, in eval mode; whoever calls holds its lock.
-        rows: padded samples on the model's device.
-        temperature: of the rollouts.
-        share: compute each distinct prompt once; None: wherever that is possible and pays.
+    The caller holds the model's lock; `rows` are on its device. `share` computes each distinct
+    prompt once; None: wherever that is possible and pays.
     """
-    base = _causal_lm(local.model)
+    base = local.base
     if share is None:
         share = len(rows.prompts) < len(rows.completions) and can_share_prompts(local)
     layers = fused_layers(base) if share else None
     if layers is not None:
         hidden = shared_states(base, layers, rows)
     else:
-        hidden = _shared_prompt_states(base, rows) if share else _whole_sequence_states(base, rows)
+        hidden = (_shared_prompt_states if share else _whole_sequence_states)(base, rows)
     picked = hidden[rows.trainable]  # (N, H)
     targets = rows.completions[rows.trainable]
-    logp, entropy = _score_tokens(base, picked, targets, temperature)
+    logp, entropy = score_tokens(base, picked, targets, temperature)
     flat = rows.trainable.flatten().nonzero()[:, 0]
     empty = logp.new_zeros(rows.trainable.numel())
     shape = rows.trainable.shape
@@ -70,18 +66,13 @@ def completion_logps(
 
 def can_share_prompts(local: LocalModel) -> bool:
     """Whether a prompt's cache may be repeated: full attention, and no recomputation."""
-    config = _causal_lm(local.model).config
-    layers = getattr(config, "layer_types", None) or ()
-    sliding = any(kind != "full_attention" for kind in layers)
-    if not layers:
-        sliding = getattr(config, "sliding_window", None) is not None
-    return (
-        config.model_type in SHARING and not sliding and not local.settings.gradient_checkpointing
-    )
-
-
-def _causal_lm(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = local.base.config
+    layers = getattr(config, "layer_types", None)
+    if layers:
+        full = all(kind == "full_attention" for kind in layers)
+    else:
+        full = getattr(config, "sliding_window", None) is None
+    return config.model_type in SHARING and full and not local.settings.gradient_checkpointing
 
 
 def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
@@ -106,28 +97,22 @@ def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
     if long == 1:
         return first
     for layer in cache.layers:
-        layer.keys, layer.values = (
-            rows.repeat_prompts(layer.keys),
-            rows.repeat_prompts(layer.values),
-        )
+        layer.keys = rows.repeat_prompts(layer.keys)
+        layer.values = rows.repeat_prompts(layer.values)
     begins = rows.prompt_lengths[rows.prompt_of, None]  # (B, 1)
     fed = rows.completions[:, :-1]
     rest = backbone(
         input_ids=fed,
-        attention_mask=_attention_mask(shown[rows.prompt_of], fed),
+        # The prompt's own tokens, and all of the completion: what pads that comes after it,
+        # where causality hides it.
+        attention_mask=torch.cat(
+            [shown[rows.prompt_of], torch.ones_like(fed, dtype=torch.bool)], 1
+        ),
         position_ids=begins + steps[None, : long - 1],
         past_key_values=cache,
         use_cache=True,
     ).last_hidden_state
     return torch.cat([first, rest], dim=1)
-
-
-def _attention_mask(shown: Tensor, fed: Tensor) -> Tensor:
-    """(B, P + T - 1) bool: the prompt's own tokens, and all of the completion.
-
-    What pads a completion comes after it, where causality hides it.
-    """
-    return torch.cat([shown, torch.ones_like(fed, dtype=torch.bool)], dim=1)
 
 
 def _whole_sequence_states(base: Any, rows: Rows) -> Tensor:
@@ -150,7 +135,7 @@ def _whole_sequence_states(base: Any, rows: Rows) -> Tensor:
     return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
 
 
-def _score_tokens(
+def score_tokens(
     base: Any, hidden: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """(N,) log-probabilities and entropies; large vocabularies piece by piece."""
@@ -162,17 +147,17 @@ def _score_tokens(
         logits = _adjust_logits(wide, base.config)
         if temperature != 1:
             logits = logits / temperature
-        picked: tuple[Tensor, Tensor] = _TokenLogps.apply(logits, ids)  # type: ignore[no-untyped-call]
-        return picked
+        scored: tuple[Tensor, Tensor] = _TokenLogps.apply(logits, ids)  # type: ignore[no-untyped-call]
+        return scored
 
     size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
     if len(hidden) <= size:
         return score_piece(hidden, targets)
-    done = [
+    pieces = [
         checkpoint(score_piece, states, ids, use_reentrant=False)
         for states, ids in zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
     ]
-    logps, entropies = zip(*done, strict=True)
+    logps, entropies = zip(*pieces, strict=True)
     return torch.cat(logps), torch.cat(entropies)
 
 

@@ -14,17 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from engines.policies.hf_local.fast_decoder import sign_sines
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.grpo.loss.collate import Rows
+
+M = TypeVar("M")
 
 SMALL = 50_000_000
 """Parameters up to which the frozen matrices are kept a second time, in float32."""
@@ -41,14 +45,6 @@ class _JoinedMatrices:
 
 
 @dataclass(frozen=True, slots=True)
-class _JoinedLayer:
-    qkv: _JoinedMatrices
-    out: _JoinedMatrices
-    gate_up: _JoinedMatrices
-    down: _JoinedMatrices
-
-
-@dataclass(frozen=True, slots=True)
 class _AdaptedMatrices:
     """Joined matrices with their adapters as they are now, for both passes of one forward."""
 
@@ -58,15 +54,15 @@ class _AdaptedMatrices:
     up: Tensor | None  # (out, R)
 
 
-@dataclass(frozen=True, slots=True)
-class _AdaptedLayer:
-    """A layer that is ready to compute."""
+class _Layer(NamedTuple, Generic[M]):
+    qkv: M
+    out: M
+    gate_up: M
+    down: M
 
-    qkv: _AdaptedMatrices
-    out: _AdaptedMatrices
-    gate_up: _AdaptedMatrices
-    down: _AdaptedMatrices
 
+_JoinedLayer = _Layer[_JoinedMatrices]
+_AdaptedLayer = _Layer[_AdaptedMatrices]
 
 _KNOWN: WeakKeyDictionary[Any, tuple[_JoinedLayer, ...] | None] = WeakKeyDictionary()
 
@@ -89,11 +85,9 @@ def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tens
     steps = torch.arange(wide + long, device=rows.prompts.device)
     cos, sin = _rotary_tables(base, steps)
     x = F.embedding(rows.prompts, base.model.embed_tokens.weight)  # (U, P, H)
-    kept, blocks = [], [_adapt_layer(layer) for layer in layers]
+    kept, blocks = [], [_Layer(*map(_adapt, layer)) for layer in layers]
     for layer, module in zip(blocks, base.model.layers, strict=True):
-        q, k, v = _project_heads(
-            layer.qkv, x, module.input_layernorm, cos[:wide], sin[:wide], heads, kv_heads
-        )
+        q, k, v = _project_heads(layer.qkv, x, module, cos[:wide], sin[:wide])
         kept.append((k, v))
         mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=module.self_attn.scaling, enable_gqa=heads != kv_heads
@@ -111,12 +105,9 @@ def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tens
         bias = torch.zeros(shown.shape, dtype=x.dtype, device=x.device)
         bias = bias.masked_fill_(~shown, -torch.inf)[:, None]
         x = F.embedding(rows.completions[:, :-1], base.model.embed_tokens.weight)
-        for layer, module, (prompt_k, prompt_v) in zip(
-            blocks, base.model.layers, kept, strict=True
-        ):
-            q, k, v = _project_heads(
-                layer.qkv, x, module.input_layernorm, cos[at], sin[at], heads, kv_heads
-            )
+        of_layers = zip(blocks, base.model.layers, kept, strict=True)
+        for layer, module, (prompt_k, prompt_v) in of_layers:
+            q, k, v = _project_heads(layer.qkv, x, module, cos[at], sin[at])
             mixed = F.scaled_dot_product_attention(
                 q,
                 _append_to_prompt(prompt_k, k, rows),
@@ -196,7 +187,7 @@ def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
         before = layer.input_layernorm.weight.detach()
         between = layer.post_attention_layernorm.weight.detach()
         layers.append(
-            _JoinedLayer(
+            _Layer(
                 join_modules((attention.q_proj, attention.k_proj, attention.v_proj), before),
                 join_modules((attention.o_proj,)),
                 join_modules((mlp.gate_proj, mlp.up_proj), between),
@@ -206,35 +197,25 @@ def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
     return tuple(layers)
 
 
-def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | None:
+def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """(R, in) and (out, R) of all adapters of the joined modules; None where none is active."""
     downs, ups = [], []
     for module in joined.modules:
         if not hasattr(module, "lora_A") or module.disable_adapters:
-            ups.append(joined.weight.new_zeros(_output_size(module), 0))
+            size = len(getattr(module, "base_layer", module).weight)
+            ups.append(joined.weight.new_zeros(size, 0))
             continue
         (name,) = module.lora_A
         downs.append(module.lora_A[name].weight)
         ups.append(module.lora_B[name].weight * module.scaling[name])
     if not downs:
-        return None
+        return None, None
     down = torch.cat(downs) if len(downs) > 1 else downs[0]
     return (down if joined.norm is None else down * joined.norm), torch.block_diag(*ups)  # type: ignore[no-untyped-call]
 
 
-def _output_size(module: Any) -> int:
-    return len(getattr(module, "base_layer", module).weight)
-
-
-def _adapt_layer(layer: _JoinedLayer) -> _AdaptedLayer:
-    def adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
-        return _AdaptedMatrices(
-            joined.weight, joined.bias, *(_joined_adapter(joined) or (None, None))
-        )
-
-    return _AdaptedLayer(
-        adapt(layer.qkv), adapt(layer.out), adapt(layer.gate_up), adapt(layer.down)
-    )
+def _adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
+    return _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
 
 
 def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> Tensor:
@@ -246,16 +227,12 @@ def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> 
 
 
 def _project_heads(
-    ready: _AdaptedMatrices,
-    x: Tensor,
-    norm: Any,
-    cos: Tensor,
-    sin: Tensor,
-    heads: int,
-    kv_heads: int,
+    ready: _AdaptedMatrices, x: Tensor, module: Any, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turned queries and keys, and values, each (n, heads, T, d)."""
-    qkv = _project(ready, _RMSNorm.apply(x, norm.variance_epsilon))  # type: ignore[no-untyped-call]
+    config, eps = module.self_attn.config, module.input_layernorm.variance_epsilon
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    qkv = _project(ready, _RMSNorm.apply(x, eps))  # type: ignore[no-untyped-call]
     parts = qkv.view(*x.shape[:-1], heads + 2 * kv_heads, -1)
     turned, v = _RotaryEmbedding.apply(parts, cos.unsqueeze(-2), sin.unsqueeze(-2), kv_heads)  # type: ignore[no-untyped-call]
     q, k = turned[..., :heads, :], turned[..., heads:, :]
@@ -273,8 +250,7 @@ def _rotary_tables(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
     """(positions, d) cosines, and sines that are negative in the first half."""
     like = torch.empty(0, dtype=torch.float32, device=steps.device)
     cos, sin = base.model.rotary_emb(like, steps[None])
-    half = sin.shape[-1] // 2
-    return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
+    return sign_sines(cos[0], sin[0])
 
 
 class _LoraLinear(torch.autograd.Function):

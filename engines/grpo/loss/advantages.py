@@ -1,8 +1,4 @@
-"""Advantages: how much better a rollout was than its siblings.
-
-Owns the arithmetic inside a group. Which rewards are known is decided elsewhere: what failed
-or could not be judged is unknown, what was cut at its token limit is known.
-"""
+"""Advantages: how much better a rollout was than its siblings."""
 
 from __future__ import annotations
 

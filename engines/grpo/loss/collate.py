@@ -1,7 +1,6 @@
 """Groups of rollouts as sequences of token ids to train on.
 
-Owns which tokens are trained, with which advantage, and what is left out and why. The ids are
-exactly those that were shown and sampled: text is never tokenised again. Runs no model.
+The ids are exactly those that were shown and sampled: text is never tokenised again.
 """
 
 from __future__ import annotations
@@ -68,22 +67,18 @@ def collate(
 ) -> CollatedBatch:
     """Turn scored groups into samples.
 
-    A rollout without a reward is left out; one that was cut at its token limit is kept.
+    A rollout without a reward is left out; one that was cut at its token limit is kept. An
+    advantage is multiplied with `discount` once for every turn that was still to come.
 
-    Args:
-        batch: groups in sample order.
-        scale: see `group_advantages`.
-        eps: see `group_advantages`.
-        discount: an advantage is multiplied with it once for every turn that was still to come.
-        keep_equal: keep samples whose advantage is 0. Their surrogate has no gradient, so they
-            matter only where there is a KL term; an optimiser step on nothing else would still
-            decay weights and move by momentum.
+    Samples whose advantage is 0 have no gradient in the surrogate, so they are kept only where
+    there is a KL term (`keep_equal`): an optimiser step on nothing else would still decay
+    weights and move by momentum.
     """
     samples: list[Sample] = []
     left_out: list[LostWork] = []
     sequences = tokens = 0
-    for number, row in enumerate(batch_advantages(batch, scale=scale, eps=eps).tolist()):
-        group = batch[number]
+    rows = batch_advantages(batch, scale=scale, eps=eps).tolist()
+    for number, (group, row) in enumerate(zip(batch, rows, strict=True)):
         for rollout, verdict, advantage in zip(group.rollouts, group.verdicts, row, strict=False):
             if not is_known(rollout, verdict.reward):
                 continue
@@ -215,15 +210,15 @@ def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | s
         return torch.tensor(filled, dtype=kind).to(device)
 
     return Rows(
-        pad_grid(prompts, wide, pad_id, torch.long),
-        torch.tensor([len(prompt) for prompt in prompts], device=device),
-        torch.tensor(prompt_of, device=device),
-        pad_grid([s.completion for s in samples], long, pad_id, torch.long),
-        torch.tensor([len(s.completion) for s in samples], device=device),
-        pad_grid([s.trainable for s in samples], long, False, torch.bool),
-        pad_grid([s.advantages for s in samples], long, 0.0, torch.float32),
-        pad_grid([s.sampled for s in samples], long, 0.0, torch.float32),
-        each if regular else 0,
+        prompts=pad_grid(prompts, wide, pad_id, torch.long),
+        prompt_lengths=torch.tensor([len(prompt) for prompt in prompts], device=device),
+        prompt_of=torch.tensor(prompt_of, device=device),
+        completions=pad_grid([s.completion for s in samples], long, pad_id, torch.long),
+        lengths=torch.tensor([len(s.completion) for s in samples], device=device),
+        trainable=pad_grid([s.trainable for s in samples], long, False, torch.bool),
+        advantages=pad_grid([s.advantages for s in samples], long, 0.0, torch.float32),
+        sampled=pad_grid([s.sampled for s in samples], long, 0.0, torch.float32),
+        repeats=each if regular else 0,
     )
 
 
@@ -233,13 +228,8 @@ def split_micro_batches(
     """Which samples share a forward: indices, every sample once.
 
     Samples of one group stay together where they fit, and groups of like length meet, so that
-    little is padded.
-
-    Args:
-        samples: those of a group stand together.
-        rows: at most so many to a part; None: as many as `tokens` allows.
-        tokens: with rows None, at most so many positions, padding included, and at least one
-            group.
+    little is padded. A part has at most so many `rows`; with None at most so many `tokens`,
+    padding included, and at least one group.
     """
     groups: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):

@@ -1,6 +1,6 @@
 """The loss of GRPO: what each sampled token contributes, and what it is averaged over.
 
-Owns formulas only: functions of tensors, with no settings object and no model inside.
+Functions of tensors, with no settings object and no model inside.
 """
 
 from __future__ import annotations
@@ -97,10 +97,8 @@ def divergences(old: Tensor, new: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
     new / old, as it was not the new weights that sampled it. Where those have left what the old
     ones sample altogether it tells only that: the first then grows, and it stays near 1.
 
-    Args:
-        old: (N,) log-probabilities of sampled tokens under the weights that sampled them.
-        new: (N,) under the updated weights.
-        ref: (N,) under the reference.
+    Given are log-probabilities (N,) of sampled tokens under the weights that sampled them, the
+    updated ones and the reference.
 
     Returns:
         (N,) float64 of KL(old || new) and of KL(new || ref), in nats.
@@ -129,26 +127,17 @@ def aggregate(
     - dr_grpo: the sum over tokens, over sequences · max_completion_tokens.
     - dapo: the sum over tokens, over the trainable tokens of the whole generation batch.
 
-    Args:
-        losses: (B, T), 0 where not trainable.
-        trainable: (B, T) bool.
-        how: see above.
-        max_completion_tokens: what dr_grpo divides by; the longest a completion can be.
-        normaliser: where these rows are only a part (a micro-batch, a rank's share), what the
-            whole is divided by: sequences for grpo and dr_grpo, trainable tokens for bnpo and
-            dapo. The parts' results then add up to that of the whole. None: these rows are
-            the whole.
-
-    Returns:
-        0-d, in the type of `losses`.
+    `losses` are (B, T) and 0 where not `trainable`, which is bool. Where these rows are only a
+    part (a micro-batch, a rank's share), `normaliser` is what the whole is divided by: sequences
+    for grpo and dr_grpo, trainable tokens for bnpo and dapo. The parts' results then add up to
+    that of the whole.
     """
+    sequences = len(losses) if normaliser is None else normaliser
     if how == "grpo":
-        per_sequence = losses.sum(1) / trainable.sum(1).clamp(min=1)
-        return per_sequence.sum() / (len(losses) if normaliser is None else normaliser)
+        return (losses.sum(1) / trainable.sum(1).clamp(min=1)).sum() / sequences
     if how == "dr_grpo":
         if not max_completion_tokens:
             raise ValueError("dr_grpo divides by max_completion_tokens")
-        sequences = len(losses) if normaliser is None else normaliser
         return losses.sum() / (sequences * max_completion_tokens)
     if normaliser is None:
         return losses.sum() / trainable.sum().clamp(min=1)

@@ -1,6 +1,6 @@
 """Several examples in one row, each as if it stood alone.
 
-Owns the layout. Positions begin again with every example, from which transformers makes an
+Positions begin again with every example, from which transformers makes an
 attention mask that keeps them apart (wherever no other mask and no cache is given).
 """
 
@@ -30,9 +30,8 @@ class PackedBatch:
         return int(self.learnt.sum())
 
     def to(self, device: torch.device) -> PackedBatch:
-        return PackedBatch(
-            *(part.to(device) for part in (self.ids, self.positions, self.targets, self.learnt))
-        )
+        parts = (self.ids, self.positions, self.targets, self.learnt)
+        return PackedBatch(*(part.to(device) for part in parts))
 
 
 def pack_into_rows(examples: Sequence[Example], limit: int) -> list[list[Example]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engines.grpo.forward.forward import _causal_lm, _score_tokens
+from engines.grpo.forward.forward import score_tokens
 from engines.grpo.loss.packing import PackedBatch, group_into_forwards, pack, pack_into_rows
 from engines.grpo.loss.sft_data import Example
 
@@ -25,12 +25,12 @@ FORWARD_TOKENS = 8192
 
 def token_losses(local: LocalModel, packed: PackedBatch) -> Tensor:
     """(N,) float32: -log p of each learnt token, row by row; with gradient where enabled."""
-    base = _causal_lm(local.model)
+    base = local.base
     packed = packed.to(local.device)
     hidden = getattr(base, base.base_model_prefix)(
         input_ids=packed.ids, position_ids=packed.positions, use_cache=False
     ).last_hidden_state
-    logp, _ = _score_tokens(base, hidden[packed.learnt], packed.targets[packed.learnt], 1.0)
+    logp, _ = score_tokens(base, hidden[packed.learnt], packed.targets[packed.learnt], 1.0)
     return -logp
 
 
@@ -44,12 +44,9 @@ def accumulate(
 ) -> tuple[float, int]:
     """Add the gradients of a batch's mean loss to the parameters'.
 
-    Args:
-        local: its lock is held by the caller.
-        batch: at least one example.
-        packs: whether several may stand in one row.
-        forward_tokens: of one pass, padding included; it changes no figure but the time.
-        before_each: called before each pass; what it raises ends the work.
+    The caller holds the model's lock. With `packs` several examples may stand in one row;
+    `forward_tokens` of one pass, padding included, change no figure but the time. What
+    `before_each` pass raises ends the work.
 
     Returns:
         The mean loss, and how many tokens it is over.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,10 @@ class Example:
 def read_demonstrations(
     source: DataSource | Path, *, limit: int | None = None
 ) -> tuple[Demonstration, ...]:
-    """Read rows of question and reply, or of chat messages.
+    """Read rows of question and reply, or of chat messages, `limit` of them at most.
 
-    Args:
-        source: any file that data sets may be.
-        limit: rows read at most.
-
-    Returns:
-        One demonstration for each reply: a conversation of several turns gives several, since
-        a chat template may rewrite what came before.
+    Each reply is a demonstration: a conversation of several turns gives several, since a chat
+    template may rewrite what came before.
 
     Raises:
         DataError: rows of another shape, by file and line, or no row at all.
@@ -77,9 +73,7 @@ def read_demonstrations(
     table = open_table(source)
     found: list[Demonstration] = []
     bad: list[tuple[int, DataError]] = []
-    for taken, (number, place, row) in enumerate(table.rows):
-        if limit is not None and taken >= limit:
-            break
+    for number, place, row in islice(table.rows, limit):
         try:
             if isinstance(row, DataError):
                 raise row
@@ -130,9 +124,7 @@ def parse_demonstration(problem: Problem, place: str = "") -> Demonstration:
             'Add a field "solution", or name the file in sft.data and use '
             "studio train RUNFILE --stage sft, which reads other shapes too.",
         )
-    messages: tuple[Message, ...] = ()
-    if meta.get("messages"):
-        messages = _parse_messages(place, meta["messages"])
+    messages = _parse_messages(place, meta["messages"]) if meta.get("messages") else ()
     return Demonstration(
         problem.question, reply, messages, ids, problem.answer, problem.source, place
     )
@@ -143,16 +135,19 @@ def tokenise_demonstration(
 ) -> Example:
     """Tokenise a demonstration as the policy would have been shown it and would have replied.
 
-    Args:
-        local: whose chat template and tokenizer are used.
-        shown: its exact ids are taken where it has some.
-        instructions: the system prompt where it has no messages of its own.
+    Its exact ids are taken where it has some. `instructions` are the system prompt where it has
+    no messages of its own.
 
     Raises:
         DataError: the chat template refuses the messages, or an id is none of the model's.
     """
+    from engines.policies.hf_local.chat_template import encode_prompt
+
     messages = shown.messages or prompt_messages(instructions, "", shown.question)
-    prompt_ids = _encode_prompt_ids(local, messages, shown.place)
+    try:
+        prompt_ids = tuple(encode_prompt(local, messages))
+    except CallFailed as error:
+        raise DataError(shown.place, f"{error}.", "Mend its messages, or take it out.") from error
     ids = shown.token_ids or reply_ids(local, shown.reply)
     example = Example(prompt_ids, ids, shown.place)
     most = max((*example.prompt_ids, *example.token_ids), default=0)
@@ -178,14 +173,7 @@ def check_problems(
     place: str,
     tell: Callable[[str], None],
 ) -> None:
-    """Look at the demonstrations of a run before anything is trained; tells what does not fit.
-
-    Args:
-        local: whose chat template, tokenizer and window they must suit.
-        problems: that bring them.
-        instructions: as of `tokenise_demonstration`.
-        place: what to call the file they come from.
-        tell: receives one line where some are too long.
+    """Look at the demonstrations of a run, from the file `place`, before anything is trained.
 
     Raises:
         DataError: one is missing or cannot be tokenised, or none fits the model's window.
@@ -239,14 +227,14 @@ def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demons
             raise DataError(
                 place, '"messages" holds no reply of an assistant.', "Add it, or take it out."
             )
-        asked = [message.content for message in messages if message.role == "user"]
-        if replies[0] == 0 or not any(text.strip() for text in asked):
+        asked = (message.content.strip() for message in messages if message.role == "user")
+        question = next(filter(None, asked), "")
+        if replies[0] == 0 or not question:
             raise DataError(
                 place,
                 '"messages" holds a reply without anything that was asked.',
                 "Put a message of the user before it.",
             )
-        question = next(text.strip() for text in asked if text.strip())
         return [
             Demonstration(question, messages[n].content, messages[:n], place=place) for n in replies
         ]
@@ -264,9 +252,8 @@ def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demons
             else f'"{name}" is empty.',
             _SHAPES,
         )
-    answer = next(
-        (get_field(row, one) for one in ANSWER_FIELDS if get_field(row, one) is not None), None
-    )
+    answers = (get_field(row, name) for name in ANSWER_FIELDS)
+    answer = next((value for value in answers if value is not None), None)
     source = row.get("source")
     return [
         Demonstration(
@@ -284,8 +271,9 @@ def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
         raise DataError(place, f'"messages" holds {json_kind(value)}, not a list.', _SHAPES)
     found = []
     for number, one in enumerate(value, start=1):
-        role = one.get("role") if isinstance(one, dict) else None
-        content = one.get("content") if isinstance(one, dict) else None
+        role, content = (
+            (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
+        )
         if role not in _ROLES or not isinstance(content, str):
             raise DataError(
                 place, f'message {number} has no "role" and "content" of text.', _SHAPES
@@ -299,30 +287,17 @@ def _parse_ids(place: str, name: str, value: Any) -> tuple[int, ...]:
     """Token ids; () where there are none."""
     if value is None:
         return ()
-    whole = isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
-    if not whole:
+    if not (isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)):
         raise DataError(place, f"{name} has token ids that are no list of whole numbers.", _SHAPES)
     return tuple(value)
-
-
-def _encode_prompt_ids(
-    local: LocalModel, messages: Sequence[Message], place: str
-) -> tuple[int, ...]:
-    from engines.policies.hf_local.chat_template import encode_prompt
-
-    try:
-        return tuple(encode_prompt(local, messages))
-    except CallFailed as error:
-        raise DataError(place, f"{error}.", "Mend its messages, or take it out.") from error
 
 
 def _reply_affixes(local: LocalModel) -> tuple[str, tuple[int, ...]]:
     """What a template puts between the invitation and a reply, and the ids that end a reply."""
     tokenizer = local.tokenizer
-    fallback = min(local.eos_ids, default=None)
+    end = tuple(sorted(local.eos_ids)[:1])
     if tokenizer.eos_token_id is not None:
-        fallback = tokenizer.eos_token_id
-    end: tuple[int, ...] = () if fallback is None else (fallback,)
+        end = (tokenizer.eos_token_id,)
     if not tokenizer.chat_template:
         return "", end
     asked = [{"role": "user", "content": "?"}]

@@ -1,8 +1,7 @@
 """The processes of one training run: how they find each other, add up, and hear what is next.
 
-Owns the process group and the channel on which rank 0 tells the others what to do. What is
-done is `leading`'s and `following`'s. Reads no environment; who starts the processes says which
-one this is.
+Owns the process group and the channel on which rank 0 tells the others what to do. Reads no
+environment; who starts the processes says which one this is.
 
 Failures: whoever ends without a word closes its connections, and every other rank's next
 exchange then fails at once. A rank that hangs is given up after `TIMEOUT_S`.
@@ -11,26 +10,26 @@ exchange then fails at once. A rank that hangs is given up after `TIMEOUT_S`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from engines.core.errors import PolicyError
-from engines.grpo.ranks.ranks import strided_share
-
-T = TypeVar("T")
+from engines.grpo.ranks.ranks import Ranks
 
 TIMEOUT_S = 1800.0
 """Longest silence between ranks: the decoding of one batch, not the wait for a person, since
 rank 0 says every `BEAT_S` that it is still there."""
 BEAT_S = 60.0
 PLACE = "distributed training"
+STOP, HEARTBEAT = "stop", "heartbeat"
+"""The word after which the other ranks end, and that by which they know that rank 0 is there."""
 _CPU = torch.device("cpu")
 
 
@@ -44,21 +43,12 @@ class RankProcess:
     address: str  # where they meet, as `torch.distributed` has it: tcp://HOST:PORT, file://PATH
 
 
-@dataclass(frozen=True, slots=True)
-class StopRanks:
-    """The word after which the other ranks end."""
+class DistributedRanks(Ranks):
+    """This process among the others.
 
-
-class DistributedRanks:
-    """This process among the others; implements `Ranks`.
-
-    Made by all of them at the same time, and waits until all are there.
-
-    Args:
-        process: which one this is.
-        gpu: sums are made between GPUs (nccl); else on the CPU (gloo), as words always are.
-        sharded: each rank keeps the optimiser's moments of its part of the weights only.
-        timeout_s: how long a silent rank is waited for.
+    Made by all of them at the same time, and waits until all are there. With `gpu` sums are made
+    between GPUs (nccl), else on the CPU (gloo), as words always are. `sharded`: each rank keeps
+    the optimiser's moments of its part of the weights only.
 
     Raises:
         PolicyError: the others did not come.
@@ -99,21 +89,14 @@ class DistributedRanks:
         """Where this rank's model belongs if rank 0's is on a device of a kind ("cuda", "cpu")."""
         return f"{kind}:{self.local_rank}" if kind == "cuda" else kind
 
-    def share(self, items: Sequence[T]) -> list[T]:
-        return strided_share(items, self.rank, self.size)
-
     def all_sum(self, tensor: Tensor) -> Tensor:
-        self._reduce(tensor, dist.ReduceOp.SUM)
-        return tensor
+        return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def all_max(self, tensor: Tensor) -> Tensor:
-        self._reduce(tensor, dist.ReduceOp.MAX)
-        return tensor
+        return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def send(self, word: object) -> None:
-        """Tell every other rank; for rank 0.
-
-        Words are pickled: every process is one of ours, on a channel of ours.
+        """Tell every other rank, by pickle: the channel is ours alone. For rank 0.
 
         Raises:
             PolicyError: a rank is gone, or was before.
@@ -139,7 +122,7 @@ class DistributedRanks:
         """Let the other ranks go, and do nothing together again; for rank 0."""
         self.over.set()
         with suppress(PolicyError):  # they are gone already
-            self.send(StopRanks())
+            self.send(STOP)
         self.apart = self.apart or "the run has ended"
 
     def gather(self, word: Any) -> list[Any]:
@@ -179,9 +162,10 @@ class DistributedRanks:
             dist.broadcast_object_list(words, src=0, device=_CPU)
         return words[0]
 
-    def _reduce(self, tensor: Tensor, how: Any) -> None:
+    def _reduce(self, tensor: Tensor, how: Any) -> Tensor:
         with _explain_lost_rank():
             dist.all_reduce(tensor, how)
+        return tensor
 
 
 def gpu_count() -> int:
@@ -189,19 +173,18 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-class _explain_lost_rank:
+@contextmanager
+def _explain_lost_rank() -> Iterator[None]:
     """Turns torch's account of a lost rank into words."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if isinstance(error, RuntimeError):
-            raise PolicyError(
-                PLACE,
-                f"another process of the run has ended or is silent ({_short_error_text(error)}).",
-                "Its own message says why; then resume the run, which goes on from its last "
-                "checkpoint.",
-            ) from error
+    try:
+        yield
+    except RuntimeError as error:
+        raise PolicyError(
+            PLACE,
+            f"another process of the run has ended or is silent ({_short_error_text(error)}).",
+            "Its own message says why; then resume the run, which goes on from its last "
+            "checkpoint.",
+        ) from error
 
 
 def _short_error_text(error: BaseException) -> str:

@@ -1,7 +1,6 @@
 """What every rank but the first does: wait for a word of rank 0, do its part, wait again.
 
-Owns the words and the loop. A follower reads no run file and writes nothing: what it trains, and
-with which settings, rank 0 tells it.
+Reads no run file and writes nothing: what it trains, and with which settings, rank 0 tells it.
 """
 
 from __future__ import annotations
@@ -11,23 +10,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from engines.core.types import Group, Reflection, WeightUpdate
-from engines.grpo.engine.failures import UpdateCancelled
-from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
-from engines.grpo.engine.optimiser import MOMENTS, Optimiser
-from engines.grpo.engine.weight_engine import WeightEngine
-from engines.grpo.ranks.distributed import StopRanks
-from engines.grpo.ranks.sharded_optimiser import ShardedOptimiser
+from engines.grpo.engine.grpo import GRPOEngine
+from engines.grpo.engine.optimiser import MOMENTS, Optimiser, ShardedOptimiser
+from engines.grpo.engine.weight_engine import UpdateCancelled, WeightEngine
+from engines.grpo.ranks.distributed import HEARTBEAT, STOP
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.loading import load_local
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.core.library import Library
-    from engines.grpo.checkpoint.contents import EngineState
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.settings import GRPOSettings
     from engines.policies.hf_local.model import LocalModel
@@ -47,11 +41,6 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadState:
-    state: EngineState
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeShares:
     """Decode the rank's share, at most `most` rows at a time."""
 
@@ -60,57 +49,26 @@ class DecodeShares:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsolidateBatch:
-    batch: tuple[Group, ...]
-    reflections: tuple[Reflection, ...]
-    library: Library
+class EngineCall:
+    """Call a method of the engine, as rank 0 does; `load_state` and `apply` are then compared."""
 
-
-@dataclass(frozen=True, slots=True)
-class SetTotalSteps:
-    """The schedule spans so many batches from here on."""
-
-    total_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyUpdate:
-    update: WeightUpdate
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """Rank 0 is still there; a person thinks, or rewards are computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatherMoments:
-    """Hand over the rank's part of the optimiser's moments."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeFailure:
-    """Why a share could not be decoded."""
-
-    reason: str
+    method: Literal["plan", "consolidate", "apply", "load_state"]
+    arguments: tuple[Any, ...]
 
 
 def run_rank_worker(others: DistributedRanks) -> None:
     """Do as rank 0 says until it says stop.
 
-    Args:
-        others: of a rank above 0.
-
     Raises:
         PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
     local: LocalModel | None = None
-    engine: WeightEngine[ScoredBatch] | None = None
+    engine: WeightEngine | None = None
     while True:
         word = others.receive()
-        if isinstance(word, StopRanks):
+        if word == STOP:
             return
-        if isinstance(word, Heartbeat):
+        if word == HEARTBEAT:
             continue
         if isinstance(word, OpenModel):
             device = others.device_like(word.local.device)
@@ -121,18 +79,14 @@ def run_rank_worker(others: DistributedRanks) -> None:
         match word:
             case DecodeShares(shares=shares, most=most):
                 others.gather(_decode_share_or_fail(local, shares[others.rank], most))
-            case ConsolidateBatch():
+            case EngineCall(method=method, arguments=arguments):
                 with suppress(UpdateCancelled):  # as on rank 0, where nobody waits for it any more
-                    asyncio.run(engine.consolidate(word.batch, word.reflections, word.library))
-            case SetTotalSteps(total_steps=total_steps):
-                engine.plan(total_steps)
-            case ApplyUpdate(update=update):
-                asyncio.run(engine.apply(update))
-                others.check_agreement(local.weights_digest(), WEIGHTS)
-            case LoadState(state=state):
-                engine.load_state(state)
-                others.check_agreement(local.weights_digest(), WEIGHTS)
-            case GatherMoments():
+                    answer = getattr(engine, method)(*arguments)
+                    if asyncio.iscoroutine(answer):
+                        asyncio.run(answer)
+                if method in ("apply", "load_state"):
+                    others.check_agreement(local.weights_digest(), WEIGHTS)
+            case "moments":
                 others.gather(rank_moments(engine))
             case _:
                 raise TypeError(f"rank 0 said {word!r}")
@@ -140,9 +94,9 @@ def run_rank_worker(others: DistributedRanks) -> None:
 
 def build_engine(
     others: DistributedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
-) -> WeightEngine[ScoredBatch]:
+) -> WeightEngine:
     """The engine that every rank has."""
-    return grpo_engine(
+    return GRPOEngine(
         word.settings,
         local,
         total_steps=word.total_steps,
@@ -153,23 +107,21 @@ def build_engine(
     )
 
 
-def rank_moments(engine: WeightEngine[ScoredBatch]) -> tuple[Tensor, ...]:
+def rank_moments(engine: WeightEngine) -> tuple[Tensor, ...]:
     """The optimiser's two means of gradients, as far as they are this rank's."""
     kept = engine.state().optimiser
     return tuple(kept[name] for name in MOMENTS)
 
 
 def decode_share(
-    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks | None = None
+    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks
 ) -> list[DecodedReply]:
     """As `decode`, `most` rows at a time; `watch` counts rows over all of them."""
-    made: list[DecodedReply] = []
+    replies: list[DecodedReply] = []
     for begin in range(0, len(rows), most):
-        part = rows[begin : begin + most]
-        made += decode(
-            local, part, None if watch is None else remap_hooks(watch, range(begin, len(rows)))
-        )
-    return made
+        hooks = remap_hooks(watch, range(begin, len(rows)))
+        replies += decode(local, rows[begin : begin + most], hooks)
+    return replies
 
 
 def remap_hooks(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
@@ -184,9 +136,9 @@ def remap_hooks(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
 
 def _decode_share_or_fail(
     local: LocalModel, rows: Sequence[DecodeRequest], most: int
-) -> list[DecodedReply] | DecodeFailure:
+) -> list[DecodedReply] | RuntimeError:
     try:
         with local.lock:
-            return decode_share(local, rows, most)
+            return decode_share(local, rows, most, DecodeHooks())
     except RuntimeError as error:  # memory ran out, mostly: rank 0 decides what follows
-        return DecodeFailure(str(error))
+        return RuntimeError(str(error))

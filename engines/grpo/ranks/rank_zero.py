@@ -1,14 +1,14 @@
 """What rank 0 does beside practising: it has the other ranks do their part of every batch.
 
-Owns who computes what: a group's rollouts stay on one rank, and so do its gradients. The run,
-its journal and its checkpoints are rank 0's alone.
+A group's rollouts stay on one rank, and so do its gradients. All that is written is rank 0's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,19 +19,12 @@ from engines.core.errors import PolicyError
 from engines.core.types import Group, Lesson, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import MOMENTS
-from engines.grpo.ranks.distributed import BEAT_S
-from engines.grpo.ranks.lendable_lock import LendableLock
+from engines.grpo.ranks.distributed import BEAT_S, HEARTBEAT
 from engines.grpo.ranks.rank_worker import (
     WEIGHTS,
-    ApplyUpdate,
-    ConsolidateBatch,
-    DecodeFailure,
     DecodeShares,
-    GatherMoments,
-    Heartbeat,
-    LoadState,
+    EngineCall,
     OpenModel,
-    SetTotalSteps,
     build_engine,
     decode_share,
     rank_moments,
@@ -40,8 +33,6 @@ from engines.grpo.ranks.rank_worker import (
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from engines.core.library import Library
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.settings import GRPOSettings
@@ -54,19 +45,57 @@ OWN_DEVICES = ("auto", "cpu", "cuda")
 """Values of `device` that mean another one in each process, where there are several."""
 
 
+_LENT: ContextVar[LendableLock | None] = ContextVar("turn", default=None)
+
+
+class LendableLock:
+    """A lock that its holder can lend to work which takes it itself.
+
+    It is the model's lock on rank 0. The other ranks hear of work in the order in which it was
+    taken, so that no batch to be decoded comes between an update's sums. Lending follows the
+    context of a task and of the threads that `asyncio.to_thread` starts for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return _LENT.get() is self or self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        if _LENT.get() is not self:
+            self._lock.release()
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    async def run_holding_lock(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work in this turn. A cancelled caller cancels the work and waits for its end."""
+        taking = asyncio.ensure_future(asyncio.to_thread(self._lock.acquire))
+        try:
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(lambda _: self._lock.release())
+            work.close()
+            raise
+        lent = copy_context()
+        lent.run(_LENT.set, self)
+        working = asyncio.get_running_loop().create_task(work, context=lent)
+        working.add_done_callback(lambda _: self._lock.release())
+        return await working
+
+
 class RankZeroEngine:
     """The engine of a run that trains on several ranks; implements `Engine`.
 
-    What it does not say itself is the engine's own. A failure in the midst of common work
-    leaves the ranks apart, so nothing can follow it but the end of the run.
-
-    Args:
-        others: of rank 0; `stop` lets them go once the run is over.
-        local: the model, its adapter as the run begins with.
-        settings: of the engine.
-        total_steps: of the engine.
-        seed: of the engine.
-        tell: receives what the engine tells.
+    A failure in the midst of common work leaves the ranks apart, so nothing can follow it but
+    the end of the run. `others.stop` lets the other ranks go once it is over.
 
     Raises:
         PolicyError: the model was put on a device by name or on several, another rank is gone,
@@ -95,8 +124,9 @@ class RankZeroEngine:
         alike = replace(local.settings, threads=local.threads, device=local.device.type)
         opening = OpenModel(alike, settings, total_steps, seed)
         self.engine = build_engine(others, local, opening, tell)
+        self.reflect = self.engine.reflect
         others.send(opening)
-        self._send_state(self._with_all_moments(self.engine.state(), fresh=True))
+        self._send_state(self._gather_state())
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
     def share_sampling(self, policy: HFLocal) -> None:
@@ -104,23 +134,18 @@ class RankZeroEngine:
         self._local.max_batch *= self._others.size
         policy.decode = self.decode
 
-    def __getattr__(self, name: str) -> Any:
-        """What concerns this rank alone: facts, state, policy version, times."""
-        return getattr(self.engine, name)
-
     def plan(self, total_steps: int) -> str:
         with self._turn:
-            self._others.send(SetTotalSteps(total_steps))
+            self._others.send(EngineCall("plan", (total_steps,)))
             return self.engine.plan(total_steps)
-
-    async def reflect(self, group: Group, library: Library) -> Reflection:
-        return await self.engine.reflect(group, library)
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
     ) -> Lesson:
         async def work() -> Lesson:
-            self._others.send(ConsolidateBatch(tuple(batch), tuple(reflections), library))
+            self._others.send(
+                EngineCall("consolidate", (tuple(batch), tuple(reflections), library))
+            )
             return await self.engine.consolidate(batch, reflections, library)
 
         return await self._run_on_all_ranks(work)
@@ -133,7 +158,7 @@ class RankZeroEngine:
         """
 
         async def work() -> int:
-            self._others.send(ApplyUpdate(update))
+            self._others.send(EngineCall("apply", (update,)))
             version = await self.engine.apply(update)
             self._others.check_agreement(self._local.weights_digest(), WEIGHTS)
             return version
@@ -142,9 +167,8 @@ class RankZeroEngine:
 
     async def save(self, folder: Path) -> str:
         async def work() -> str:
-            return await asyncio.to_thread(
-                write_checkpoint, folder, self._local, self._gather_state()
-            )
+            state = self._gather_state()
+            return await asyncio.to_thread(write_checkpoint, folder, self._local, state)
 
         return await self._run_on_all_ranks(work)
 
@@ -160,11 +184,6 @@ class RankZeroEngine:
         with self._turn:
             return self._gather_state()
 
-    def load_state(self, state: EngineState) -> None:
-        with self._turn:
-            self.engine.load_state(state)
-            self._send_state(state)
-
     def decode(
         self, local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
     ) -> list[DecodedReply]:
@@ -179,72 +198,55 @@ class RankZeroEngine:
         watch = watch or DecodeHooks()
         if not any(shares[1:]):
             return decode_share(local, rows, most, watch)
-        self._others.send(
-            DecodeShares(tuple(tuple(rows[i] for i in share) for share in shares), most)
-        )
+        of_ranks = tuple(tuple(rows[i] for i in share) for share in shares)
+        self._others.send(DecodeShares(of_ranks, most))
         own: list[DecodedReply] | Exception
         try:
-            mine = [rows[i] for i in shares[0]]
-            own = decode_share(local, mine, most, remap_hooks(watch, shares[0]))
+            own = decode_share(local, of_ranks[0], most, remap_hooks(watch, shares[0]))
         except Exception as error:  # the others are still to be heard, whatever it is
             own = error
-        heard = [own, *self._others.gather(None)[1:]]
-        drawn = [DecodedReply() for _ in rows]
-        for share, told in zip(shares, heard, strict=True):
-            if isinstance(told, Exception):
-                raise told
-            if isinstance(told, DecodeFailure):
-                raise RuntimeError(told.reason)
-            for place, one in zip(share, told, strict=True):
-                drawn[place] = one
-        return drawn
+        answers = [own, *self._others.gather(None)[1:]]
+        replies = [DecodedReply() for _ in rows]
+        for share, answer in zip(shares, answers, strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            for place, reply in zip(share, answer, strict=True):
+                replies[place] = reply
+        return replies
 
     async def _run_on_all_ranks(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await self._turn.run_holding_lock(self._mark_ranks_apart(work))
+        async def mark_ranks_apart() -> T:
+            try:
+                return await work()
+            except Exception as error:  # of whatever kind: the others are elsewhere now
+                self._others.apart = self._others.apart or f"{type(error).__name__}: {error}"
+                raise
 
-    async def _mark_ranks_apart(self, work: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await work()
-        except Exception as error:  # of whatever kind: the others are elsewhere now
-            self._others.apart = self._others.apart or f"{type(error).__name__}: {error}"
-            raise
+        return await self._turn.run_holding_lock(mark_ranks_apart())
 
     def _send_state(self, state: EngineState) -> None:
-        self._others.send(LoadState(state))
+        self._others.send(EngineCall("load_state", (state,)))
         self._others.check_agreement(self._local.weights_digest(), WEIGHTS)
 
     def _gather_state(self) -> EngineState:
         """The engine's state, its moments from every rank where each has a part."""
-        if not self._others.sharded:
-            return self.engine.state()
-        self._others.send(GatherMoments())
-        parts = self._others.gather(rank_moments(self.engine))
-        return self._with_all_moments(self.engine.state(), parts=parts)
-
-    def _with_all_moments(
-        self,
-        state: EngineState,
-        *,
-        fresh: bool = False,
-        parts: Sequence[tuple[Tensor, ...]] = (),
-    ) -> EngineState:
+        state = self.engine.state()
         if not self._others.sharded:
             return state
-        made = dict(state.optimiser)
-        for number, name in enumerate(MOMENTS):
-            made[name] = (
-                torch.zeros_like(made["master"])
-                if fresh
-                else torch.cat([part[number] for part in parts])
-            )
-        return replace(state, optimiser=made)
+        self._others.send("moments")
+        parts = self._others.gather(rank_moments(self.engine))
+        whole = {
+            name: torch.cat(of_ranks)
+            for name, of_ranks in zip(MOMENTS, zip(*parts, strict=True), strict=True)
+        }
+        return replace(state, optimiser={**state.optimiser, **whole})
 
     def _send_heartbeats(self) -> None:
         """Keep the others from giving up while there is nothing to do."""
         while not self._others.over.wait(BEAT_S) and not self._others.apart:
             if self._turn.acquire(blocking=False):
                 try:
-                    self._others.send(Heartbeat())
+                    self._others.send(HEARTBEAT)
                 except PolicyError:
                     return  # whoever comes next with real work is told
                 finally:
@@ -252,14 +254,9 @@ class RankZeroEngine:
 
 
 def split_by_prompt(rows: Sequence[DecodeRequest], size: int) -> list[list[int]]:
-    """Which rows each rank decodes: those of one prompt together, numbers as even as that allows.
+    """Ascending indices of the rows that each of `size` ranks decodes.
 
-    Args:
-        rows: of a batch.
-        size: how many ranks.
-
-    Returns:
-        Indices of rows by rank, in ascending order.
+    Those of one prompt stay together, and numbers are as even as that allows.
     """
     prompts: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):

@@ -1,7 +1,4 @@
-"""Collects calls and has them decoded together, in a thread.
-
-Owns when a batch is decoded and who gets what of it. Knows no model: `decode` is given.
-"""
+"""Collects calls and has them decoded together, in a thread. Knows no model."""
 
 from __future__ import annotations
 
@@ -59,17 +56,13 @@ class BatchQueue:
     With tries attending a batch begins once each of them waits in it, so that its members
     follow from the run and not from timing. A call from outside any try never waits for them:
     a try could be waiting for it. Calls are ordered by prompt and seed for the same reason.
-
-    Args:
-        decode: answers a batch.
-        limit: rows decoded at a time, asked before each batch.
     """
 
     decode: Decode
-    limit: Callable[[], int]
+    limit: Callable[[], int]  # rows decoded at a time, asked before each batch
     waiting: list[WaitingCall] = field(default_factory=list)
     _attending: set[object] = field(default_factory=set)
-    _aside: Counter[object] = field(default_factory=Counter)  # tries of `_attending`
+    _waiting_outside: Counter[object] = field(default_factory=Counter)  # tries of `_attending`
     _try: ContextVar[object | None] = field(
         default_factory=lambda: ContextVar("try", default=None)
     )  # which try a call belongs to; tasks that the try starts inherit it
@@ -80,34 +73,37 @@ class BatchQueue:
 
     @contextlib.contextmanager
     def join_batch(self) -> Iterator[None]:
-        """One try under way; inside another it is a part of that one."""
+        """One try under way; inside another it is a part of that one.
+
+        Enter it for all tries of a step before the first of them can wait.
+        """
         if self._try.get() is not None:
             yield
             return
-        made = object()
-        self._attending.add(made)
-        before = self._try.set(made)
+        joined = object()
+        self._attending.add(joined)
+        before = self._try.set(joined)
         try:
             yield
         finally:
             self._try.reset(before)
-            self._attending.remove(made)
+            self._attending.remove(joined)
             self._schedule()
 
     @contextlib.contextmanager
     def leave_batch(self) -> Iterator[None]:
-        """The try at hand waits for what others must end first: no batch waits for it."""
-        mine = self._try.get()
-        if mine is None:
+        """The try at hand waits, for money say, until others are through: no batch waits for it."""
+        current = self._try.get()
+        if current is None:
             yield
             return
-        self._aside[mine] += 1
+        self._waiting_outside[current] += 1
         self._schedule()
         try:
             yield
         finally:
-            self._aside[mine] -= 1
-            self._aside += Counter()  # forgets those at 0
+            self._waiting_outside[current] -= 1
+            self._waiting_outside += Counter()  # forgets those at 0
 
     async def ask(self, row: DecodeRequest, on_text: OnText | None) -> tuple[DecodedReply, str]:
         """The reply to one row, and what of its text was shown.
@@ -163,7 +159,7 @@ class BatchQueue:
 
     def _take_ready_calls(self) -> list[WaitingCall]:
         tries = {call.owner for call in self.waiting}
-        complete = all(one in tries or one in self._aside for one in self._attending)
+        complete = all(one in tries or one in self._waiting_outside for one in self._attending)
         released = [call for call in self.waiting if complete or call.owner is None]
         self.waiting = [] if complete else [c for c in self.waiting if c.owner is not None]
         return sorted(released, key=lambda call: (call.row.prompt_ids, call.row.seed))
@@ -186,7 +182,8 @@ class BatchQueue:
                 try:
                     drawn = await loop.run_in_executor(self._thread, self.decode, calls, batch)
                 except Exception as error:  # torch raises whatever it likes; nobody may hang
-                    _fail(calls, _error_text(error, batch))
+                    raised = f"decoding raised {type(error).__name__}: {error}"
+                    _fail(calls, "the policy was closed" if batch.stopped else raised)
                 else:
                     _deliver(calls, drawn)
                     del drawn
@@ -198,25 +195,19 @@ class BatchQueue:
 
 
 def _deliver(calls: Sequence[WaitingCall], drawn: Sequence[DecodedReply | CallFailed]) -> None:
-    for call, one in zip(calls, drawn, strict=True):
+    for call, reply in zip(calls, drawn, strict=True):
         if call.future.done():
             continue
-        if isinstance(one, CallFailed):
-            call.future.set_exception(one)
+        if isinstance(reply, CallFailed):
+            call.future.set_exception(reply)
         else:
-            call.future.set_result(one)
+            call.future.set_result(reply)
 
 
 def _fail(calls: Sequence[WaitingCall], reason: str) -> None:
     for call in calls:
         if not call.future.done():
             call.future.set_exception(CallFailed("failed", reason))
-
-
-def _error_text(error: Exception, batch: Batch) -> str:
-    if batch.stopped:
-        return "the policy was closed"
-    return f"decoding raised {type(error).__name__}: {error}"
 
 
 def _forward_pieces(pieces: Sequence[tuple[WaitingCall, str]]) -> None:

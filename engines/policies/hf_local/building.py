@@ -1,11 +1,10 @@
-"""Builds a LocalModel with transformers and peft.
-
-Owns the calls of both libraries at load time and the words for what they refuse.
-"""
+"""Builds a LocalModel with transformers and peft, and words what they refuse."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,10 +20,11 @@ from engines.policies.hf_local import lora
 from engines.policies.hf_local.chat_template import template_note
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.hf_local.threads import choose_threads
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_S = 10.0
+CLEARLY_FASTER = 1.3
+_ROUNDS = 5
 _LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -39,39 +39,40 @@ def build_model(
     device = _choose_device(settings.device, place)
     dtype = _choose_dtype(settings.dtype, device)
     source = settings.path if folder is None else str(folder)
-    with _no_progress_bars(), _explain_load_errors(place, source, folder):
+    with quiet_transformers(), _explain_load_errors(place, source, folder):
         cached = folder is None and _must_use_cache(source)
-        config = transformers.AutoConfig.from_pretrained(
-            source, trust_remote_code=settings.trust_remote_code, local_files_only=cached
-        )
+        how: dict[str, Any] = {
+            "trust_remote_code": settings.trust_remote_code,
+            "local_files_only": cached,
+        }
+        config = transformers.AutoConfig.from_pretrained(source, **how)
         _check_config(config, place)
         threads = choose_threads(settings.threads, device)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source,
-            trust_remote_code=settings.trust_remote_code,
-            local_files_only=cached,
-            padding_side="left",
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, padding_side="left", **how)
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
             dtype=dtype,
-            trust_remote_code=settings.trust_remote_code,
-            local_files_only=cached,
             # transformers looks for an adapter by itself, and would try the hub for 23 s.
             adapter_kwargs={"local_files_only": cached},
             output_loading_info=True,
+            **how,
             **_placement_options(settings, device, place),
         )
     _check_weights(info, place)
-    if settings.device != "spread" and settings.quantise == "none":
-        model.to(device)
     if settings.quantise == "nf4":
-        model = lora.prepare_for_kbit(model, settings)
-    _set_pad_token(tokenizer)
+        import peft
+
+        model = peft.prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=settings.gradient_checkpointing
+        )
+    elif settings.device != "spread":
+        model.to(device)
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
+        tokenizer.pad_token = tokenizer.eos_token
     digest = lora.base_digest(model)
     model.requires_grad_(False)
-    with _no_progress_bars():
+    with quiet_transformers():
         if settings.adapter is not None:
             model = lora.load_adapter(model, settings.adapter, settings.lora is not None)
             if settings.lora is not None and (
@@ -80,7 +81,15 @@ def build_model(
                 tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
         elif settings.lora is not None:
             model = lora.add_lora(model, settings.lora, settings.seed, place)
-    local = LocalModel(model, tokenizer, settings, device, dtype, threads, digest)
+    local = LocalModel(
+        model,
+        tokenizer,
+        settings,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        base_digest=digest,
+    )
     trained = local.trainable_note() if local.trainable_parameters() else ""
     for line in (template_note(tokenizer), local.decoder_note, trained):
         if line:
@@ -128,23 +137,55 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _placement_options(settings: LocalSettings, device: torch.device, place: str) -> dict[str, Any]:
-    if settings.quantise == "nf4":
-        if device.type != "cuda":
-            raise PolicyError(
-                place,
-                "4-bit weights (quantise: nf4) need a GPU, and there is none.",
-                "Write quantise: none.",
-            )
-        return {
-            "quantization_config": transformers.BitsAndBytesConfig(
-                load_in_4bit=True,
-                bnb_4bit_quant_type="nf4",
-                bnb_4bit_compute_dtype=torch.bfloat16,
-                bnb_4bit_use_double_quant=True,
-            ),
-            "device_map": "auto" if settings.device == "spread" else {"": device},
-        }
-    return {"device_map": "auto"} if settings.device == "spread" else {}
+    spread = settings.device == "spread"
+    if settings.quantise != "nf4":
+        return {"device_map": "auto"} if spread else {}
+    if device.type != "cuda":
+        raise PolicyError(
+            place,
+            "4-bit weights (quantise: nf4) need a GPU, and there is none.",
+            "Write quantise: none.",
+        )
+    quantised = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_use_double_quant=True,
+    )
+    return {"quantization_config": quantised, "device_map": "auto" if spread else {"": device}}
+
+
+def choose_threads(wanted: int | None, device: torch.device) -> int:
+    """Set and return how many threads torch computes with: as many as wanted, or the best.
+
+    More help on a quiet machine and cost three to four times the time on a loaded one, so they
+    are taken only where they are measured to be clearly faster. With threads wanted nothing is
+    measured, so that a resumed run computes as it did before.
+    """
+    count = wanted if wanted is not None else _probe_threads(device)
+    torch.set_num_threads(count)
+    return count
+
+
+def _probe_threads(device: torch.device) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if device.type != "cpu" or not cores or cores < 2:
+        return 1
+    one, many = _workload_s(1), _workload_s(cores)
+    return cores if one >= CLEARLY_FASTER * many else 1
+
+
+def _workload_s(threads: int) -> float:
+    """Seconds of matrix products like those of a small model, about 5 ms; the median counts."""
+    torch.set_num_threads(threads)
+    rows, weights = torch.ones(128, 128), torch.ones(128, 640)
+    times = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        for _ in range(20):
+            (rows @ weights).relu_() @ weights.T
+        times.append(time.perf_counter() - began)
+    return sorted(times)[_ROUNDS // 2]
 
 
 def _check_config(config: Any, place: str) -> None:
@@ -172,12 +213,6 @@ def _check_weights(info: Any, place: str) -> None:
             f"its files lack the weight {missing[0]}{more}.",
             "Save the model again, or choose another folder.",
         )
-
-
-def _set_pad_token(tokenizer: Any) -> None:
-    tokenizer.padding_side = "left"
-    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
-        tokenizer.pad_token = tokenizer.eos_token
 
 
 @contextlib.contextmanager
@@ -213,7 +248,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without progress bars and reports on stderr, which would tear a screen."""
     level = transformers.utils.logging.get_verbosity()
     bar = transformers.utils.logging.is_progress_bar_enabled()

@@ -1,7 +1,7 @@
 """Messages as the ids a model is shown.
 
-Owns the chat template and the exactness of many turns: what a policy sampled is never
-tokenised from text again, as far as the template leaves it in place.
+What a policy sampled is never tokenised from text again, as far as the template leaves it in
+place.
 """
 
 from __future__ import annotations
@@ -27,16 +27,10 @@ def encode_prompt(
 ) -> list[int]:
     """The ids of the messages and of what invites the next reply.
 
-    Where the template shows an earlier reply as it was (up to white space around it), its
-    exact `token_ids` stand in its place; a template that rewrites the past has the whole
-    tokenised afresh, and that turn is then a sample of its own. So has an agent that reworded
-    or shortened the reply: the model is shown what the agent says it said.
-
-    Args:
-        local: whose tokenizer and template count.
-        messages: so far.
-        tools: on offer.
-        stop: strings that replies end before; their ids go on to the end of that string.
+    Where the template shows an earlier reply as it was (up to white space around it), its exact
+    `token_ids` stand in its place; a template that rewrites the past, or an agent that reworded
+    the reply, has the whole tokenised afresh, and that turn is then a sample of its own. Replies
+    end before one of the `stop` strings, and their ids behind it.
 
     Raises:
         CallFailed: the template refuses the messages.
@@ -133,7 +127,17 @@ def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) 
     if not tokenizer.chat_template:
         return "".join(f"{message.content}\n" for message in messages)
     try:
-        return _apply_template(tokenizer, messages, tools)
+        text: str = tokenizer.apply_chat_template(
+            [_message_dict(message) for message in messages],
+            tools=[
+                dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
+                for tool in tools
+            ]
+            or None,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        return text
     except Exception as error:  # jinja's errors, and whatever the template's filters raise
         if messages and messages[0].role == "system" and not _can_take_system(tokenizer):
             return _render_messages(tokenizer, _merge_system_message(messages), tools)
@@ -141,24 +145,9 @@ def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) 
         raise CallFailed("failed", reason) from error
 
 
-def _apply_template(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
-    text: str = tokenizer.apply_chat_template(
-        [_message_dict(message) for message in messages],
-        tools=[_tool_schema(tool) for tool in tools] or None,
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    return text
-
-
-def _tool_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
-
-
 def _tokenise(tokenizer: Any, text: str, *, first: bool = False) -> list[int]:
     special = first and not tokenizer.chat_template  # a template writes them itself
-    ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
-    return list(ids)
+    return list(tokenizer(text, add_special_tokens=special)["input_ids"])
 
 
 def _can_take_system(tokenizer: Any) -> bool:

@@ -1,8 +1,4 @@
-"""Samples replies for a batch of prompts.
-
-Owns the loop over tokens: when a row ends, when rows are dropped, and what was drawn. Knows
-no asyncio; whoever calls holds the model's lock.
-"""
+"""Samples replies for a batch of prompts; whoever calls holds the model's lock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The fast decoder: merged weights, each distinct prompt computed and kept once.
 
-Owns the cache of one batch. Keys and values of a prompt are shared by its rows and those of
-the replies stand apart, so that attention to the prompt is one product per prompt instead of
-one per row (9 times faster at 8 rows a prompt), and a finished row leaves little behind.
+Keys and values of a prompt are shared by its rows and those of the replies stand apart, so that
+attention to the prompt is one product per prompt instead of one per row (9 times faster at 8 rows
+a prompt), and a finished row leaves little behind.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ _STRIDE = 16
 
 
 class FastDecoder:
-    """Decodes one batch. `start` once, then `step` for each token.
-
-    Args:
-        weights: of the model, see `LocalModel.decoding_weights`.
-        device: where they are.
-    """
+    """Decodes one batch. `start` once, then `step` for each token."""
 
     def __init__(self, weights: MergedWeights, device: torch.device) -> None:
         self.w, self.device = weights, device
@@ -37,15 +32,10 @@ class FastDecoder:
         self.written = 0  # reply tokens in the cache
 
     def start(self, prompts: Sequence[Sequence[int]], owner: Sequence[int], total: int) -> Tensor:
-        """Compute the prompts.
+        """Compute P distinct prompts, and give the logits (R, V) of each row's first token.
 
-        Args:
-            prompts: P distinct ones.
-            owner: of each of the R rows the index of its prompt, ascending.
-            total: positions that may be used, the longest prompt with its reply.
-
-        Returns:
-            (R, V) logits of each row's first token.
+        `owner` has of each of the R rows the index of its prompt, ascending. `total` positions
+        may be used, by the longest prompt with its reply.
         """
         w, device = self.w, self.device
         lengths = [len(prompt) for prompt in prompts]
@@ -55,7 +45,7 @@ class FastDecoder:
         self.lengths = torch.tensor(lengths, device=device)  # (P,)
         positions = torch.arange(total, device=device)
         kinds = {layer.kind for layer in w.layers}
-        self.rope = {kind: _sign_sines(*w.rotary(positions, kind)) for kind in kinds}
+        self.rope = {kind: sign_sines(*w.rotary(positions, kind)) for kind in kinds}
         self.ragged = min(lengths) < width
         shape = (len(prompts), w.kv_heads, width, w.head_dim)
         self.prefix = [(w.embed.new_empty(shape), w.embed.new_empty(shape)) for _ in w.layers]
@@ -64,26 +54,20 @@ class FastDecoder:
         logits = torch.cat([self._prefill_prompts(ids, part) for part in parts])  # (P, V)
         self._lay_out_rows(torch.tensor(owner, device=device))
         size = (len(owner), w.kv_heads, _ROOM, w.head_dim)
-        self.suffix = [
-            # Zeros, not leftovers: a hidden column weighs 0, and 0 times NaN is NaN.
-            (w.embed.new_zeros(size), w.embed.new_zeros(size))
-            for _ in w.layers
-        ]
+        # Zeros, not leftovers: a hidden column weighs 0, and 0 times NaN is NaN.
+        self.suffix = [(w.embed.new_zeros(size), w.embed.new_zeros(size)) for _ in w.layers]
         return logits[self.owner]
 
     def step(self, tokens: Tensor) -> Tensor:
         """Take one token per row, (R,), and give the logits (R, V) of the next."""
         if self.written == self.suffix[0][0].shape[2]:
-            self.suffix = [
-                (_double_cache(keys), _double_cache(values)) for keys, values in self.suffix
-            ]
+            self.suffix = [(_double(keys), _double(values)) for keys, values in self.suffix]
         at = self.lengths[self.owner] + self.written  # (R,) positions
         rope = {
             kind: (cos[at][:, None], sin[at][:, None]) for kind, (cos, sin) in self.rope.items()
         }
-        masks = {
-            window: self._masks(window) for window in {layer.window for layer in self.w.layers}
-        }
+        windows = {layer.window for layer in self.w.layers}
+        masks = {window: self._masks(window) for window in windows}
         x = self._embed(tokens)  # (R, hidden)
         for index, layer in enumerate(self.w.layers):
             x = self._decode_layer(layer, x, index, rope[layer.kind], masks[layer.window])
@@ -135,8 +119,7 @@ class FastDecoder:
     def _masks(self, window: int | None) -> tuple[Tensor | None, Tensor]:
         """What is added to scores: 0 where a token is seen, -inf where it is hidden.
 
-        Returns:
-            Of the prompt, (P, 1, 1, T), None where all is seen; of the reply, (R or 1, 1, 1, S).
+        Of the prompt, (P, 1, 1, T), None where all is seen; of the reply, (R or 1, 1, 1, S).
         """
         width, dtype = self.prefix[0][0].shape[2], self.w.embed.dtype
         columns = torch.arange(width, device=self.device)
@@ -212,9 +195,8 @@ class FastDecoder:
         keys[:, :, now], values[:, :, now] = k, v
         q = q.reshape(rows, w.kv_heads, repeat, w.head_dim)
         shown_keys, shown_values = self.prefix[index]
-        shown = self._attention_scores(
-            self._group_rows(q), shown_keys, masks[0]
-        )  # (P, kv_heads, G·repeat, T)
+        # (P, kv_heads, G·repeat, T)
+        shown = self._attention_scores(self._group_rows(q), shown_keys, masks[0])
         used = self._visible_columns()
         own = self._attention_scores(q, keys[:, :, :used], masks[1])  # (R, kv_heads, repeat, S)
         width = shown.shape[-1]
@@ -268,7 +250,7 @@ def _linear(x: Tensor, linear: Linear) -> Tensor:
     return F.linear(x, linear.weight, linear.bias)
 
 
-def _sign_sines(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def sign_sines(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Turns (-x2, x1)·sin into roll(x)·sin: the sign of the first half is in the table."""
     half = sin.shape[-1] // 2
     return cos, torch.cat((-sin[..., :half], sin[..., half:]), -1)
@@ -288,5 +270,5 @@ def _additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return zero.masked_fill_(hidden, float("-inf"))
 
 
-def _double_cache(cache: Tensor) -> Tensor:
+def _double(cache: Tensor) -> Tensor:
     return torch.cat((cache, torch.zeros_like(cache)), 2)

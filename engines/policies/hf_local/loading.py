@@ -23,18 +23,13 @@ _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 def load_local(
-    settings: LocalSettings, tell: Callable[[str], None] = _print_to_stderr
+    settings: LocalSettings,
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> LocalModel:
     """Load model and tokenizer, and put an adapter on it where one is wanted.
 
-    Args:
-        settings: what to load and how.
-        tell: receives one line for each thing that a person should know of.
+    `tell` receives one line for each thing that a person should know of.
 
     Raises:
         PolicyError: a package is missing, or the folder cannot be used.
@@ -69,9 +64,9 @@ def _check_packages(settings: LocalSettings, place: str) -> None:
 def _find_folder(path: str, place: str) -> Path | None:
     """The folder, or None where `path` can only be a name on the hub."""
     folder = Path(path).expanduser()
+    if _HUB_NAME.match(path) and not folder.exists():
+        return None
     if not folder.is_dir():
-        if _HUB_NAME.match(path) and not folder.exists():
-            return None
         raise PolicyError(
             place,
             f"{folder} is {'a file' if folder.exists() else 'no folder'}.",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engines.core.errors import PolicyError
-from engines.policies.hf_local.settings import PROJECTIONS, LocalSettings, LoraSettings
+from engines.policies.hf_local.settings import PROJECTIONS, LoraSettings
 
 WHOLE_BYTES = 256 << 20
 """Up to this size every weight enters the base digest, beyond it a sample of each tensor."""
@@ -62,7 +62,7 @@ def load_adapter(model: Any, folder: Path, trainable: bool) -> Any:
     import peft
 
     try:
-        made = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
+        return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)
     except Exception as error:  # ValueError, RuntimeError, KeyError, safetensors' own
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         raise PolicyError(
@@ -70,15 +70,6 @@ def load_adapter(model: Any, folder: Path, trainable: bool) -> Any:
             f"it does not fit the model ({type(error).__name__}: {reason[:200]}).",
             "Choose the model that it was trained on, or leave it out.",
         ) from None
-    return made
-
-
-def prepare_for_kbit(model: Any, settings: LocalSettings) -> Any:
-    import peft
-
-    return peft.prepare_model_for_kbit_training(
-        model, use_gradient_checkpointing=settings.gradient_checkpointing
-    )
 
 
 def base_digest(model: nn.Module) -> str:
@@ -106,14 +97,13 @@ def merge_linear(module: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor 
     """
     if type(module) is nn.Linear:
         return module.weight.detach(), _detach(module.bias)
-    base = getattr(module, "base_layer", None)
-    if type(base) is not nn.Linear or not hasattr(module, "lora_A"):
-        raise Unmergeable(f"a layer of kind {type(module).__name__}")
     lora: Any = module
+    base = getattr(lora, "base_layer", None)
+    if type(base) is not nn.Linear or not hasattr(lora, "lora_A"):
+        raise Unmergeable(f"a layer of kind {type(module).__name__}")
     weight = base.weight.detach()
-    if lora.disable_adapters or lora.merged:
-        return weight, _detach(base.bias)
-    for adapter in lora.active_adapters:
+    active = () if lora.disable_adapters or lora.merged else lora.active_adapters
+    for adapter in active:
         if adapter not in lora.lora_A:
             continue
         if lora.lora_variant.get(adapter) or lora.lora_bias.get(adapter):

@@ -1,8 +1,4 @@
-"""A loaded model with its tokenizer, adapter and locks.
-
-Owns which weights are current. Not thread safe: whoever runs it (decoding, training,
-evaluation) holds `lock`.
-"""
+"""A loaded model with its tokenizer and adapter. Whoever runs it holds `lock`."""
 
 from __future__ import annotations
 
@@ -39,12 +35,7 @@ class Lock(Protocol):
 class LocalModel:
     """A model in this process, always in eval mode: no pass ever drops anything out.
 
-    Attributes:
-        pad_id: what left padding is made of.
-        eos_ids: each of these ends a reply.
-        window: positions, prompt and reply together.
-        max_batch: rows decoded at a time; halved when memory ran out.
-        decoder_note: why transformers' own forward decodes, None where the fused one does.
+    Each of `eos_ids` ends a reply; `window` counts positions, prompt and reply together.
     """
 
     def __init__(
@@ -52,6 +43,7 @@ class LocalModel:
         model: Any,
         tokenizer: Any,
         settings: LocalSettings,
+        *,
         device: torch.device,
         dtype: torch.dtype,
         threads: int,
@@ -62,15 +54,17 @@ class LocalModel:
         self.base_digest = base_digest
         self.name = f"hf:{settings.path}"
         self.lock: Lock = threading.Lock()
-        self.max_batch = max(1, settings.max_batch)
+        self.max_batch = max(1, settings.max_batch)  # rows decoded; halved when memory ran out
         self.eos_ids = _eos_ids(self.base, tokenizer)
-        self.pad_id = _pad_id(tokenizer, self.eos_ids)
+        pad = tokenizer.pad_token_id
+        self.pad_id = min(self.eos_ids, default=0) if pad is None else int(pad)
         self.window = _context_window(self.base.config, tokenizer)
         self._disabled = False
         self._updates = 0
         self._merged: tuple[tuple[int, ...], MergedWeights] | None = None
         self._digest: tuple[tuple[int, ...], str] | None = None
         self._set_eval_mode()
+        # Why transformers' own forward decodes; None where the fast decoder does.
         self.decoder_note = self._decoder_note()
 
     @property
@@ -156,7 +150,7 @@ class LocalModel:
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
             "base": self.base_digest,
-            "trainable": sum(parameter.numel() for _, parameter in self.trainable_parameters()),
+            "trainable": self._trainable_count(),
             "parameters": self._parameter_count(),
             "decoder": "transformers" if self.decoder_note else "fused",
             "torch": torch.__version__,
@@ -164,12 +158,12 @@ class LocalModel:
         }
 
     def trainable_note(self) -> str:
-        count, every = (
-            sum(p.numel() for _, p in self.trainable_parameters()),
-            self._parameter_count(),
-        )
+        count, every = self._trainable_count(), self._parameter_count()
         share = 100 * count / every
         return f"trainable {count:,} of {_count_text(every)} parameters ({share:.2g} %)"
+
+    def _trainable_count(self) -> int:
+        return sum(parameter.numel() for _, parameter in self.trainable_parameters())
 
     def _parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
@@ -227,18 +221,24 @@ class LocalModel:
         return None
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()  # the CPU's allocator has no class of its own for it
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in text for words in ("out of memory", "can't allocate memory")
+    )
+
+
+def empty_gpu_cache() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     named = [tokenizer.eos_token_id]
     for config in (getattr(model, "generation_config", None), model.config):
         eos = getattr(config, "eos_token_id", None)
         named += eos if isinstance(eos, list | tuple) else [eos]
     return frozenset(int(one) for one in named if one is not None)
-
-
-def _pad_id(tokenizer: Any, eos_ids: frozenset[int]) -> int:
-    if tokenizer.pad_token_id is not None:
-        return int(tokenizer.pad_token_id)
-    return min(eos_ids, default=0)
 
 
 def _context_window(config: Any, tokenizer: Any) -> int:

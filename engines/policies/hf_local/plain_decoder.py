@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlainDecoder:
-    """Decodes one batch; the methods are those of `Fused`."""
+    """Decodes one batch; see `FastDecoder` for the methods."""
 
     def __init__(self, local: LocalModel) -> None:
         self.local = local
@@ -41,7 +41,7 @@ class PlainDecoder:
         logits = self._forward(ids, positions)
         self.position = positions[:, -1:]
         if len(rows) > len(ids):
-            self._select(rows)
+            self.keep(rows)
         return logits[rows]
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -50,7 +50,8 @@ class PlainDecoder:
         return self._forward(tokens[:, None], self.position)
 
     def keep(self, rows: Tensor) -> None:
-        self._select(rows)
+        self.cache.batch_select_indices(rows)
+        self.seen, self.position = self.seen[rows], self.position[rows]
 
     @property
     def can_drop(self) -> bool:
@@ -77,7 +78,3 @@ class PlainDecoder:
         self.cache = out.past_key_values
         logits: Tensor = out.logits[:, -1]
         return logits
-
-    def _select(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.seen, self.position = self.seen[rows], self.position[rows]

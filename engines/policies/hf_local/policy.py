@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-
-import torch
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
@@ -16,7 +12,7 @@ from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.hf_local.batching import Batch, BatchQueue, WaitingCall
 from engines.policies.hf_local.chat_template import cut_at_stop, encode_prompt
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
-from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.model import LocalModel, empty_gpu_cache, is_out_of_memory
 
 MOST_TOKENS = 1024
 """Tokens of a reply whose sampling names no limit, as far as the window allows."""
@@ -34,14 +30,9 @@ class HFLocal:
     drawn with `top_p` below 1 carries neither: scores of a cut distribution are not the
     policy's. A temperature that is left open is 1.
 
-    Args:
-        local: the model; it may be trained between batches by whoever holds its lock.
-        name: the `hf:...` it was opened with, where that is not the model's path.
-        tell: receives a line when memory ran out.
-
-    Attributes:
-        is_watched: whether anybody reads text that is still growing, asked while a batch is
-            decoded. Where nobody does, `on_text` receives a reply once, as a whole.
+    The model may be trained between batches by whoever holds its lock. `name` is the `hf:...` it
+    was opened with, where that is not the model's path; `tell` receives a line when memory ran
+    out.
     """
 
     def __init__(
@@ -52,18 +43,16 @@ class HFLocal:
         tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     ) -> None:
         self.local = local
-        self._name = name or local.name
+        self.name = name or local.name
         self._tell = tell
         self.decode: Decoding = decode  # another takes its place where several ranks share the rows
+        # Whether anybody reads text that is still growing, asked while a batch is decoded. Where
+        # nobody does, `on_text` receives a reply once, as a whole.
         self.is_watched: Callable[[], bool] = lambda: True
         self._batches = BatchQueue(self._decode_batch, lambda: local.max_batch)
-        self._encoded: OrderedDict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = (
-            OrderedDict()
-        )
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self.join_batch, self.leave_batch = self._batches.join_batch, self._batches.leave_batch
+        # Its prompts as ids, by messages and stop strings; the oldest first.
+        self._encoded: dict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = {}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -91,22 +80,11 @@ class HFLocal:
             text,
             finish=drawn.finish,
             usage=Usage(len(prompt), len(drawn.token_ids), 1, 0.0),
-            model=self._name,
+            model=self.name,
             token_ids=tuple(drawn.token_ids) if exact else (),
             logprobs=tuple(drawn.logprobs) if exact else (),
             prompt_ids=prompt if exact else (),
         )
-
-    def join_batch(self) -> AbstractContextManager[None]:
-        """One try under way: a batch is decoded once every attending try waits in it.
-
-        Enter it for all tries of a step before the first of them can wait.
-        """
-        return self._batches.join_batch()
-
-    def leave_batch(self) -> AbstractContextManager[None]:
-        """The try at hand waits, for money say, until others are through with theirs."""
-        return self._batches.leave_batch()
 
     async def ping(self) -> None:
         """A loaded model answers."""
@@ -115,47 +93,49 @@ class HFLocal:
         await self._batches.aclose()
 
     def _encode_messages(self, messages: Sequence[Message], sampling: Sampling) -> tuple[int, ...]:
+        def encode() -> tuple[int, ...]:
+            return tuple(encode_prompt(self.local, messages, sampling.tools, sampling.stop))
+
         if sampling.tools:
-            shown = encode_prompt(self.local, messages, sampling.tools, sampling.stop)
-            return tuple(shown)
+            return encode()
         key = (tuple(messages), sampling.stop)
-        known = self._encoded.get(key)
-        if known is None:
-            known = self._encoded[key] = tuple(
-                encode_prompt(self.local, messages, stop=sampling.stop)
-            )
+        if key not in self._encoded:
+            self._encoded[key] = encode()
             if len(self._encoded) > _REMEMBERED:
-                self._encoded.popitem(last=False)
-        return known
+                del self._encoded[next(iter(self._encoded))]
+        return self._encoded[key]
 
     def _decode_batch(
         self, calls: Sequence[WaitingCall], batch: Batch
     ) -> Sequence[DecodedReply | CallFailed]:
         """In the thread: decode, in two halves where memory does not suffice for all."""
         with self.local.lock:
-            try:
-                return self._decode_once(calls, batch)
-            except RuntimeError as error:
-                if not _is_out_of_memory(error):
-                    raise
-            _empty_gpu_cache()
+            replies = self._decode_if_it_fits(calls, batch)
+            if replies is not None:
+                return replies
             self.local.max_batch = max(1, len(calls) // 2)
             self._tell(
                 f"Memory ran out with {len(calls)} rows; from now on {self.local.max_batch} are "
                 "decoded at a time."
             )
-            made: list[DecodedReply | CallFailed] = []
+            found: list[DecodedReply | CallFailed] = []
             for begin in range(0, len(calls), self.local.max_batch):
                 half = calls[begin : begin + self.local.max_batch]
-                try:
-                    made += self._decode_once(half, batch)
-                except RuntimeError as error:
-                    if not _is_out_of_memory(error):
-                        raise
-                    _empty_gpu_cache()
-                    reason = f"memory ran out, also with {len(half)} rows at a time"
-                    made += [CallFailed("failed", reason) for _ in half]
-            return made
+                replies = self._decode_if_it_fits(half, batch)
+                reason = f"memory ran out, also with {len(half)} rows at a time"
+                found += replies or [CallFailed("failed", reason) for _ in half]
+            return found
+
+    def _decode_if_it_fits(
+        self, calls: Sequence[WaitingCall], batch: Batch
+    ) -> list[DecodedReply] | None:
+        try:
+            return self._decode_once(calls, batch)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        empty_gpu_cache()
+        return None
 
     def _decode_once(self, calls: Sequence[WaitingCall], batch: Batch) -> list[DecodedReply]:
         local, given = self.local, [""] * len(calls)
@@ -167,10 +147,10 @@ class HFLocal:
             for index, drawn in grown:
                 text = safe_text(local, calls[index].row, drawn)
                 if len(text) > len(given[index]) and text.startswith(given[index]):
-                    pieces.append((calls[index], given[index], text))
+                    pieces.append((calls[index], text[len(given[index]) :]))
                     given[index] = text
             if pieces:
-                batch.show([(call, text[len(before) :]) for call, before, text in pieces])
+                batch.show(pieces)
 
         watch = DecodeHooks(
             stop=lambda: batch.stopped,
@@ -205,12 +185,3 @@ def _decode_request(prompt: tuple[int, ...], sampling: Sampling, room: int) -> D
         top_p=1.0 if sampling.top_p is None else sampling.top_p,
         stop=tuple(stop for stop in sampling.stop if stop),
     )
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
-
-
-def _empty_gpu_cache() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -16,14 +16,7 @@ _MIX = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D
 
 
 def uniforms(seeds: Tensor, number: int) -> Tensor:
-    """Numbers in [0, 1) with 24 bits, for the token `number` of rows with these seeds.
-
-    Args:
-        seeds: (R,) int64.
-        number: of the token within its reply, from 0.
-
-    Returns:
-        (R,) float32.
+    """Numbers (R,) in [0, 1) with 24 bits, for the token `number` of rows with these seeds (R,).
 
     Source: SplitMix64 (Steele, Lea, Flood 2014), used as a hash of seed and count, so that
         no generator's state has to be kept, moved to a device or dropped with a row.
@@ -44,12 +37,8 @@ def pick_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Choose one token per row.
 
-    Args:
-        logits: (R, V) of any float type.
-        uniform: (R,) float32 in [0, 1).
-        temperature: (R,) float32 above 0; None is 1 for all.
-        greedy: (R,) bool, True for rows that take the likeliest token; None for none of them.
-        top_p: (R,) float32; None where every row draws from the whole distribution.
+    Logits are (R, V) of any float type, all else (R,): `uniform` in [0, 1), a `temperature`
+    above 0, and bool in `greedy`, True for rows that take the likeliest token.
 
     Returns:
         Tokens (R,) and their log-probabilities (R,) float32 under log_softmax(logits / T).

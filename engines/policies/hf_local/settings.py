@@ -32,8 +32,7 @@ class LocalSettings:
 
     Which model it is follows from other settings: `path` is a folder or a name on the hub,
     `adapter` the folder of a PEFT adapter to begin with; without `lora` the weights stay as
-    they are; `seed` is that of a new adapter's weights. The device "spread" places the layers
-    over all GPUs.
+    they are. The device "spread" places the layers over all GPUs.
     """
 
     path: str = derived("")

@@ -8,8 +8,10 @@ Source: modeling files of transformers 5.23 for the families named in FAMILIES.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,12 +65,9 @@ class MergedWeights:
 
 
 def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -> MergedWeights:
-    """Lay out the weights of `model`, as they are now.
+    """Lay out the weights of a `...ForCausalLM` of transformers, as they are now.
 
-    Args:
-        model: a `...ForCausalLM` of transformers, LoRA layers allowed.
-        dtype: of the matrices.
-        check_only: join nothing (the result cannot decode), only find what is unknown.
+    `check_only` joins nothing (the result cannot decode), it only finds what is unknown.
 
     Raises:
         Unmergeable: something the decoder does not know; the text says what.
@@ -77,8 +76,7 @@ def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -
     _check_supported(model, config)
     inner = model.model
     first = inner.layers[0].self_attn
-    join = _first_tensor if check_only else torch.cat
-    head_dim = first.head_dim
+    join: Callable[..., Tensor] = operator.itemgetter(0) if check_only else torch.cat
     return MergedWeights(
         embed=_embedding_weight(inner.embed_tokens),
         embed_scale=getattr(inner.embed_tokens, "embed_scale", None),
@@ -90,20 +88,20 @@ def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -
         head=Linear(*merge_linear(model.lm_head, dtype)),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=head_dim,
+        head_dim=first.head_dim,
         scale=first.scaling,
         eps=_eps(inner.norm),
         # Gemma 3 keeps the number and does not use it.
         softcap=config.attn_logit_softcapping if config.model_type == "gemma2" else None,
         final_softcap=getattr(config, "final_logit_softcapping", None),
-        rotary=_rotary_function(inner.rotary_emb, dtype, head_dim),
+        rotary=partial(_rotary_tables, inner.rotary_emb, dtype),
     )
 
 
 def _check_supported(model: Any, config: Any) -> None:
     name = type(model).__name__
     known = type(model).__module__.startswith("transformers.models.")
-    if not known or name.removesuffix("ForCausalLM") not in FAMILIES or name == "ForCausalLM":
+    if not known or name not in {f"{family}ForCausalLM" for family in FAMILIES}:
         raise Unmergeable(f"the architecture {name}")
     if getattr(model, "is_quantized", False):
         raise Unmergeable("quantised weights")
@@ -118,11 +116,8 @@ def _check_supported(model: Any, config: Any) -> None:
             raise Unmergeable(f"rotary embeddings of type {kind['rope_type']}")
         if kind.get("partial_rotary_factor", 1.0) != 1.0:
             raise Unmergeable("partial rotary embeddings")
-    others = set(getattr(config, "layer_types", None) or ()) - {
-        "full_attention",
-        "sliding_attention",
-    }
-    if others:
+    known_kinds = {"full_attention", "sliding_attention"}
+    if others := set(getattr(config, "layer_types", None) or ()) - known_kinds:
         raise Unmergeable(f"layers of type {min(others)}")
 
 
@@ -174,12 +169,8 @@ def _qk_norm_weight(attention: Any, config: Any) -> Tensor | None:
     if not hasattr(attention, "q_norm"):
         return None
     q, k = _norm_weight(attention.q_norm), _norm_weight(attention.k_norm)
-    return torch.cat(
-        (
-            q.expand(config.num_attention_heads, -1),
-            k.expand(config.num_key_value_heads, -1),
-        )
-    )
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    return torch.cat((q.expand(heads, -1), k.expand(kv_heads, -1)))
 
 
 def _eps(norm: Any) -> float:
@@ -192,19 +183,10 @@ def _embedding_weight(module: nn.Module) -> Tensor:
     return module.weight.detach()
 
 
-def _rotary_function(
-    module: Any, dtype: torch.dtype, head_dim: int
-) -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
-    by_kind = hasattr(module, "layer_types")
-
-    def rotary_tables(positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        like = torch.empty(0, dtype=dtype, device=positions.device)
-        extra = (kind,) if by_kind else ()
-        cos, sin = module(like, positions[None], *extra)
-        return cos[0], sin[0]
-
-    return rotary_tables
-
-
-def _first_tensor(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0]
+def _rotary_tables(
+    module: Any, dtype: torch.dtype, positions: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    like = torch.empty(0, dtype=dtype, device=positions.device)
+    by_kind = (kind,) if hasattr(module, "layer_types") else ()
+    cos, sin = module(like, positions[None], *by_kind)
+    return cos[0], sin[0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from engines.core.protocols import Policy
 
@@ -73,13 +73,8 @@ class Congestion:
         return self._slots.lend()
 
 
-@runtime_checkable
-class CongestionAware(Protocol):
-    """A policy that can say when its endpoint has too much to do."""
-
-    def with_congestion(self, congestion: Congestion) -> Policy: ...
-
-
 def with_congestion(policy: Policy, congestion: Congestion) -> Policy:
-    """The policy as it tells a congestion control of its calls, where it can."""
-    return policy.with_congestion(congestion) if isinstance(policy, CongestionAware) else policy
+    """The policy as it tells a congestion control of its calls, where it has this method."""
+    # Asked for by name: `isinstance` with a protocol costs 20 µs, several times a rollout.
+    aware: Callable[[Congestion], Policy] | None = getattr(policy, "with_congestion", None)
+    return policy if aware is None else aware(congestion)

@@ -13,7 +13,7 @@ from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
 from engines.core.waiting.deadline import pause_deadlines
 from engines.policies.limits.congestion import Congestion, with_congestion
-from engines.policies.limits.throttle import JobBound
+from engines.policies.limits.throttle import bind_to_job
 
 BEAT_S = 0.1
 """Between two pieces: screens are told no more often."""
@@ -46,7 +46,9 @@ class StreamPacedPolicy:
         return self._wrap(with_congestion(self.inner, congestion))
 
     def for_job(self, job: Job) -> Policy:
-        return self._wrap(self.inner.for_job(job)) if isinstance(self.inner, JobBound) else self
+        """The same round the policy bound to a job, where it can be."""
+        bound = bind_to_job(self.inner, job)
+        return self if bound is self.inner else self._wrap(bound)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None

@@ -9,7 +9,6 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
@@ -100,11 +99,10 @@ class Slots:
                 future.set_result(None)
 
 
-@runtime_checkable
-class JobBound(Protocol):
-    """A policy that must know which rollout it answers for (see `replay`)."""
-
-    def for_job(self, job: Job) -> Policy: ...
+def bind_to_job(policy: Policy, job: Job) -> Policy:
+    """A policy that must know which rollout it answers for has `for_job` (see `replay`)."""
+    bind: Callable[[Job], Policy] | None = getattr(policy, "for_job", None)
+    return policy if bind is None else bind(job)
 
 
 class Throttled:
@@ -117,9 +115,8 @@ class Throttled:
         self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
 
     def for_job(self, job: Job) -> Policy:
-        if not isinstance(self._policy, JobBound):
-            return self
-        return Throttled(self._policy.for_job(job), self._slots, self._priority)
+        bound = bind_to_job(self._policy, job)
+        return self if bound is self._policy else Throttled(bound, self._slots, self._priority)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None

@@ -1,7 +1,4 @@
-"""The connection to a vLLM server: JSON out, JSON back, errors in words.
-
-Owns the HTTP client and what a status means. Knows no field of a request.
-"""
+"""The connection to a vLLM server: JSON out, JSON back, errors in words."""
 
 from __future__ import annotations
 
@@ -29,27 +26,22 @@ class VLLMServer:
         self._silence_s = silence_s
         self._client: httpx2.AsyncClient | None = None
 
-    async def get(self, path: str) -> dict[str, Any]:
-        return await self._request("GET", path, None)
-
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object of the reply; {} where it is another text, as that of loading is.
-
-        Raises:
-            EndpointFailed: no reply came, or an error status.
-        """
-        return await self._request("POST", path, orjson.dumps(body))
-
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
-    async def _request(self, method: str, path: str, content: bytes | None) -> dict[str, Any]:
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object of the reply; {} where it is another text, as that of loading is.
+
+        Raises:
+            EndpointFailed: no reply came, or an error status.
+        """
         import httpx2
 
         own = self.endpoint
         url = f"{own.address.rstrip('/')}/{path}"
+        method, content = ("GET", None) if body is None else ("POST", orjson.dumps(body))
         try:
             async with self._open_client().stream(method, url, content=content) as response:
                 whole = await read_capped(response.aiter_bytes(), LINE_BYTES)

@@ -1,10 +1,7 @@
 """Rollouts from a vLLM server that answers with the adapter it was given last.
 
 Owns the requests: exact prompt ids out, sampled ids and their log-probabilities back, adapters
-in. Does not compute with weights, and does not start the server. The connection is in
-`vllm_http`, what a reply holds is read in `vllm_reply`.
-
-The server must be started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, and
+in. The server must be started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, and
 must see the folders that adapters are written to.
 """
 
@@ -60,16 +57,11 @@ class VLLMRollouts:
     1, or where the server was started with `--logprobs-mode processed_logprobs`, which is
     measured once. Elsewhere they are left empty, and with them nothing is claimed.
 
-    Every adapter is loaded under a name of its own, which follows from its content, and the one
-    before it is unloaded. Loading in place under one name let vLLM reuse the prefix cache of the
-    old weights (vllm-project/vllm#42125) and read the files again at every step
-    (NovaSky-AI/SkyRL#1606).
+    Every adapter is loaded under a name that follows from its content, and the one before it is
+    unloaded. Loading in place under one name let vLLM reuse the prefix cache of the old weights
+    (vllm-project/vllm#42125) and read the files again at every step (NovaSky-AI/SkyRL#1606).
 
-    Args:
-        server: where replies come from.
-        name: of the policy; part of every request's hash.
-        tell: is told what fails without harm.
-        sleep: waits between tries; replaced in tests, so that none waits.
+    `name` is part of every request's hash; `tell` is told what fails without harm.
     """
 
     def __init__(
@@ -82,17 +74,12 @@ class VLLMRollouts:
     ) -> None:
         self.server = server
         self.adapter: str | None = None  # None: the base model answers
-        self._name = name
-        self._tell = tell
-        self._sleep = sleep
+        self.name = name
+        self._tell, self._sleep = tell, sleep
         self._server = VLLMServer(server.endpoint, LOAD_S)
         self._base = server.endpoint.model
         self._processed: bool | None = None  # None: not measured yet
         self._measuring = asyncio.Lock()  # so that a hundred first calls measure once
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -122,11 +109,9 @@ class VLLMRollouts:
         )
 
     async def serve_adapter(self, name: str, folder: Path) -> None:
-        """Have every later request answered with an adapter.
+        """Have every later request answered with an adapter in PEFT's form.
 
-        Args:
-            name: that no other content ever has, such as a digest.
-            folder: of the adapter in PEFT's form; it must stay until another one is served.
+        No other content ever has its name. The folder must stay until another one is served.
 
         Raises:
             PolicyError: the server does not take it; requests go on naming the one before.
@@ -137,12 +122,12 @@ class VLLMRollouts:
         body = {"lora_name": name, "lora_path": str(folder.resolve())}
         try:
             async with deadline(LOAD_S):
-                await self._server.post("load_lora_adapter", body)
+                await self._server.ask("load_lora_adapter", body)
         except (EndpointFailed, TimeoutError) as failed:
             said = f"{failed} {getattr(failed, 'body', '')}"
             if "already been loaded" not in said:  # by an earlier process, the content the same
                 raise PolicyError(
-                    f"policy {self.name} at {self.server.endpoint.url}",
+                    self._place(),
                     f"the server did not take the adapter in {folder} "
                     f"({_reason_text(failed) or f'nothing within {LOAD_S:g} s'}).",
                     _loading_move_text(failed),
@@ -150,7 +135,7 @@ class VLLMRollouts:
         self.adapter = name
         if before is not None:
             try:
-                await self._server.post("unload_lora_adapter", {"lora_name": before})
+                await self._server.ask("unload_lora_adapter", {"lora_name": before})
             except EndpointFailed as failed:
                 self._tell(f"the adapter {before} stays on the server ({_reason_text(failed)})")
 
@@ -161,7 +146,6 @@ class VLLMRollouts:
             PolicyError: the server does not answer, or not with ids and log-probabilities, or
                 these are not the sampling policy's.
         """
-        place = f"policy {self.name} at {self.server.endpoint.url}"
         ids = self.server.encode((Message("user", "Say OK."),), ())
         sampling = Sampling(self.server.temperature, max_tokens=1, seed=1)
         try:
@@ -170,10 +154,10 @@ class VLLMRollouts:
                 right = await self._has_policy_scores(sampling)
         except (CallFailed, TimeoutError) as failed:
             cause = _reason_text(failed) or f"nothing came within {PING_S:g} s"
-            raise PolicyError(place, f"{cause}.", _move_text(failed)) from None
+            raise PolicyError(self._place(), f"{cause}.", _move_text(failed)) from None
         if not right:
             raise PolicyError(
-                place,
+                self._place(),
                 "its log-probabilities are those of temperature 1, and practice samples at "
                 f"{self.server.temperature:g}.",
                 "Start vLLM with --logprobs-mode processed_logprobs, or practise at temperature 1.",
@@ -181,6 +165,9 @@ class VLLMRollouts:
 
     async def aclose(self) -> None:
         await self._server.aclose()
+
+    def _place(self) -> str:
+        return f"policy {self.name} at {self.server.endpoint.url}"
 
     async def _sample(self, ids: list[int], sampling: Sampling) -> tuple[ScoredReply, bool]:
         """One reply, and whether its log-probabilities are those of the sampling policy."""
@@ -201,7 +188,7 @@ class VLLMRollouts:
         return await retry_call(try_once, policy)
 
     async def _try(self, body: Mapping[str, Any]) -> ScoredReply:
-        return parse_reply(await self._server.post("completions", body), body["prompt"])
+        return parse_reply(await self._server.ask("completions", body), body["prompt"])
 
     async def _has_policy_scores(self, sampling: Sampling) -> bool:
         """Whether the server's log-probabilities are log_softmax(logits / T) without cuts."""
@@ -222,21 +209,17 @@ class VLLMRollouts:
         """
         ids = self.server.encode((Message("user", "Name a number."),), ())
         model = await self._model_name()
-        found = []
-        for temperature in (1.0, 3.0):
-            once = Sampling(temperature, max_tokens=1, seed=1)
-            found.append(
-                parse_top_logprob(
-                    await self._server.post("completions", self._request_body(ids, once, model))
-                )
-            )
-        return abs(found[0] - found[1]) > SAME
+
+        async def ask(temperature: float) -> float:
+            body = self._request_body(ids, Sampling(temperature, max_tokens=1, seed=1), model)
+            return parse_top_logprob(await self._server.ask("completions", body))
+
+        return abs(await ask(1.0) - await ask(3.0)) > SAME
 
     def _request_body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
         own, window = self.server.endpoint, self.server.window
-        limits = [limit for limit in (sampling.max_tokens or own.max_tokens,) if limit]
-        if window is not None:
-            limits.append(window - len(ids))
+        room = None if window is None else window - len(ids)
+        limits = [n for n in (sampling.max_tokens or own.max_tokens or None, room) if n is not None]
         limit = min(limits, default=4096)  # vLLM's own default is 16
         if limit < 1:
             raise CallFailed("too long", f"a prompt of {len(ids)} tokens fills the window")
@@ -267,7 +250,7 @@ class VLLMRollouts:
     async def _model_name(self) -> str:
         """What requests name: the adapter, else the base model."""
         if self.adapter is None and not self._base:
-            listed = (await self._server.get("models")).get("data")
+            listed = (await self._server.ask("models")).get("data")
             rows = listed if isinstance(listed, list) else []
             named = [row["id"] for row in rows if isinstance(row, dict) and "id" in row]
             if not named:
@@ -283,26 +266,24 @@ def _reason_text(failed: BaseException) -> str:
 
 
 def _loading_move_text(failed: BaseException) -> str:
-    match getattr(failed, "status", None):
-        case 404 | 405:
-            return START
-        case 400 | 422 | 500:
-            return (
-                "See that --max-lora-rank is at least the adapter's rank and that the server "
-                "sees the folder; its log says more."
-            )
+    status = getattr(failed, "status", None)
+    if status in (404, 405):
+        return START
+    if status in (400, 422, 500):
+        return (
+            "See that --max-lora-rank is at least the adapter's rank and that the server sees the "
+            "folder; its log says more."
+        )
     return _move_text(failed)
 
 
 def _move_text(failed: BaseException) -> str:
     kind = str(failed).partition(": ")[0]
-    match kind:
-        case "shape":
-            return "It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1."
-        case "refused":
-            return START
-        case "timeout":
-            return "See whether the server still loads the model; try again."
-        case "status" if getattr(failed, "status", None) == 404:
-            return "Check the address, which ends in /v1, and the served model's name."
-    return "Look at the server's log."
+    if kind == "status" and getattr(failed, "status", None) == 404:
+        return "Check the address, which ends in /v1, and the served model's name."
+    moves = {
+        "shape": "It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1.",
+        "refused": START,
+        "timeout": "See whether the server still loads the model; try again.",
+    }
+    return moves.get(kind, "Look at the server's log.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from engines.grpo.engine.collapse import (
     record_rollback,
     weights_to_keep,
 )
-from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.model import LocalModel
@@ -197,7 +197,7 @@ def test_a_batch_that_is_seen_again_changes_nothing() -> None:
     history = batches(0.3, 0.5, 0.6, 0.4)
     watch = watched(history)
     assert add_batch(watch, history[-1], {0, 1, 2, 3}, patience=3) == watch
-    assert collapse_state_from_dict(json.loads(json.dumps(watch.to_dict()))) == watch
+    assert collapse_state_from_dict(json.loads(json.dumps(asdict(watch)))) == watch
 
 
 def test_a_batch_that_nobody_judged_says_nothing() -> None:
@@ -226,7 +226,7 @@ def sampled(local: LocalModel, step: int, favoured: range, groups: int = 6) -> l
     return made
 
 
-async def one_step(engine: WeightEngine[ScoredBatch], batch: Sequence[Group]) -> Lesson:
+async def one_step(engine: WeightEngine, batch: Sequence[Group]) -> Lesson:
     lesson = await engine.consolidate(batch, (), a_library())
     if lesson.update is not None:
         await engine.apply(lesson.update)
@@ -237,7 +237,7 @@ async def test_reward_rises_where_the_learning_rate_is_sound(tmp_path: Path) -> 
     torch.set_num_threads(1)
     local = a_local(tmp_path, trained=True)
     settings = GRPOSettings(learning_rate=0.02, schedule="constant")
-    engine = grpo_engine(settings, local, total_steps=12, seed=0, tell=lambda line: None)
+    engine = GRPOEngine(settings, local, total_steps=12, seed=0, tell=lambda line: None)
     rewards = []
     for step in range(1, 13):
         batch = sampled(local, step, range(0, 60))
@@ -253,7 +253,7 @@ async def test_a_real_collapse_goes_back_to_the_best_weights_and_says_so(tmp_pat
     told: list[str] = []
     local = a_local(tmp_path, trained=True)
     settings = GRPOSettings(learning_rate=0.05, schedule="constant")
-    engine = grpo_engine(settings, local, total_steps=40, seed=0, tell=told.append)
+    engine = GRPOEngine(settings, local, total_steps=40, seed=0, tell=told.append)
     wanted = range(0, 160)
     weights = {0: local.adapter_state()}
     rewards, back = [], None
@@ -297,9 +297,9 @@ async def test_a_learning_rate_far_too_high_is_noticed(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     local = a_local(tmp_path, trained=True)
 
-    def an_engine() -> WeightEngine[ScoredBatch]:
+    def an_engine() -> WeightEngine:
         settings = GRPOSettings(learning_rate=0.5, collapse_patience=2)
-        return grpo_engine(settings, local, total_steps=20, seed=0, tell=lambda line: None)
+        return GRPOEngine(settings, local, total_steps=20, seed=0, tell=lambda line: None)
 
     start = local.adapter_state()
     good = [sampled(local, step, range(0, 200)) for step in (1, 2, 3)]
@@ -338,9 +338,9 @@ async def test_where_nothing_helps_it_is_said_and_training_goes_on_without_going
     told: list[str] = []
     local = a_local(tmp_path / "model", trained=True)
 
-    def an_engine() -> WeightEngine[ScoredBatch]:
+    def an_engine() -> WeightEngine:
         settings = GRPOSettings(learning_rate=0.01, collapse_patience=2, schedule="constant")
-        return grpo_engine(settings, local, total_steps=40, seed=0, tell=told.append)
+        return GRPOEngine(settings, local, total_steps=40, seed=0, tell=told.append)
 
     engine = an_engine()
     weights = {0: local.adapter_state()}
@@ -381,7 +381,7 @@ async def test_a_guard_that_is_switched_off_never_speaks(tmp_path: Path) -> None
     torch.set_num_threads(1)
     local = a_local(tmp_path, trained=True)
     settings = GRPOSettings(collapse_drop=None, collapse_patience=1)
-    engine = grpo_engine(settings, local, total_steps=9, seed=0, tell=lambda line: None)
+    engine = GRPOEngine(settings, local, total_steps=9, seed=0, tell=lambda line: None)
     for step in (1, 2):
         await one_step(engine, sampled(local, step, range(0, 200)))
     assert (await one_step(engine, sampled(local, 3, range(0)))).update is None

@@ -14,7 +14,7 @@ import torch
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Group, Lesson, Problem, WeightUpdate
-from engines.grpo.engine.sft import DemonstrationBatch, sft_engine
+from engines.grpo.engine.sft import SFTEngine
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.packing import pack
 from engines.grpo.loss.sft import token_losses
@@ -53,13 +53,13 @@ def a_batch(step: int = 1, words: Sequence[str] = WORDS[:3]) -> list[Group]:
 
 def an_engine(
     local: LocalModel, *, tell: Callable[[str], None] = lambda _: None, **more: Any
-) -> WeightEngine[DemonstrationBatch]:
+) -> WeightEngine:
     own = {k: more.pop(k) for k in ("forward_tokens", "total_steps", "instructions") if k in more}
     settings = SFTSettings(**{"learning_rate": 0.01, **more})
-    return sft_engine(settings, local, tell=tell, **{"total_steps": 6, **own})
+    return SFTEngine(settings, local, tell=tell, **{"total_steps": 6, **own})
 
 
-async def learn(engine: WeightEngine[DemonstrationBatch], batch: Sequence[Group]) -> Lesson:
+async def learn(engine: WeightEngine, batch: Sequence[Group]) -> Lesson:
     reflections = [await engine.reflect(group, NONE) for group in batch]
     assert {reflection.outcome for reflection in reflections} == {"used"}
     lesson = await engine.consolidate(batch, reflections, NONE)
@@ -68,7 +68,7 @@ async def learn(engine: WeightEngine[DemonstrationBatch], batch: Sequence[Group]
     return lesson
 
 
-async def steps(engine: WeightEngine[DemonstrationBatch], first: int, last: int) -> list[Lesson]:
+async def steps(engine: WeightEngine, first: int, last: int) -> list[Lesson]:
     return [
         await learn(engine, a_batch(n, WORDS[n % 3 : n % 3 + 3])) for n in range(first, last + 1)
     ]
@@ -157,10 +157,10 @@ async def test_from_a_checkpoint_it_goes_on_bitwise_the_same(base: Path, tmp_pat
 async def test_a_checkpoint_of_another_engine_is_refused_and_changes_nothing(
     base: Path, tmp_path: Path
 ) -> None:
-    from engines.grpo.engine.grpo import grpo_engine
+    from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.settings import GRPOSettings
 
-    other = grpo_engine(GRPOSettings(), trained(base), total_steps=1, seed=1)
+    other = GRPOEngine(GRPOSettings(), trained(base), total_steps=1, seed=1)
     await other.save(tmp_path / "1")
     local = adapted(base)
     before = local.weights_digest()

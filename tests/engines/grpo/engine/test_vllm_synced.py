@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Message, Sampling
-from engines.grpo.engine.grpo import grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.chat.endpoint import EndpointSettings
@@ -47,14 +47,14 @@ def served(server: FakeVLLM, local: LocalModel, folder: Path) -> VLLMSyncedEngin
         tell=lambda line: None,
     )
     settings = GRPOSettings(learning_rate=1e-2)
-    engine = grpo_engine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
+    engine = GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
     return VLLMSyncedEngine(engine, local, rollouts, folder / "served")
 
 
-async def step(engine: VLLMSyncedEngine, number: int) -> None:
+async def step(engine: VLLMSyncedEngine, number: int) -> int:
     lesson = await engine.consolidate(a_batch(2, step=number), (), LIBRARY)
     assert lesson.update is not None
-    await engine.apply(lesson.update)
+    return await engine.apply(lesson.update)
 
 
 async def test_the_server_has_each_adapter_as_soon_as_it_is_applied_and_only_that(
@@ -65,12 +65,12 @@ async def test_the_server_has_each_adapter_as_soon_as_it_is_applied_and_only_tha
         engine = served(server, local, tmp_path)
         await engine.publish()
         begun = dict(server.adapters)
-        await step(engine, 1)
+        version = await step(engine, 1)
         (name, folder), *others = server.adapters.items()
         reply = await engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=1))
         await engine._rollouts.aclose()
     assert not others and len(begun) == 1 and name not in begun
-    assert reply.model == name and engine.policy_version == 1
+    assert reply.model == name and version == 1
     assert reply.prompt_ids == tuple(encode_prompt(local, ASK))
     assert [path.name for path in (tmp_path / "served").iterdir()] == [name]
     saved = load_file(Path(folder) / "adapter_model.safetensors")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from engines.core.library import Library
-from engines.grpo.engine.grpo import grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.forward.forward import completion_logps
 from engines.grpo.loss.collate import Rows, batch_advantages, collate, pad_samples
 from engines.grpo.loss.loss import TokenStats, aggregate, token_losses
@@ -227,7 +227,7 @@ async def test_two_iterations_of_a_batch_end_at_the_weights_of_trls_own_loop(
     )
     start = theirs.adapter(local.trainable_parameters(), moved=False)
     local.load_adapter_state(start)
-    engine = grpo_engine(settings, local, total_steps=1, seed=0, tell=lambda line: None)
+    engine = GRPOEngine(settings, local, total_steps=1, seed=0, tell=lambda line: None)
     library: Library = a_library()
     update = (await engine.consolidate(batch, (), library)).update
     assert update is not None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engines.agents.calculator import CalculatorLoop
 from engines.core.types import Attempt, Group, Problem, RecordRef, Rollout, Sampling, Verdict
-from engines.grpo.engine.grpo import grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.loss.collate import collate, trajectory_samples
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
@@ -154,7 +154,7 @@ async def updated(local: LocalModel, batch: list[Group], discount: float) -> dic
     """The weights after one update, from the same ones each time."""
     train(local)
     settings = GRPOSettings(learning_rate=1e-2, schedule="constant", discount=discount)
-    engine = grpo_engine(settings, local, total_steps=1, seed=1, tell=lambda line: None)
+    engine = GRPOEngine(settings, local, total_steps=1, seed=1, tell=lambda line: None)
     reflections = [await engine.reflect(group, a_library()) for group in batch]
     lesson = await engine.consolidate(batch, reflections, a_library())
     assert lesson.update is not None, lesson.losses

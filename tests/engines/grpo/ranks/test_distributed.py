@@ -18,7 +18,7 @@ import torch
 from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Group
-from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.ranks.distributed import DistributedRanks, RankProcess
 from engines.grpo.ranks.rank_zero import RankZeroEngine, split_by_prompt
@@ -113,8 +113,8 @@ def a_leader(
     return RankZeroEngine(others, local, settings, total_steps=4, seed=5, tell=lambda line: None)
 
 
-def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> WeightEngine[ScoredBatch]:
-    return grpo_engine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
+def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> WeightEngine:
+    return GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
 
 
 def uneven(step: int) -> list[Group]:
@@ -152,7 +152,7 @@ async def test_two_ranks_make_of_uneven_groups_the_weights_that_one_makes(
     with connected(follower, tmp_path, how) as others:
         leader = a_leader(others, a_local(base))
         metrics = await trained(leader)
-        state, policy_version = leader.state(), leader.policy_version
+        state, policy_version = leader.state(), leader.engine.policy_version
         shares = [len(others.share([0, 1, 2])), leader.engine.state().optimiser["first_moment"]]
         others.stop()
     assert follower.ended() == "stopped"  # and agreed on every digest until then

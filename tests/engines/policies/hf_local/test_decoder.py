@@ -259,7 +259,13 @@ def test_a_variant_of_lora_is_left_to_transformers_and_still_exact(tmp_path: Pat
     config = peft.LoraConfig(use_dora=True, target_modules=["q_proj"], task_type="CAUSAL_LM")
     model = peft.get_peft_model(local.model, config)
     odd = LocalModel(
-        model, local.tokenizer, local.settings, local.device, local.dtype, 1, local.base_digest
+        model,
+        local.tokenizer,
+        local.settings,
+        device=local.device,
+        dtype=local.dtype,
+        threads=1,
+        base_digest=local.base_digest,
     )
     train(odd)
     assert "variant of LoRA" in str(odd.decoder_note)

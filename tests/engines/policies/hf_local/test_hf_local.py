@@ -17,7 +17,7 @@ import torch
 
 from engines.core.errors import CallFailed, PolicyError, reported_usage
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, ToolCall
-from engines.policies.hf_local import loading, threads
+from engines.policies.hf_local import building, loading
 from engines.policies.hf_local.chat_template import encode_prompt
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 from engines.policies.hf_local.loading import load_local
@@ -264,13 +264,13 @@ def test_more_threads_are_taken_only_where_they_are_clearly_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu, before = torch.device("cpu"), torch.get_num_threads()
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(2), raising=False)
+    monkeypatch.setattr(building.os, "sched_getaffinity", lambda _: range(2), raising=False)
     try:
         for seconds, chosen in (({1: 1.0, 2: 0.6}, 2), ({1: 1.0, 2: 0.9}, 1), ({1: 1, 2: 4}, 1)):
-            monkeypatch.setattr(threads, "_workload_s", seconds.__getitem__)
-            assert threads.choose_threads(None, cpu) == chosen == torch.get_num_threads()
-        monkeypatch.setattr(threads, "_workload_s", lambda count: pytest.fail("was measured"))
-        assert threads.choose_threads(2, cpu) == 2 == torch.get_num_threads()
+            monkeypatch.setattr(building, "_workload_s", seconds.__getitem__)
+            assert building.choose_threads(None, cpu) == chosen == torch.get_num_threads()
+        monkeypatch.setattr(building, "_workload_s", lambda count: pytest.fail("was measured"))
+        assert building.choose_threads(2, cpu) == 2 == torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
 
