@@ -1,6 +1,6 @@
 """What is known of the group of rollouts that is shown: records, texts under way, true answers.
 
-Owns the reading. Methods whose names begin with `load` block, and are called in a thread.
+Methods whose names begin with `load` block, and are called in a thread.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class GroupRecords:
 
     def is_of(self, run: RunDir | None) -> bool:
         """Whether what was read is of this run; so it is before anything was."""
-        here = str(run.path) if run is not None else ""
-        return self._journal is None or self._journal[0] == here
+        return self._journal is None or (run is not None and self._journal[0] == str(run.path))
 
     def problem(self, state: RunState) -> str | None:
         """The problem of the group, as the run names it."""
@@ -66,14 +65,9 @@ class GroupRecords:
             Member(one.id, one.index, "streaming") if one.id in self.live else one
             for one in self.members
         )
-        return GroupSummary(
-            self.group,
-            sanitize(self.problem(state) or ""),
-            step.epoch,
-            step.library_version,
-            members,
-            step.policy_version if state.trains_weights else None,
-        )
+        problem = sanitize(self.problem(state) or "")
+        policy = step.policy_version if state.trains_weights else None
+        return GroupSummary(self.group, problem, step.epoch, step.library_version, members, policy)
 
     def experience_count(self, version: int) -> int | None:
         return self._experiences.get(version)
@@ -123,12 +117,14 @@ class GroupRecords:
         groups = self._journal[1].groups(names)
         for witness in (witness for group in groups for witness in group.witnesses):
             known = self.rollouts.get(witness.id)
-            wanted = witness.rollout, witness.verdict
-            if known is None or (known.rollout, known.verdict) != wanted:
+            if known is None or (known.rollout, known.verdict) != (
+                witness.rollout,
+                witness.verdict,
+            ):
                 self.rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
-        current, step = state.current, self.step
-        going = state.status in ("running", "paused") and current is not None
-        going = going and current is not None and current.step == step
+        step, current = self.step, state.current
+        is_current = current is not None and current.step == step
+        going = is_current and state.status in ("running", "paused")
         self.members = tuple(
             view.make_member(self.rollouts.get(name), name, index, going and name in self.live)
             for index, name in enumerate(names)

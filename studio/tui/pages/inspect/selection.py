@@ -12,19 +12,14 @@ from engines.core.state.run_state import RunState
 from engines.core.types import group_id
 from engines.record.run_dir import RunDir
 from studio.tui.page import Page
+from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.loader import GroupRecords, load_evidence
 from studio.tui.pages.inspect.transcript import Transcripts
 
 
 class Selection:
-    """The choice on one page.
-
-    Args:
-        page: knows the run, and is drawn once records were read.
-        records: of the group that is shown.
-        transcripts: made of these records.
-    """
+    """The choice on one page, which is drawn once records were read."""
 
     def __init__(self, page: Page, records: GroupRecords, transcripts: Transcripts) -> None:
         self._page, self._records, self._transcripts = page, records, transcripts
@@ -45,21 +40,21 @@ class Selection:
 
     def forget_run(self) -> None:
         """Another run is open: nothing that is shown is of it."""
-        self.chosen = self.trouble = ""
-        self.split = None
+        self.chosen, self.trouble, self.split = "", "", None
         self._records.forget_run()
         self._transcripts.forget_parts()
 
     def subscribe(self, *, anew: bool = False) -> None:
         """Ask for the text of what is under way; `anew`: from its beginning."""
-        if self._page.session is None or not self._page.is_open:
+        session = self._page.session
+        if session is None or not self._page.is_open:
             return
         under_way = ("streaming", "queued")
         wanted = frozenset(one.id for one in self._records.members if one.state in under_way)
         if anew:
-            self._page.session.subscribe(())
+            session.subscribe(())
         if anew or wanted != self._subscribed:
-            self._page.session.subscribe(wanted)
+            session.subscribe(wanted)
         self._subscribed = wanted
 
     def unsubscribe(self) -> None:
@@ -70,15 +65,10 @@ class Selection:
         self._subscribed = frozenset()
 
     def reload_if_due(self) -> None:
-        if (
-            self._page.session is not None
-            and not self.is_reading
-            and (self.is_stale or self._target)
-        ):
+        session = self._page.session
+        if session is not None and not self.is_reading and (self.is_stale or self._target):
             self.is_reading = True
-            self._page.run_worker(
-                self._read(self._page.session.run, self._page.session.state), group="inspect"
-            )
+            self._page.run_worker(self._read(session.run, session.state), group="inspect")
 
     async def _read(self, run: RunDir, state: RunState) -> None:
         target, self._target, self.is_stale = self._target, "", False
@@ -107,8 +97,7 @@ class Selection:
             self.forget_run()
             return
         self.subscribe(anew=records.group != before)
-        if self._page.is_open:
-            self._page.host.draw_now()
+        draw_if_open(self._page)
         if records.needs_answers(run):
             self._page.run_worker(self._read_answers(run), group="truths")
 
@@ -117,9 +106,8 @@ class Selection:
         if not found and target.startswith("op"):
             found = await asyncio.to_thread(load_evidence, run, target)
         if not found:
-            self._page.host.tell(
-                f"{target}: no rollout, group, operation or problem of this run", "failed"
-            )
+            text = f"{target}: no rollout, group, operation or problem of this run"
+            self._page.host.tell(text, "failed")
         return found or self.chosen or self._records.group
 
     async def _read_answers(self, run: RunDir) -> None:

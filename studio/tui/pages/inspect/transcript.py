@@ -1,7 +1,4 @@
-"""The text panes of Inspect: parts of a rollout, which of them are folded, what is found in them.
-
-Owns the rows of these panes. Which rollout stands in which pane is the page's business.
-"""
+"""The text panes of Inspect: parts of a rollout, which are folded, and what is found in them."""
 
 from __future__ import annotations
 
@@ -51,15 +48,15 @@ class Transcripts:
     def draw(self, pane: RowList, name: str, group: GroupSummary) -> None:
         """Show a rollout in a pane; cheap where it is the same as before."""
         parts = self.parts(name, group)
-        title = f"{name}   {group.version_text}"
+        about = ""
         if (whole := self._records.rollouts.get(name)) is not None:
             turns = len({call.turn for call in whole.calls})
-            title = f"{name}   turns {turns}   {whole.finish_reason}   seed {whole.rollout.seed}   "
-            title += group.version_text
+            about = f"turns {turns}   {whole.finish_reason}   seed {whole.rollout.seed}   "
+        title = f"{name}   {about}{group.version_text}"
         pane.border_title = Content(sanitize(title))
         hits = view.find_hits(parts, self.wanted)
-        found = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted else ""
-        pane.border_subtitle = Content(found)
+        count = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted else ""
+        pane.border_subtitle = Content(count)
         drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted)
         if self._drawn.get(pane) == drawn_from:
             return

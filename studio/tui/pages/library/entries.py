@@ -50,15 +50,16 @@ class EntryList:
         held = {e.id for e in shelf.library.experiences}
         added = sum(e.id not in held for e in shelf.draft.experiences) if shelf.draft else 0
         pane.border_title = Text(view.title_text(shelf, len(held) + added, len(self.items)))
-        told = [f"/ {one_line(words, 20)}"] if words else []
-        told += [f"sort: {self.sort}"]
-        if added := sum(operation.kind == "add" for operation in shelf.open):
-            told.insert(0, f"{added} additions wait (2)" if added > 1 else "1 addition waits (2)")
+        about = [f"/ {one_line(words, 20)}"] if words else []
+        if additions := sum(operation.kind == "add" for operation in shelf.open):
+            what = "additions wait" if additions > 1 else "addition waits"
+            about.insert(0, f"{additions} {what} (2)")
+        about.append(f"sort: {self.sort}")
         if self._page.session is None:
-            told.append("read-only")
+            about.append("read-only")
         if self._loader.trouble:
-            told.append("could not be read anew")
-        pane.border_subtitle = Text("  ".join(told))
+            about.append("could not be read anew")
+        pane.border_subtitle = Text("  ".join(about))
 
     def _nothing_text(self, shelf: LibraryState) -> str:
         if words := self._page.filter_text:
@@ -71,11 +72,8 @@ class EntryList:
     def draw_libraries(self, name: str) -> bool:
         """No version is known: list the libraries there are, or say why none is.
 
-        Args:
-            name: of the library that is shown; "" where one is to be chosen.
-
-        Returns:
-            Whether there are libraries to choose from.
+        `name` is of the library that is shown, "" where one is to be chosen. Returns whether
+        there are libraries to choose from.
         """
         pane, loader, page = self.pane, self._loader, self._page
         self.items, self._made_of = (), None
@@ -85,14 +83,14 @@ class EntryList:
             pane.show_rows(view.library_rows(loader.libraries, page.filter_text, width))
             return True
         pane.border_title, pane.border_subtitle = "Library", None
-        told, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
+        text, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
         if loader.trouble:
-            told, style = one_line(loader.trouble, 800), "failed"
+            text, style = one_line(loader.trouble, 800), "failed"
         elif page.session is not None and not name:
-            told = "the run has not begun: its library is not known yet"
+            text = "the run has not begun: its library is not known yet"
         elif name or loader.libraries is None:
-            told = "reading the library …"
-        pane.show_rows(_note_rows(told, style, width))
+            text = "reading the library …"
+        pane.show_rows(_note_rows(text, style, width))
         return False
 
 

@@ -83,12 +83,11 @@ class LibraryLoader:
 
     def handle_message(self, message: Message) -> None:
         """Note what is to be read again once it can be seen."""
-        match message:
-            case SnapshotReceived():
-                self.mark_due()
-            case EventReceived(event=event):
-                self.is_due |= isinstance(event, _MOVES_THE_HEAD)
-                self._count_due |= isinstance(event, _BRINGS_USES)
+        if isinstance(message, SnapshotReceived):
+            self.mark_due()
+        elif isinstance(message, EventReceived):
+            self.is_due |= isinstance(message.event, _MOVES_THE_HEAD)
+            self._count_due |= isinstance(message.event, _BRINGS_USES)
 
     def mark_due(self) -> None:
         self.is_due = self._count_due = True
@@ -103,11 +102,7 @@ class LibraryLoader:
         return True
 
     def reload_if_due(self, name: str) -> None:
-        """Read again what has changed.
-
-        Args:
-            name: of the library that is shown; "" lists those there are, where no run is open.
-        """
+        """Read again what has changed of a library; for "", list those there are, without a run."""
         page, session = self._page, self._page.session
         self._name = name
         if self.is_due and not self._is_reading:

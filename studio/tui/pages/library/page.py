@@ -18,13 +18,13 @@ from studio.tui.drawing.lines import paragraph
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import export_file, run_exclusive
-from studio.tui.pages.diff.view import display_text
 from studio.tui.pages.library import view
 from studio.tui.pages.library.entries import EntryList
 from studio.tui.pages.library.loader import LibraryLoader, export_library
 from studio.tui.pages.library.proposals import ProposalKeys
 from studio.tui.pages.library.side import Side, SidePane
 from studio.tui.pages.library.view import Item, LibraryState
+from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.row_list import RowList
 
@@ -132,9 +132,9 @@ class LibraryPage(Page):
             return
         self.side.clear()
         if self.entries.draw_libraries(name):
-            told = "No run is open: libraries can be read here. enter shows the experiences of one."
+            hint = "No run is open: libraries can be read here. enter shows the experiences of one."
             about = self.side.about
-            about.show_lines(paragraph(((told, "dim"),), about.line_width))
+            about.show_lines(paragraph(((hint, "dim"),), about.line_width))
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         if event.rows is not self.entries.pane:
@@ -242,29 +242,25 @@ class LibraryPage(Page):
     def go_to(self, name: str) -> bool:
         if self.shelf is None:
             return False
+        if name not in {one.id for one in view.items(self.shelf)}:
+            return False
         if name not in {one.id for one in self.entries.items}:
-            if name not in {one.id for one in view.items(self.shelf)}:
-                return False
             self.apply_filter("")
         return self.entries.pane.go_to(name)
 
     def go_back(self) -> bool:
         if self.side.shows != "about":
             self._toggle_side(self.side.shows)
-            return True
-        if super().go_back():
-            return True
-        if self.session is None and self._chosen:
+        elif super().go_back():
+            pass
+        elif self.session is None and self._chosen:
             self._chosen, self.loader.is_due = "", True
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def text_to_copy(self, whole: bool) -> str:
         if self.shelf is None or self.app.focused is not self.entries.pane:
             return super().text_to_copy(whole)
-        if whole:
-            return "\n".join(
-                f"{one.id}  {display_text(one.drafted or one.text)}" for one in self.entries.items
-            )
-        one = self.entries.item
-        return f"{one.id}  {display_text(one.drafted or one.text)}" if one is not None else ""
+        shown = self.entries.items if whole else filter(None, [self.entries.item])
+        return "\n".join(f"{one.id}  {display_text(one.drafted or one.text)}" for one in shown)

@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 
 from studio.tui.drawing.lines import Line, line, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.diff.view import display_text
 from studio.tui.pages.library import view
 from studio.tui.pages.library.loader import LibraryLoader
 from studio.tui.pages.library.view import Item, LibraryState
+from studio.tui.pages.text import display_text
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -79,16 +79,16 @@ class SidePane:
         experience = shelf.library.get(one.id)
         lines = view.detail_lines(one, experience, alike, width, cited=bool(loader.uses))
         if self._page.session is None:
-            told = f"studio library edit {shelf.library.name} {one.id}"
-            lines += [(), *paragraph((("change it with ", "dim"), (told, "")), width)]
+            command = f"studio library edit {shelf.library.name} {one.id}"
+            lines += [(), *paragraph((("change it with ", "dim"), (command, "")), width)]
         return lines
 
     def _history_lines(self) -> list[Line]:
         commits = self._loader.commits
         if commits is None:
             return [line(("reading …", "dim"))]
-        told = commits or ["no commit concerns it"]
-        return view.history_text_lines(told, self.about.line_width)
+        texts = commits or ["no commit concerns it"]
+        return view.history_text_lines(texts, self.about.line_width)
 
     def _draw_uses(self, one: Item, shelf: LibraryState) -> None:
         pane, session, citations = self.uses, self._page.session, self._loader.citations

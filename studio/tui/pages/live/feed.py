@@ -1,7 +1,4 @@
-"""Messages of the session as the live page takes them: into the batch, the texts, the activity.
-
-Owns the order of that. Draws nothing but the lines of the activity.
-"""
+"""Messages of the session as the live page takes them: into the batch, the texts, the activity."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Brings the text of rollouts to the canvases of the live page: pieces under way, records later.
 
-Owns what is known of each text and what is subscribed to. Text itself is the canvases' alone.
+Owns what is known of each text and what is subscribed to, and not the text itself.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ CHARS_A_TOKEN = 4
 class Streams:
     """Texts of the rollouts that are looked at.
 
-    Args:
-        page: knows the session.
-        cursor: where the person looks.
-        canvases: finds the canvas of all rollouts, and that of one, which is followed.
+    `canvases` finds the canvas of all rollouts, and that of one, which is followed.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""What the live page shows of a batch: its groups, its stages, its counts.
-
-Pure: from the folded state, the batch, and what the screen alone knows, to lines.
-"""
+"""What the live page shows of a batch: its groups, its stages, its counts. Pure."""
 
 from __future__ import annotations
 
@@ -53,12 +50,11 @@ def rollout_glyphs(tries: Sequence[RolloutStatus], signs: Glyphs = GLYPHS_UNICOD
             (getattr(signs, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
         )
     counted = Counter(one.state for one in tries)
-    spans = [
+    return tuple(
         (f"{getattr(signs, state)}{counted[state]} ", style_of(state))
         for state in _ORDER
         if counted[state]
-    ]
-    return tuple(spans)
+    )
 
 
 def group_line(
@@ -84,10 +80,7 @@ def group_line(
 
 
 def group_rows(
-    batch: Batch | None,
-    under_way: Set[str],
-    filter_text: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
+    batch: Batch | None, under_way: Set[str], filter_text: str = "", signs: Glyphs = GLYPHS_UNICODE
 ) -> list[Row]:
     """A row for each group; its key is the group's id."""
     if batch is None:
@@ -104,11 +97,7 @@ def group_rows(
 
 
 def strip_line(
-    batch: Batch | None,
-    under_way: Set[str],
-    here: int,
-    width: int,
-    signs: Glyphs = GLYPHS_UNICODE,
+    batch: Batch | None, under_way: Set[str], here: int, width: int, signs: Glyphs = GLYPHS_UNICODE
 ) -> Line:
     """The groups in one line for a narrow screen, from before the one that is shown."""
     if batch is None or not batch.problems:
@@ -197,13 +186,12 @@ def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
     lesson = f"ops {step.operations if step else 0}"
     if state.trains_weights:
         lesson = f"update {_operations_text(batch, state)}"
-    if not batch.size:
-        return f"demonstrations {len(batch.problems)}  {lesson}" + (f"  ETA {eta}" if eta else "")
-    return (
-        f"rollout {len(batch.rollouts)}/{batch.size}  judged {len(batch.verdicts)}/{batch.size}  "
-        f"reflected {len(batch.reflections)}/{len(batch.problems)}  "
-        f"{lesson}" + (f"  ETA {eta}" if eta else "")
-    )
+    n, size = len(batch.problems), batch.size
+    done = f"demonstrations {n}"
+    if size:
+        done = f"rollout {len(batch.rollouts)}/{size}  judged {len(batch.verdicts)}/{size}  "
+        done += f"reflected {len(batch.reflections)}/{n}"
+    return f"{done}  {lesson}" + (f"  ETA {eta}" if eta else "")
 
 
 def outcome_lines(batch: Batch, width: int) -> list[Line]:
@@ -236,9 +224,7 @@ def facts_lines(
     """The pane below the groups."""
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
-    out = (
-        [*panel_lines(state, width, signs)] if trains and state is not None else legend_lines(signs)
-    )
+    out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
     if batch is not None and state is not None:
         out += [] if trains else [BLANK]
         out.append(line((f"stage of batch {batch.step}", "title")))
@@ -254,15 +240,10 @@ def facts_lines(
         bar = signs.bar(evaluating.done, evaluating.total, room)
         out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
     if state is not None and state.started is not None:
-        out += [BLANK, line((_process_text(state, line_facts), "dim"))]
+        process = (state.pid or "running") if line_facts.living else "none"
+        out += [BLANK, line((f"process    {process}", "dim"))]
         out.append(line((f"journal    {state.events:,} on disk", "dim")))
     return [*out, BLANK, *legend_lines(signs)] if trains else out
-
-
-def _process_text(state: RunState, line_facts: SessionStatus) -> str:
-    if not line_facts.living:
-        return "process    none"
-    return f"process    {state.pid}" if state.pid else "process    running"
 
 
 def pane_model(one: RolloutStatus, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:

@@ -1,7 +1,4 @@
-"""The rollouts of the live page: their canvas, the one that is followed, what stands instead.
-
-Owns the keys that move within texts and between rollouts. Where it looks is the cursor's.
-"""
+"""The rollouts of the live page: their canvas, the one that is followed, what stands instead."""
 
 from __future__ import annotations
 
@@ -32,14 +29,7 @@ _ESTIMATE_EVERY_S = 1.0
 
 
 class RolloutWall(Vertical):
-    """Panes of rollouts.
-
-    Args:
-        page: knows the run; is drawn again where another group is chosen.
-        cursor: where the person looks.
-        streams: bring the texts.
-        ascii_only: draw borders and signs in ASCII.
-    """
+    """Panes of rollouts; the page is drawn again where another group is chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
@@ -51,29 +41,19 @@ class RolloutWall(Vertical):
         self._ascii_only = ascii_only
         self._estimated_at = float("-inf")
         self._estimates: dict[str, int] = {}
+        self.placeholder = LineView(id="live-told", classes="pane")
 
     def compose(self) -> ComposeResult:
         plain = self._ascii_only()
+        self.canvas = StreamCanvas(ascii=plain, id="live-streams")
+        # The text of one rollout, under the wall of a narrow screen.
+        self.followed = StreamCanvas(ascii=plain, id="live-followed")
+        self.followed.can_focus = False
+        self.followed.set_mode("solo")
         yield Chrome(id="live-now")
-        yield StreamCanvas(ascii=plain, id="live-streams")
-        yield LineView(id="live-told", classes="pane")
-        followed = StreamCanvas(ascii=plain, id="live-followed")
-        followed.can_focus = False
-        followed.set_mode("solo")
-        yield followed
-
-    @property
-    def canvas(self) -> StreamCanvas:
-        return self.query_one("#live-streams", StreamCanvas)
-
-    @property
-    def followed(self) -> StreamCanvas:
-        """The text of one rollout, under the wall of a narrow screen."""
-        return self.query_one("#live-followed", StreamCanvas)
-
-    @property
-    def placeholder(self) -> LineView:
-        return self.query_one("#live-told", LineView)
+        yield self.canvas
+        yield self.placeholder
+        yield self.followed
 
     @property
     def canvases(self) -> tuple[StreamCanvas, StreamCanvas]:
@@ -134,8 +114,8 @@ class RolloutWall(Vertical):
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder
         if self._cursor.is_showing_end and state is not None:
-            title, lines = "How it ended", sentences.run_summary_lines
-            found = lines(state, shown.line_width, signs)
+            title = "How it ended"
+            found = sentences.run_summary_lines(state, shown.line_width, signs)
         else:
             title, status = "Rollouts", self._page.host.session_status
             found = sentences.empty_lines(state, status, shown.line_width)

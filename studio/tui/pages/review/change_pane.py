@@ -1,7 +1,4 @@
-"""What stands beside the list: the change of one operation, what it rests on and resembles.
-
-Owns when these panes are drawn anew, and since when an operation is looked at.
-"""
+"""What stands beside the list: the change of one operation, what it rests on and resembles."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class ChangePane:
     def __init__(
         self, page: Page, panes: ReviewPanes, queue: ItemQueue, loader: ReviewLoader
     ) -> None:
-        self._page, self._panes, self._item_queue, self._loader = page, panes, queue, loader
+        self._page, self._panes, self._queue, self._loader = page, panes, queue, loader
         self.mode = MODES[0]
         self.reset()
 
@@ -60,7 +57,7 @@ class ChangePane:
         assert op is not None
         if not self._loader.knows_base:
             return None
-        now = self._item_queue.texts.get(op.target or "")
+        now = self._queue.texts.get(op.target or "")
         return (op.id, op.kind, op.target, op.text, op.flags, now)
 
     # -- drawing -----------------------------------------------------------------------------
@@ -68,17 +65,17 @@ class ChangePane:
     def draw(self) -> None:
         """Draw what is under the cursor, if anything about it is new."""
         self._loader.request_base()
-        item, state, panes = self._item_queue.item, self._page.state, self._panes
+        item, state, panes = self._queue.item, self._page.state, self._panes
         banner = self._banner_lines()
         if item is None or state is None:
             panes.change.show_change(None, banner)
-            self._show_findings(None, None)
+            self._show_findings(None)
             self._made_of = ()
             return
         self._loader.request_findings(self._findings_request(item))
         drafts = self._page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
-        queue = self._item_queue
+        queue = self._queue
         made_of = (item, self.mode, queue.made_of, queue.stamp, self._loader.found,
                    drafts.notes.get(item.id), draft, banner, panes.sizes,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
@@ -93,18 +90,18 @@ class ChangePane:
         else:
             lines = self._change_lines(item, draft)
         panes.change.show_change(self._token(item), [*banner, *lines])
-        self._show_findings(item, item.operation)
+        self._show_findings(item)
         if self._shown[0] != item.id:
             self._shown = (item.id, self._page.host.clock())
 
     def _place(self, item: Item) -> tuple[int, int]:
         """Where it stands in the list, from 1, and how long that is."""
-        return self._item_queue.items.index(item) + 1, len(self._item_queue.items)
+        return self._queue.items.index(item) + 1, len(self._queue.items)
 
     def _change_lines(self, item: Item, draft: str) -> list[Line]:
         state, op, found = self._page.state, item.operation, self._loader.found
         assert state is not None and op is not None
-        texts = self._item_queue.texts_without(item)
+        texts = self._queue.texts_without(item)
         changes = found.changes if found is not None else None
         before, after, _ = wordings(item, texts)
         mode = self.mode
@@ -115,19 +112,18 @@ class ChangePane:
             item, texts, state, at=self._place(item), mode=mode,
             width=self._panes.change.line_width, changes=changes,
             note=self._page.host.drafts.notes.get(item.id, ""), draft=draft,
-            target=self._item_queue.target_experience(op), source=not is_tabbed, compact=is_tabbed,
+            target=self._queue.target_experience(op), source=not is_tabbed, compact=is_tabbed,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:
         if (op := item.operation) is None or not self._loader.knows_base:
             return None
-        texts = self._item_queue.texts_without(item)
+        texts = self._queue.texts_without(item)
         before, after, _ = wordings(item, texts)
+        differ = bool(before) and before != after and is_long(before, after)
         return FindingsRequest(
-            op, texts, self._item_queue.stamp, before, after,
-            bool(before) and before != after and is_long(before, after),
-            self._panes.opened_evidence,
-        )  # fmt: skip
+            op, texts, self._queue.stamp, before, after, differ, self._panes.opened_evidence
+        )
 
     def _banner_lines(self) -> list[Line]:
         """What stands above every operation: who decides, what moved, what is left to do."""
@@ -136,8 +132,8 @@ class ChangePane:
             return []
         out: list[Line] = []
         if self.lost_line:
-            told = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
-            out.append(line((told, "failed")))
+            text = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
+            out.append(line((text, "failed")))
         elif session.living and not session.controls:
             who = excerpt(session.controller) or "nobody"
             out.append(line((f"{who} decides; you look on (T takes over)", "flag")))
@@ -146,25 +142,19 @@ class ChangePane:
             out.append(line((f"{moved} touched is asked again", "flag")))
         if self._loader.trouble:
             out.append(line((one_line(self._loader.trouble, 300), "failed")))
-        if self._item_queue.is_all_decided:
+        if self._queue.is_all_decided:
             out.append(line(("all decided: c commits, u takes the last one back", "flag")))
         return out
 
     def draw_legend(self) -> None:
         """What the signs mean, below the list where there is room."""
-        page, queue = self._page, self._item_queue
+        page, queue = self._page, self._queue
         if self._panes.is_tabbed:
             return
-        done = queue.decider.sitting
         lines = legend_lines(
-            queue.items,
-            words=page.filter_text,
-            sort=queue.sort,
-            done=done.done,
-            mean_s=done.mean_s,
-            person=page.host.person,
-            signs=self._panes.signs,
-        )
+            queue.items, words=page.filter_text, sort=queue.sort, done=queue.decider.sitting.done,
+            mean_s=queue.decider.sitting.mean_s, person=page.host.person, signs=self._panes.signs,
+        )  # fmt: skip
         session, last = page.session, BLANK
         if queue.is_all_decided:
             last = line(("all decided: c commits", "flag"))
@@ -175,16 +165,16 @@ class ChangePane:
 
     # -- what it rests on --------------------------------------------------------------------
 
-    def _show_findings(self, item: Item | None, op: Operation | None) -> None:
-        panes, found = self._panes, self._loader.found
+    def _show_findings(self, item: Item | None) -> None:
+        panes, found, op = self._panes, self._loader.found, item.operation if item else None
         if op is None or found is None:
-            told = "of each operation, what it rests on and resembles"
+            text = "of each operation, what it rests on and resembles"
             if op is not None:
-                told = "looking …"
+                text = "looking …"
             elif item is not None:
-                told = "nothing was drawn from this reply yet"
+                text = "nothing was drawn from this reply yet"
             for pane in (panes.evidence, panes.similar):
-                pane.show_rows([_note(told)])
+                pane.show_rows([_note(text)])
             panes.evidence.border_subtitle = Content("")
         else:
             rows = evidence_rows(
@@ -209,7 +199,7 @@ class ChangePane:
         if op is None or state is None:
             pane.show_rows([])
             return
-        target = self._item_queue.target_experience(op)
+        target = self._queue.target_experience(op)
         lines = source_lines(op, state, target, pane.line_width - 2)
         if found is not None and (files := record_files_text(found.groups)):
             lines.append(line(("records   ", "dim"), excerpt(files)))
