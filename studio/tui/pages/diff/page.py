@@ -35,9 +35,7 @@ class DiffPage(Page):
     scope = "diff"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("diff")]
     DEFAULT_CSS = """
-    DiffPage { layout: vertical; }
     DiffPage #diff-head { height: 5; padding: 0 1; }
-    DiffPage #diff-body, DiffPage #diff-choices { height: 1fr; }
     DiffPage #diff-choices, DiffPage #diff-pick { display: none; }
     DiffPage.-choosing #diff-choices, DiffPage.-choosing #diff-pick { display: block; }
     DiffPage.-choosing #diff-body { display: none; }

@@ -171,10 +171,7 @@ def effective_mode(mode: Mode, width: int) -> Mode:
 def blocks(
     of: Comparison, width: int, mode: Mode, same: bool = True, words: str = ""
 ) -> list[Block]:
-    """The experiences, every line `width` cells; those alone that hold all words of a filter.
-
-    With `same` also those that are equal.
-    """
+    """The experiences that hold all words of a filter; with `same` also those that are equal."""
     mode = effective_mode(mode, width)
     name_width = min(12, max((cells(one.id) for one in of.entries), default=0))
     draw = _column_lines if mode == "side by side" else partial(_full_width_lines, mode)

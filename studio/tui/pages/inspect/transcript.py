@@ -22,11 +22,9 @@ class Transcripts:
         self._unfolded: frozenset[str] = frozenset()
         self._folded: frozenset[str] = frozenset()
         self._hit = 0
+        self._group = ""  # whose parts are kept
         self._parts: dict[str, tuple[object, tuple[Part, ...]]] = {}  # and what they are made of
         self._drawn: dict[RowList, object] = {}  # what each pane was drawn from
-
-    def forget_parts(self) -> None:
-        self._parts.clear()
 
     def forget_rows(self) -> None:
         self._drawn.clear()
@@ -37,7 +35,7 @@ class Transcripts:
         if whole is None:
             return view.live_parts(live[name]) if name in live else ()
         version = group.library_version
-        experiences = self._records.experience_count(version)
+        experiences = self._records.experiences.get(version)
         made_of = (whole, version, experiences, self.shows_calls)
         before, parts = self._parts.get(name, (None, ()))
         if before != made_of:  # sanitized once, not with every key
@@ -47,6 +45,9 @@ class Transcripts:
 
     def draw(self, pane: RowList, name: str, group: GroupSummary) -> None:
         """Show a rollout in a pane; cheap where it is the same as before."""
+        if self._group != group.id:
+            self._group = group.id
+            self._parts.clear()
         parts = self.parts(name, group)
         about = ""
         if (whole := self._records.rollouts.get(name)) is not None:

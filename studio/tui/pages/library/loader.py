@@ -40,13 +40,6 @@ def list_libraries(workspace: Workspace) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def load_history_lines(folder: LibraryFolder, experience: str) -> list[str]:
-    """The commits that concern one experience, as `studio library history` prints them."""
-    from studio.library.text import history_lines
-
-    return history_lines(folder, experience)
-
-
 def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
     """Copy a version's file into `exports/` of the workspace; returns the path.
 
@@ -152,12 +145,11 @@ class LibraryLoader:
 
     def similar(self, library: Library, one: Item) -> tuple[tuple[str, float], ...] | None:
         """Experiences most like this one; None: they are being looked for."""
-        wanted = (library.content_hash, one.id)
-        known = self._similar.get(wanted)
-        if known is None and wanted != self._comparing:
-            self._comparing = wanted
+        key = (library.content_hash, one.id)
+        if key not in self._similar and key != self._comparing:
+            self._comparing = key
             run_exclusive(self._page, "near", partial(self._find_similar, library, one))
-        return known
+        return self._similar.get(key)
 
     async def _find_similar(self, library: Library, one: Item) -> None:
         others = [(e.id, e.text) for e in library.experiences]
@@ -175,8 +167,10 @@ class LibraryLoader:
             run_exclusive(self._page, "history", partial(self._read_commits, self.folder, name))
 
     async def _read_commits(self, folder: LibraryFolder, name: str) -> None:
+        from studio.library.text import history_lines
+
         try:
-            self.commits = await asyncio.to_thread(load_history_lines, folder, name)
+            self.commits = await asyncio.to_thread(history_lines, folder, name)
         except StudioError as error:
             self.commits = [str(error)]
         draw_if_open(self._page)

@@ -36,14 +36,11 @@ class LibraryPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("library")]
     SCOPED_CSS = False  # the size classes stand on the screen
     DEFAULT_CSS = """
-    LibraryPage { layout: vertical; }
     LibraryPage #library-panes { layout: horizontal; height: 1fr; }
     LibraryPage #library-list { width: 11fr; height: 1fr; }
     LibraryPage #library-side { width: 9fr; height: 1fr; }
-    LibraryPage #library-about, LibraryPage #library-uses { height: 1fr; width: 1fr; }
     LibraryPage #library-uses { display: none; }
-    .-short LibraryPage.-editing #library-about { display: none; }
-    .-flat LibraryPage.-editing #library-about { display: none; }
+    .-short LibraryPage.-editing #library-about, .-flat LibraryPage.-editing #library-about,
     LibraryPage.-editing #library-uses { display: none; }
     .-narrow LibraryPage #library-panes, .-tiny LibraryPage #library-panes { layout: vertical; }
     .-narrow LibraryPage #library-list, .-tiny LibraryPage #library-list { width: 1fr; }
@@ -81,10 +78,10 @@ class LibraryPage(Page):
     @property
     def library_name(self) -> str:
         """Of the library that is shown; "" where one is to be chosen, or the run has not begun."""
-        state = self.state
         if self.session is None:
             return self._chosen
-        return state.started.library if state is not None and state.started is not None else ""
+        started = self.state.started if self.state is not None else None
+        return started.library if started is not None else ""
 
     def open_at(self, target: str = "") -> None:
         self.loader.mark_due()
@@ -240,9 +237,7 @@ class LibraryPage(Page):
     # -- what every page has ---------------------------------------------------------------
 
     def go_to(self, name: str) -> bool:
-        if self.shelf is None:
-            return False
-        if name not in {one.id for one in view.items(self.shelf)}:
+        if self.shelf is None or name not in {one.id for one in view.items(self.shelf)}:
             return False
         if name not in {one.id for one in self.entries.items}:
             self.apply_filter("")
@@ -251,12 +246,10 @@ class LibraryPage(Page):
     def go_back(self) -> bool:
         if self.side.shows != "about":
             self._toggle_side(self.side.shows)
-        elif super().go_back():
-            pass
-        elif self.session is None and self._chosen:
+        elif not super().go_back():
+            if self.session is not None or not self._chosen:
+                return False
             self._chosen, self.loader.is_due = "", True
-        else:
-            return False
         return True
 
     def text_to_copy(self, whole: bool) -> str:

@@ -46,9 +46,9 @@ class ProposalKeys:
 
     async def delete(self, one: Item) -> None:
         host, name = self._page.host, display_text(one.id)
-        told = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
+        experience = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
         width = max(20, min(96, self._page.app.size.width * 8 // 10 - 4))
-        lines = [*paragraph(told, width), ()]
+        lines = [*paragraph(experience, width), ()]
         if one.won_count:
             lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
         lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
@@ -68,11 +68,11 @@ class ProposalKeys:
         if not into:
             host.tell(f"{one.id} stays")
             return
-        if other is None or into == one.id:
+        if other is None or other.id == one.id:
             why = (
-                "it cannot be merged into itself"
-                if into == one.id
-                else "there is no such experience"
+                "there is no such experience"
+                if other is None
+                else "it cannot be merged into itself"
             )
             host.tell(f"{into}: {why}", "failed")
             return

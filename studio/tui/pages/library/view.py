@@ -138,12 +138,7 @@ def detail_lines(
 ) -> list[Line]:
     """One experience: what it says and would say, where it comes from, what it did.
 
-    Args:
-        one: the experience.
-        experience: as the library holds it; None of one that the draft adds.
-        near: similar ones with their similarity; None while they are looked for.
-        width: in cells.
-        cited: whether anything is cited at all.
+    `experience` is None of one that the draft adds, `near` while similar ones are looked for.
     """
     parts: list[tuple[str, str | Iterable[Span]]] = [("text", display_text(one.text))]
     if one.drafted is not None:
@@ -212,13 +207,8 @@ def use_rows(
 ) -> list[Row]:
     """The rollouts that cite an experience, then those of this run that it was drawn from.
 
-    Args:
-        one: the experience.
-        experience: as the library holds it, with its history.
-        run: the open run; evidence of others cannot be opened from here.
-        width: in cells.
-        known: rollouts of the run by id, for the rewards of the evidence.
-        unread: how many rollouts' records could not be read.
+    `known` are rollouts of the run by id, for the rewards of the evidence; of `unread` ones the
+    records could not be read. Evidence of other runs cannot be opened from here.
     """
     known = known or {}
     head = _citations_text(one) if one.uses else f"no rollout cites {display_text(one.id)}"

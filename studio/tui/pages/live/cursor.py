@@ -1,7 +1,4 @@
-"""Where the person looks on the live page: which batch, which of its groups, and how near.
-
-Owns zoom and position. Draws nothing.
-"""
+"""Where the person looks on the live page: which batch, which of its groups, and how near."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.feed import Feed
 from studio.tui.pages.live.streams import Streams
 from studio.tui.pages.live.wall import RolloutWall
-from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -48,10 +47,8 @@ class LivePage(Page):
     scope = "live"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
     DEFAULT_CSS = """
-    LivePage { layout: vertical; }
     LivePage #live-top { height: 1fr; }
     LivePage #live-left { width: 34; }
-    LivePage #live-groups { height: 1fr; }
     LivePage #live-facts { height: 18; }
     LivePage #live-right { width: 1fr; }
     LivePage #live-now, LivePage #live-strip { height: 1; }
@@ -67,9 +64,7 @@ class LivePage(Page):
         self.cursor = BatchCursor(self, self.tracker)
         self.streams = Streams(self, self.cursor, lambda: self.wall.canvases)
         self.feed = Feed(self, self.tracker, self.cursor, self.streams)
-        self.wall = RolloutWall(
-            self, self.cursor, self.streams, ascii_only=lambda: self._uses_ascii
-        )
+        self.wall = RolloutWall(self, self.cursor, self.streams)
         self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
         self._facts.can_focus = False
@@ -88,10 +83,6 @@ class LivePage(Page):
         return self.state is not None and self.state.trains_weights
 
     @property
-    def _uses_ascii(self) -> bool:
-        return wants_ascii(self.host.settings, self.host.environ)
-
-    @property
     def _shows_brief_training(self) -> bool:
         """Whether figures of training stand above the rollouts, for want of a column."""
         return self._trains and self.cursor.is_narrow and self.app.size.height >= 20
@@ -107,7 +98,7 @@ class LivePage(Page):
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
-        signs = choose_glyphs(self._uses_ascii)
+        signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
         batch, under_way = cursor.batch, self.tracker.under_way
         rows = view.group_rows(batch, under_way, self.filter_text, signs)
@@ -182,8 +173,8 @@ class LivePage(Page):
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What would be of no use now is left away; resuming comes first where it is due."""
         state, session = self.state, self.session
-        is_known = state is not None and state.started is not None
-        if session is not None and not session.living and is_known and _is_open_ended(state):
+        can_resume = state is not None and state.started and state.ending != "finished"
+        if session is not None and not session.living and can_resume:
             first = [replace(key, rank=10) for key in keys if key.id == "live.resume"]
             keys = [*first, *(key for key in keys if key.id != "live.resume")]
         if not self.cursor.is_showing_streams:
@@ -281,7 +272,7 @@ class LivePage(Page):
             self.host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif session.living:
             self.host.tell("its process is at work; p goes on where it is paused")
-        elif not _is_open_ended(state):
+        elif state.ending == "finished":
             self.host.tell("the run is finished; 0 starts another")
         else:
             self.run_worker(_resume_run(self.host, state, state.started.run))
@@ -289,11 +280,11 @@ class LivePage(Page):
 
 async def _kill_rollout(host: Host, rollout: str) -> None:
     """Ask the person first: it cannot be taken back."""
-    told = [
+    lines = [
         line(f"{rollout} ends at once, as an error and not as a loss:"),
         line("it has no reward, and its group goes on without it."),
     ]
-    if not await host.confirm("Kill this rollout?", told, {"K": "kill it"}):
+    if not await host.confirm("Kill this rollout?", lines, {"K": "kill it"}):
         return
 
     async def end(session: Session) -> str:
@@ -322,11 +313,6 @@ async def _resume_run(host: Host, state: RunState, run: str) -> None:
 
 def _is_visible(widget: Widget) -> bool:
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
-
-
-def _is_open_ended(state: RunState | None) -> bool:
-    """Whether the run could go on."""
-    return state is None or state.ending != "finished"
 
 
 def _no_groups_rows(batch: Batch | None, filter_text: str) -> list[Row]:

@@ -262,13 +262,13 @@ def event_texts(
             name = rollout_id(found.step, found.position, 0).removesuffix("r0")
             n = len(found.proposals)
             why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
-            what = {
+            outcomes = {
                 "used": f"winners and losers, {n} proposal{'s' * (n != 1)} drawn from it",
                 "all-right": "all right, nothing to learn, skipped",
                 "all-wrong": "all wrong, nothing to compare, skipped",
                 "unjudged": "no reward known, skipped",
             }
-            return [f"{name}: {what.get(found.outcome, f'failed{why}')}"]
+            return [f"{name}: {outcomes.get(found.outcome, f'failed{why}')}"]
         case ev.RolloutJudged(verdict=found) if found.reward is not None:
             name = rollout_id(event.step, event.position, event.index)
             why = f" ({one_line(found.critique, 80)})" if found.critique else ""

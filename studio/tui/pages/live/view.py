@@ -247,13 +247,9 @@ def facts_lines(
 
 
 def pane_model(one: RolloutStatus, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:
-    """How the canvas shows a rollout.
+    """How the canvas shows a rollout; the zoom says how much of its id.
 
-    Args:
-        one: the rollout.
-        mode: the zoom; it says how much of the id is shown.
-        estimate: tokens of its text under way, about; None where nothing is known.
-        has_text: whether there is text to show, so that no note is needed.
+    `estimate` is about how many tokens its text under way has; None where nothing is known.
     """
     title = {
         "wall": f"{f'p{one.position}r{one.index}':<6}",

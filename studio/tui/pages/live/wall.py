@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -21,6 +20,7 @@ from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import RolloutStatus
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Streams
+from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
@@ -33,18 +33,15 @@ class RolloutWall(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
-    def __init__(
-        self, page: Page, cursor: BatchCursor, streams: Streams, *, ascii_only: Callable[[], bool]
-    ) -> None:
+    def __init__(self, page: Page, cursor: BatchCursor, streams: Streams) -> None:
         super().__init__(id="live-right")
         self._page, self._cursor, self._streams = page, cursor, streams
-        self._ascii_only = ascii_only
         self._estimated_at = float("-inf")
         self._estimates: dict[str, int] = {}
         self.placeholder = LineView(id="live-told", classes="pane")
 
     def compose(self) -> ComposeResult:
-        plain = self._ascii_only()
+        plain = self.uses_ascii
         self.canvas = StreamCanvas(ascii=plain, id="live-streams")
         # The text of one rollout, under the wall of a narrow screen.
         self.followed = StreamCanvas(ascii=plain, id="live-followed")
@@ -54,6 +51,10 @@ class RolloutWall(Vertical):
         yield self.canvas
         yield self.placeholder
         yield self.followed
+
+    @property
+    def uses_ascii(self) -> bool:
+        return wants_ascii(self._page.host.settings, self._page.host.environ)
 
     @property
     def canvases(self) -> tuple[StreamCanvas, StreamCanvas]:
@@ -88,12 +89,11 @@ class RolloutWall(Vertical):
         if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
             self._estimated_at = now
             self._estimates = self._streams.estimates()
-        rollouts = self._cursor.shown_rollouts()
+        cursor, canvas, batch = self._cursor, self.canvas, self._cursor.batch
+        rollouts, mode = cursor.shown_rollouts(), cursor.mode
         self._streams.prune([one.id for one in rollouts])
-        mode, canvas = self._cursor.mode, self.canvas
         canvas.set_mode(mode)
         canvas.set_panes([self._pane_model(one, mode) for one in rollouts])
-        batch = self._cursor.batch
         canvas.set_caption(f"Wall  step {batch.step}" if batch and mode == "wall" else "")
         self._draw_followed()
 
@@ -180,12 +180,6 @@ class RolloutWall(Vertical):
             self.choose_next_group(across)
         else:
             self.canvas.move_focus(across, down)
-
-    def action_left(self) -> None:
-        self.move(-1, 0)
-
-    def action_right(self) -> None:
-        self.move(1, 0)
 
     def action_up(self) -> None:
         self.move(0, -1)

@@ -153,7 +153,6 @@ def change_lines(
     note: str = "",
     draft: str = "",
     target: Experience | None = None,
-    source: bool = True,
     compact: bool = False,
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
@@ -169,8 +168,7 @@ def change_lines(
         note: the person's own, not sent yet.
         draft: a wording that was begun and not saved.
         target: the experience in the library's head, for its history.
-        source: also say who proposed it.
-        compact: without blank lines.
+        compact: without blank lines, and without who proposed it.
     """
     op = item.operation
     assert op is not None
@@ -189,7 +187,7 @@ def change_lines(
     if proposed:
         out += labelled_lines("proposed", _shortened(proposed), width)
     out += [*gap, *_reason_lines(op, item.decision, note, width)]
-    return [*out, *source_lines(op, state, target, width)] if source else out
+    return out if compact else [*out, *source_lines(op, state, target, width)]
 
 
 def _reason_lines(op: Operation, decision: Decision | None, note: str, width: int) -> list[Line]:
@@ -217,17 +215,8 @@ def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
     wanted = effective_operation(op, edited) if edited else op
     proposed = (op.text or op.kind) if edited else ""
     now = texts.get(wanted.target or "", "")
-    match wanted.kind:
-        case "add":
-            return "", wanted.text, proposed
-        case "modify":
-            return now, wanted.text, proposed
-        case "delete":
-            return now, "", proposed
-        case "keep":
-            return now, now, proposed
-        case "weights":
-            return "", "", ""
+    after = {"keep": now, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
+    return "" if wanted.kind in ("add", "weights") else now, after, proposed
 
 
 def source_lines(
@@ -266,12 +255,10 @@ def unparsed_reply_lines(
     draft: str = "",
 ) -> list[Line]:
     """A reply that could not be understood: what is wrong with it, and what it says."""
-    item = Item(repair.id, unparsed=repair)
-    out = [head_line(item, "", "", at, width)]
+    head = head_line(Item(repair.id, unparsed=repair), "", "", at, width)
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
-    out += paragraph([(lead, "")], width)
-    out += paragraph([("e mends it, E in $EDITOR, D lets it go", "key")], width)
-    out.append(())
+    keys = ("e mends it, E in $EDITOR, D lets it go", "key")
+    out = [head, *paragraph([(lead, "")], width), *paragraph([keys], width), ()]
     for reason in problems or repair.reasons[:10]:
         out += labelled_lines("still" if problems else "wrong", _shortened(reason), width)
     out.append(())

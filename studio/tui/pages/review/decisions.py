@@ -13,11 +13,8 @@ from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, line
-from studio.tui.page import Page
 from studio.tui.pages.review.change_pane import ChangePane
 from studio.tui.pages.review.change_view import flag_text
-from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.queue import ItemQueue
 from studio.tui.pages.review.view import (
     VERBS,
     Item,
@@ -33,10 +30,9 @@ from studio.tui.pages.training_view import WHOLE
 class DecisionKeys:
     """Approve, reject, put off, note, undo and redo; a range, all that is safe, and the commit."""
 
-    def __init__(
-        self, page: Page, panes: ReviewPanes, queue: ItemQueue, change: ChangePane
-    ) -> None:
-        self._page, self._panes, self._queue, self._change = page, panes, queue, change
+    def __init__(self, change: ChangePane) -> None:
+        self.change = change
+        self._page, self._panes, self._queue = change.page, change.panes, change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
 
     # -- what may be decided -------------------------------------------------------------------
@@ -65,7 +61,7 @@ class DecisionKeys:
             host.tell("there is nothing to decide here")
         elif item.id in self._queue.decider.busy:
             host.tell(f"{item.id} is being decided")
-        elif item != self._queue.current_item(item) or not self._change.has_painted(item):
+        elif item != self._queue.current_item(item) or not self.change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -97,7 +93,7 @@ class DecisionKeys:
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         host = self._page.host
         note = reason or host.drafts.notes.get(op.id, "")
-        took_s = self._change.looked_at_s
+        took_s = self.change.looked_at_s
         return Decision(op.id, action, reason=note, reviewer=host.person, took_s=took_s)
 
     def decide(self, action: DecisionAction) -> None:
@@ -195,14 +191,11 @@ class DecisionKeys:
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
-        text = text.strip()
-        here = self._queue.item
+        text, here = text.strip(), self._queue.item
         decision = here.decision if here is not None and here.id == op.id else item.decision
         if decision is not None:
-            noted = replace(
-                decision, reason=text, reviewer=host.person, at=0.0, assigned=None, flags=()
-            )
-            self.submit([(op, noted)])
+            noted = replace(decision, reason=text, reviewer=host.person, at=0.0)
+            self.submit([(op, replace(noted, assigned=None, flags=()))])
             return
         drafts.notes.pop(op.id, None)
         if text:

@@ -15,30 +15,19 @@ from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.page import Page
-from studio.tui.pages.review.change_pane import ChangePane
 from studio.tui.pages.review.change_view import flag_text
 from studio.tui.pages.review.decisions import DecisionKeys
-from studio.tui.pages.review.loader import ReviewLoader
-from studio.tui.pages.review.panes import Editing, ReviewPanes
-from studio.tui.pages.review.queue import ItemQueue
+from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
 
 
 class WordingKeys:
     """Edit here or in $EDITOR, merge, mend a reply or let it go."""
 
-    def __init__(
-        self,
-        page: Page,
-        panes: ReviewPanes,
-        queue: ItemQueue,
-        loader: ReviewLoader,
-        change: ChangePane,
-        decisions: DecisionKeys,
-    ) -> None:
-        self._page, self._panes, self._queue = page, panes, queue
-        self._loader, self._change, self._decisions = loader, change, decisions
+    def __init__(self, decisions: DecisionKeys) -> None:
+        change = decisions.change
+        self._decisions, self._change = decisions, change
+        self._page, self._panes, self._queue = change.page, change.panes, change.queue
         self.in_editor: Callable[[str], str | None] = self._run_editor
 
     # -- beginning -----------------------------------------------------------------------------
@@ -73,12 +62,11 @@ class WordingKeys:
 
     def merge(self) -> None:
         """Edit a wording that takes in what the library has already."""
-        if (here := self._decisions.painted_operation()) is None:
+        here = self._decisions.painted_operation()
+        if here is None or self._decisions.is_all_or_nothing(here[1]):
             return
         item, op = here
-        if self._decisions.is_all_or_nothing(op):
-            return
-        host, found, similar = self._page.host, self._loader.found, self._panes.similar
+        host, found, similar = self._page.host, self._change.loader.found, self._panes.similar
         if not op.text:
             host.tell(f"a {op.kind} has no wording to merge")
         elif found is None:
@@ -97,7 +85,7 @@ class WordingKeys:
         host, unparsed = self._page.host, editing.item.unparsed
         if unparsed is not None:
             try:
-                whole = await self._loader.load_reply(unparsed)
+                whole = await self._change.loader.load_reply(unparsed)
                 editing = replace(editing, before=whole or editing.before)
             except StudioError as error:
                 host.tell(str(error), "failed")
@@ -128,10 +116,6 @@ class WordingKeys:
         self._panes.close_box()
         self._page.host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
         self._page.draw()
-
-    def _tell_in_box(self, text: str) -> None:
-        """What speaks against a text, beside it."""
-        self._panes.box.border_subtitle = Content(text)
 
     # -- handing in ----------------------------------------------------------------------------
 
@@ -185,7 +169,7 @@ class WordingKeys:
         """Say what speaks against a text; one that came from an editor is shown in the box."""
         if self._panes.editing is None:
             await self._open_box(editing, decision.text)
-        self._tell_in_box(excerpt(text))
+        self._panes.box.border_subtitle = Content(excerpt(text))
         self._page.host.tell(excerpt(text), "flag")
 
     # -- in $EDITOR ----------------------------------------------------------------------------
@@ -199,7 +183,7 @@ class WordingKeys:
                 from studio.session.unparsed_replies import with_comments, without_comments
 
                 if editing.draft_key not in drafts.edits:
-                    before = await self._loader.load_reply(unparsed) or before
+                    before = await self._change.loader.load_reply(unparsed) or before
                 text = self.in_editor(with_comments(before, unparsed.reasons))
                 text = without_comments(text or "").strip() or None
             else:
@@ -230,18 +214,17 @@ class WordingKeys:
             problems = (await session.resubmit(name, text, host.person)).problems
         finally:
             self._queue.decider.busy.discard(name)
+        drafts.mark_changed()
         if problems:
-            self._change.problems[name] = problems
-            drafts.edits[name] = text
-            drafts.mark_changed()
+            self._change.problems[name], drafts.edits[name] = problems, text
             if self._panes.editing is None:
                 await self._open_box(editing, text)
-            self._tell_in_box(f"still not understood: {excerpt(problems[0])}")
+            why = f"still not understood: {excerpt(problems[0])}"
+            self._panes.box.border_subtitle = Content(why)
             host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
         else:
             self._change.problems.pop(name, None)
             drafts.edits.pop(name, None)
-            drafts.mark_changed()
             if self._panes.editing is not None and self._panes.editing.item.id == name:
                 self._panes.close_box()
             host.tell(f"{name}: mended; what it holds is to be decided like all others")

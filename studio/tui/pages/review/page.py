@@ -49,10 +49,8 @@ class ReviewPage(Page):
         self.loader = ReviewLoader(self)
         self.queue = ItemQueue(self, self.shown)
         self.change = ChangePane(self, self.shown, self.queue, self.loader)
-        self.decisions = DecisionKeys(self, self.shown, self.queue, self.change)
-        self.wording = WordingKeys(
-            self, self.shown, self.queue, self.loader, self.change, self.decisions
-        )
+        self.decisions = DecisionKeys(self.change)
+        self.wording = WordingKeys(self.decisions)
 
     def compose(self) -> ComposeResult:
         yield from self.shown.compose()
@@ -82,9 +80,8 @@ class ReviewPage(Page):
         self._of = session
         self.queue.reset()
         self.change.reset()
-        self.loader.reset(
-            RunReader(self.host.workspace, session.run) if session is not None else None
-        )
+        reader = RunReader(self.host.workspace, session.run) if session is not None else None
+        self.loader.reset(reader)
         if session is not None:
             self.filter_text = self.host.drafts.filter
         if self.shown.editing is not None:

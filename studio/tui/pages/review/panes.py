@@ -1,7 +1,6 @@
 """The panes of the review page: where they stand, their titles, and the box for a wording.
 
-Where they stand follows from the size of the page alone, never from what they hold. What is
-drawn in them is `studio.tui.pages.review.change_pane`'s and `studio.tui.pages.review.queue`'s.
+Where they stand follows from the size of the page alone, never from what they hold.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 CSS = """
-ReviewPage { layout: vertical; }
 ReviewPage #review-left { height: 7fr; width: 100%; }
-ReviewPage #review-ops { height: 1fr; }
 ReviewPage #review-legend { height: 8; display: none; padding: 0 1; }
 ReviewPage #review-right { height: 13fr; width: 100%; }
 ReviewPage #review-change { height: 7fr; }
@@ -216,12 +213,13 @@ class ReviewPanes:
     def _name_panes(self) -> None:
         # Content: text in a title is never markup.
         self.change.border_title = Content("Change")
-        for tab, word in self._tabs.items():
+        tabs = self._tabs.items()
+        for tab, word in tabs:
+            title = "Similar in library" if tab is self.similar else word
             if self.is_tabbed:
-                shown = " ".join(f"[{w}]" if t is tab else w for t, w in self._tabs.items())
-                tab.border_title = Content(f"{shown}  (tab)")
-            else:
-                tab.border_title = Content("Similar in library" if tab is self.similar else word)
+                title = " ".join(f"[{name}]" if each is tab else name for each, name in tabs)
+                title += "  (tab)"
+            tab.border_title = Content(title)
 
     def open_evidence(self, opened: bool) -> None:
         """Give the evidence the room of its neighbours, or give it back."""

@@ -1,7 +1,6 @@
 """What waits on the review page and what was decided: the list, its cursor and a range in it.
 
-Owns the order, the filter's effect and the texts of the library as the standing decisions would
-leave it. Decides nothing.
+Keeps the texts of the library as the standing decisions would leave it. Decides nothing.
 """
 
 from __future__ import annotations
@@ -83,12 +82,10 @@ class ItemQueue:
         if (op := item.operation) is not None:
             # What is about to be deleted still stands in its own row.
             text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-        of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
+        made_of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
         known = self._rows.get(item.id)
-        if known is None or any(
-            a is not b and a != b for a, b in zip(known[0], of, strict=True)
-        ):  # fmt: skip
-            known = self._rows[item.id] = (of, item_row(item, text, signs))
+        if known is None or known[0] != made_of:
+            known = self._rows[item.id] = (made_of, item_row(item, text, signs))
         return known[1]
 
     @property
@@ -119,11 +116,10 @@ class ItemQueue:
             return None
         if item.unparsed is not None:
             return Item(name, unparsed=state.repairs.get(name))
-        decision = self.decider.just.get(name) or state.decisions.get(name)
         return Item(
             name,
             state.operations.get(name),
-            decision,
+            self.decider.just.get(name) or state.decisions.get(name),
             deferred=name in state.deferred,
             is_own=name in state.own,
         )

@@ -1,7 +1,6 @@
 """What starting something would mean, found out before anything is spent.
 
-Owns reading a run file for the start page and the checks of its `c`. It asks no model and
-writes nothing. All of it blocks: it belongs into a thread, one at a time.
+It asks no model and writes nothing. All of it blocks: it belongs into a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -128,25 +127,16 @@ def run_checks(
     ]
     if found.costs:
         if total.cost_usd is None:
-            unpriced = f"no price for {found.model}: cost shows as tokens only"
-            checks.append(Check(False, unpriced))
+            checks.append(Check(False, f"no price for {found.model}: cost shows as tokens only"))
         checks.append(Check(False, f"{found.endpoint or 'the endpoint'} was not asked"))
     if limits := limits_of(config):
         kept = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
         short = exceeded_limits_text(total, kept.remaining if kept is not None else {})
-        checks.append(
-            Check(False, f"the budget will likely not do: {short}")
-            if short
-            else Check(True, f"the budget will likely do: {limits_text(limits)}")
-        )
+        text = f"not do: {short}" if short else f"do: {limits_text(limits)}"
+        checks.append(Check(not short, f"the budget will likely {text}"))
     checks += _preflight_checks(workspace.path)
-    return CheckReport(
-        found,
-        tuple(checks),
-        amounts_text(total, "likely"),
-        amounts_text(total, "most"),
-        assumed,
-    )
+    likely, most = amounts_text(total, "likely"), amounts_text(total, "most")
+    return CheckReport(found, tuple(checks), likely, most, assumed)
 
 
 def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:

@@ -46,20 +46,20 @@ class FactsLoader:
         return self.checked.get(self.key(choice))
 
     async def load_facts(self, choice: Choice) -> RunFacts | None:
-        asked = self.key(choice)
-        if asked not in self.facts:
-            found = await self._run_in_thread("reading it ...", checks.load_facts, choice)
-            self.facts[asked] = found
-        known = self.facts[asked]
-        return known if isinstance(known, RunFacts) else None
+        found = await self._load(self.facts, "reading it ...", checks.load_facts, choice)
+        return found if isinstance(found, RunFacts) else None
 
     async def load_checks(self, choice: Choice) -> CheckReport | None:
+        found = await self._load(self.checked, "checking ...", checks.run_checks, choice)
+        return found if isinstance(found, CheckReport) else None
+
+    async def _load(
+        self, known: dict[_Asked, _T | str], doing: str, what: Callable[..., _T], choice: Choice
+    ) -> _T | str:
         asked = self.key(choice)
-        if asked not in self.checked:
-            found = await self._run_in_thread("checking ...", checks.run_checks, choice)
-            self.checked[asked] = found
-        known = self.checked[asked]
-        return known if isinstance(known, CheckReport) else None
+        if asked not in known:
+            known[asked] = await self._run_in_thread(doing, what, choice)
+        return known[asked]
 
     async def _run_in_thread(self, doing: str, what: Callable[..., _T], choice: Choice) -> _T | str:
         """What a thread finds out, or why it could not."""

@@ -17,7 +17,7 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.lines import Line, Row, line, paragraph, plain_text
+from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
@@ -34,11 +34,15 @@ from studio.tui.pages.start.view import (
     refusal_lines,
     run_lines,
 )
+from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
+
+
+_Named = list[tuple[str, str]]  # presets or run files, and what to say of each
 
 
 class StartPage(Page):
@@ -48,7 +52,6 @@ class StartPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("start")]
     SCOPED_CSS = False  # the size classes stand on the screen
     DEFAULT_CSS = """
-    StartPage #start-list { height: 1fr; }
     StartPage #start-facts { height: 55%; }
     .-short StartPage #start-facts, .-flat StartPage #start-facts { height: 60%; }
     """
@@ -64,8 +67,8 @@ class StartPage(Page):
         self.loader = FactsLoader(self, self._draw_facts)
         self.list_pane = RowList(id="start-list", classes="pane")
         self.facts_pane = LineView(id="start-facts", classes="pane")
-        self._presets: list[tuple[str, str]] = []
-        self._files: list[tuple[str, str]] = []
+        self._presets: _Named = []
+        self._files: _Named = []
 
     def compose(self) -> ComposeResult:
         yield self.list_pane
@@ -85,20 +88,16 @@ class StartPage(Page):
         run_exclusive(self, "start", self._read)
 
     async def _read(self) -> None:
-        def read_workspace() -> tuple[
-            tuple[KnownRun, ...], list[tuple[str, str]], list[tuple[str, str]]
-        ]:
+        def read_workspace() -> tuple[tuple[KnownRun, ...], _Named, _Named]:
             from studio.presets import list_presets
             from studio.workspace.listing import known_runs
 
             workspace = self.host.workspace
             runs = known_runs(workspace, {run.run: run for run in self.runs})
-            files = start_checks.find_run_files(workspace, self.folder)
-            configs = workspace.configs
-            named = [
-                (str(path), f"in {configs if path.parent == configs else 'this folder'}")
-                for path in files
-            ]
+            named = []
+            for path in start_checks.find_run_files(workspace, self.folder):
+                is_ours = path.parent == workspace.configs
+                named.append((str(path), f"in {workspace.configs if is_ours else 'this folder'}"))
             return runs, list(list_presets()), named
 
         try:
@@ -140,19 +139,17 @@ class StartPage(Page):
         found.border_title = Content("Start or resume")
         shown = self._filtered_choices()
         if shown:
-            found.show_rows(
-                choice_rows(shown, found.line_width - 2), found.key or first_choice(shown) or None
-            )
+            rows = choice_rows(shown, found.line_width - 2)
+            found.show_rows(rows, found.key or first_choice(shown) or None)
         else:
-            found.show_rows([Row("", told) for told in self._empty_lines(found.line_width - 2)])
+            found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
         self._draw_facts()
 
     def _filtered_choices(self) -> list[Choice]:
-        words = self.filter_text.lower().split()
         return [
             one
             for one in self.found or ()
-            if all(word in f"{one.do} {one.name} {one.text}".lower() for word in words)
+            if holds_words(f"{one.do} {one.name} {one.text}", self.filter_text)
         ]
 
     def _empty_lines(self, width: int) -> list[Line]:
@@ -246,10 +243,10 @@ class StartPage(Page):
         """Start a new run: at once where nothing costs, else after the estimate was seen."""
         known = await self.loader.load_facts(choice)
         if known is None:
-            self._draw_facts()
-            self.host.tell("it cannot be started so; the reason stands below", "failed")
+            self._tell_not_startable()
             return
-        words = shlex.split(self.loader.overrides_of(choice))
+        overrides = self.loader.overrides_of(choice)
+        words = shlex.split(overrides)
         again = known.mode in ("resume", "finished", "beside")
         if again or known.costs:
             keys = {"y": "start it"}
@@ -257,16 +254,15 @@ class StartPage(Page):
                 old = {"finished": "open it", "resume": "go on with it"}.get(known.mode, "")
                 keys = {**({"o": old} if old else {}), "n": "new run"}
             width = min(96, self.app.size.width * 8 // 10 - 4)  # of a box over the page
-            lines = facts_lines(known, width, self.loader.overrides_of(choice))
+            lines, title = facts_lines(known, width, overrides), "It is there already."
             if known.costs:
                 checks = await self.loader.load_checks(choice)
                 if checks is None:
-                    self._draw_facts()
-                    self.host.tell("it cannot be started so; the reason stands below", "failed")
+                    self._tell_not_startable()
                     return
                 lines += [(), *check_lines(checks, width)]
-            told = "It asks a model that may cost money." if known.costs else "It is there already."
-            key = await self.host.confirm(told, lines, keys)
+                title = "It asks a model that may cost money."
+            key = await self.host.confirm(title, lines, keys)
             if not key:
                 return
             if key == "o" and known.mode == "finished":
@@ -275,6 +271,10 @@ class StartPage(Page):
             if key == "n":
                 words = [*words, "--restart-step", "0"]
         self.host.start_run([choice.argument, *words, "--review", "wait"])
+
+    def _tell_not_startable(self) -> None:
+        self._draw_facts()
+        self.host.tell("it cannot be started so; the reason stands below", "failed")
 
     def action_check(self) -> None:
         if (choice := self.selected_choice) is None:
@@ -313,9 +313,3 @@ class StartPage(Page):
         if choice.do == "new":
             await self.loader.load_facts(choice)
         self._draw_facts()
-
-    def text_to_copy(self, whole: bool) -> str:
-        facts = self.facts_pane
-        if self.app.focused is facts:
-            return "\n".join(plain_text(one) for one in facts.lines)
-        return super().text_to_copy(whole)
