@@ -10,24 +10,8 @@ from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation
-from studio.report.training import (
-    LEVELS,
-    LEVELS_ASCII,
-    WORDS,
-    TrainedStep,
-    engine_text,
-    figure_text,
-    is_fine_tuning,
-    learnt_steps,
-    loss_curve,
-    loss_text,
-    measured_steps,
-    reward_curve,
-    reward_text,
-    setback_lines,
-    trained_steps,
-    training_lines,
-)
+from studio.report import training
+from studio.report.training import TrainedStep, figure_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
 from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
@@ -54,7 +38,7 @@ WHOLE = "a weight update is approved or rejected as a whole"
 
 def levels(signs: Glyphs) -> str:
     """The bars of a curve, in ASCII where the borders are."""
-    return LEVELS_ASCII if signs == GLYPHS_ASCII else LEVELS
+    return training.LEVELS_ASCII if signs == GLYPHS_ASCII else training.LEVELS
 
 
 def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
@@ -69,7 +53,7 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
             [("no step is through yet: the curve begins with the first", "dim")], width
         )
         if state.engine_facts:
-            out += paragraph([(engine_text(state.engine_facts), "dim")], width)
+            out += paragraph([(training.engine_text(state.engine_facts), "dim")], width)
         return [crop_line(each, width) for each in out]
     last = known[-1]
     if last.shown:
@@ -89,7 +73,7 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
         *_figure_lines(known, width),
         _row("saved", saved, width),
     ]
-    setbacks = [text for text in setback_lines(steps, len(steps)) if last.became != "rolled back"]
+    setbacks = training.setback_lines(steps, len(steps)) if last.became != "rolled back" else []
     # A rollback is the graver one: it stands also while later updates are rejected.
     if last.became not in ("failed", "rejected"):
         setbacks.sort(key=lambda text: not text.startswith("rolled back"))
@@ -102,19 +86,19 @@ def _curve_parts(
     state: RunState,
 ) -> tuple[Sequence[TrainedStep], list[TrainedStep], Callable[[list[TrainedStep], int, str], str]]:
     """All steps, those of them that have a reward or a loss, and the curve of that."""
-    steps = trained_steps(state)
-    if is_fine_tuning(state):
-        return steps, learnt_steps(steps), loss_curve
-    return steps, measured_steps(steps), reward_curve
+    steps = training.trained_steps(state)
+    if training.is_fine_tuning(state):
+        return steps, training.learnt_steps(steps), training.loss_curve
+    return steps, training.measured_steps(steps), training.reward_curve
 
 
 def _first_and_last_text(known: list[TrainedStep]) -> str:
     """`0.250 -> 0.917 (n=12)`, the first and the last reward, or the losses of demonstrations."""
     if known[-1].shown:
         first = f"{figure_text('loss', known[0].metrics['loss'])} -> " if len(known) > 1 else ""
-        return f"{first}{loss_text(known[-1])}"
+        return f"{first}{training.loss_text(known[-1])}"
     first = f"{known[0].reward:.3f} -> " if len(known) > 1 else ""
-    return f"{first}{reward_text(known[-1])}"
+    return f"{first}{training.reward_text(known[-1])}"
 
 
 def _style_of(text: str) -> str:
@@ -165,7 +149,7 @@ def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     version = f"policy v{state.policy_version}"
     if not known:
         text = f" training  {version}, no step is through yet"
-        engine = f" {engine_text(state.engine_facts)}" if state.engine_facts else ""
+        engine = f" {training.engine_text(state.engine_facts)}" if state.engine_facts else ""
         return [line((fit(text, width), "title")), line((fit(engine, width), "dim"))]
     last, count = known[-1], f"{len(known)} step{'s' * (len(known) != 1)}"
     text = f"{' loss' * last.shown} {_first_and_last_text(known)} in {count}, {version}"
@@ -173,7 +157,7 @@ def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     head = line(" ", (curve(known, room, levels(signs)), "bar"), text)
     figures = next((step.metrics for step in reversed(known) if step.metrics), {})
     texts = [f"{word} {figure_text(k, figures[k])}" for k, word in _BRIEF.items() if k in figures]
-    setbacks = setback_lines(steps, 1)
+    setbacks = training.setback_lines(steps, 1)
     second = [(f" {', '.join(texts)}", "dim")]
     if setbacks and last.became in ("rolled back", "rejected", "failed"):
         second.insert(0, (f" {setbacks[0]};", _style_of(setbacks[0])))
@@ -210,7 +194,7 @@ def update_lines(operation: Operation, state: RunState, width: int) -> list[Line
             out.append(line((fit(bound[0], width), "flag" if bound[1] else "dim")))
     heading = f"step {before}" if before is not None else "before"
     names = [name for name in _FIRST if name in metrics]
-    names += [name for name in (*WORDS, *sorted(set(metrics) - set(WORDS)))
+    names += [name for name in (*training.WORDS, *sorted(set(metrics) - set(training.WORDS)))
               if name in metrics and name not in names]  # fmt: skip
     columns = 2 if width >= 2 * _COLUMN + _GAP else 1
     head = f"{'':<15}{f'step {step}':>10}{heading:>10}"
@@ -223,8 +207,8 @@ def update_lines(operation: Operation, state: RunState, width: int) -> list[Line
 
 
 def _cell(name: str, metrics: Mapping[str, float], old: Mapping[str, float]) -> Line:
-    was = figure_text(name, old[name]) if name in old else "-"
-    word = pad(sanitize(WORDS.get(name, name)), 15)
+    was = _metric_text(old, name)
+    word = pad(sanitize(training.WORDS.get(name, name)), 15)
     return line((word, "dim"), f"{figure_text(name, metrics[name]):>10}", (f"{was:>10}", "dim"))
 
 
@@ -236,7 +220,7 @@ def _check_bound(name: str, value: float, settings: Mapping[str, Any]) -> tuple[
     if not isinstance(limit, int | float):
         return None
     over = not value <= limit  # also what is no number
-    text = f"{WORDS[name]} {figure_text(name, value)}, at most {limit:g} is approved"
+    text = f"{training.WORDS[name]} {figure_text(name, value)}, at most {limit:g} is approved"
     return (f"OUT OF BOUNDS: {text}" if over else f"within bounds: {text}"), over
 
 
@@ -245,7 +229,7 @@ def training_summary_lines(
 ) -> list[Line]:
     """The whole training of a run that ended: curve, updates, weights, last checkpoint."""
     out = []
-    for text in training_lines(state, levels(signs)):
+    for text in training.training_lines(state, levels(signs)):
         style = _style_of(text.strip()) if text.startswith("  ") else ""
         out += paragraph([("  " + text, style)], width, " " * min(14, width // 3))
     return out

@@ -56,7 +56,8 @@ class DiffPage(Page):
     def compose(self) -> ComposeResult:
         yield self.head
         yield self.body.pane
-        yield from self.picker.compose()
+        yield self.picker.line
+        yield self.picker.list
 
     def initial_focus(self) -> Widget:
         return self.picker.line if self.picker.side else self.body.pane

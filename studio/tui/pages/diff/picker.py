@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
-from textual.app import ComposeResult
 from textual.widgets import Input
 
 from engines.core.errors import StudioError
@@ -32,10 +31,6 @@ class ReferencePicker:
         self.side: Literal["", "base", "target"] = ""
         self._choices: tuple[Choice, ...] | None = None  # None: not read yet
         self._narrowed = ""  # what the list was last narrowed to
-
-    def compose(self) -> ComposeResult:
-        yield self.line
-        yield self.list
 
     @property
     def keys(self) -> Sequence[Key]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
-from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
@@ -223,14 +223,18 @@ class GroupRecords:
         )
         version = state.steps[step].library_version if step in state.steps else 0
         if version not in self.experiences and state.started is not None:
-            self.experiences[version] = _count_experiences(run, state.started.library, version)
+            try:
+                library = self._page.host.workspace.library(state.started.library).at(version)
+                self.experiences[version] = len(library.experiences)
+            except (StudioError, OSError):
+                self.experiences[version] = None
 
     def _load_answers(self, run: RunDir) -> None:
         """True answers, from the data as it is now: what is gone is simply not shown."""
         from studio.tui.pages.start.checks import load_expected_answers
 
         try:
-            found = load_expected_answers(_workspace_of(run), run.run)
+            found = load_expected_answers(self._page.host.workspace, run.run)
         except (StudioError, OSError):
             return
         self._answers = (str(run.path), found)
@@ -264,14 +268,3 @@ def open_pager(text: str, environ: Mapping[str, str] = os.environ) -> None:
     """
     command = shlex.split(environ.get("PAGER", "")) or ["less"]
     subprocess.run(command, input=text, text=True, encoding="utf-8", errors="replace", check=False)
-
-
-def _count_experiences(run: RunDir, library: str, version: int) -> int | None:
-    try:
-        return len(_workspace_of(run).library(library).at(version).experiences)
-    except (StudioError, OSError):
-        return None
-
-
-def _workspace_of(run: RunDir) -> Workspace:
-    return Workspace(run.path.parents[1])

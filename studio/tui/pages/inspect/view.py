@@ -61,10 +61,6 @@ class GroupSummary:
             return f"policy v{self.policy_version}"
         return f"library v{self.library_version}"
 
-    @property
-    def won_count(self) -> int:
-        return sum(member.state == "won" for member in self.members)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -131,8 +127,9 @@ def answer_lines(
     if got is not None:
         out += labelled_lines("got", one_line(got, 300), width)
     out += labelled_lines("problem", one_line(group.problem, 60), width)
-    at = f"epoch {group.epoch}, {group.won_count} of {len(group.members)} won"
-    return [*out, *labelled_lines("group", at, width)]
+    won = sum(member.state == "won" for member in group.members)
+    text = f"epoch {group.epoch}, {won} of {len(group.members)} won"
+    return [*out, *labelled_lines("group", text, width)]
 
 
 def expected_and_got(
@@ -305,12 +302,11 @@ def toggle_fold(
     key: str, parts: Sequence[Part], opened: Collection[str], closed: Collection[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Fold or unfold a part: what is opened and closed from then on."""
+    unfolded, folded = frozenset(opened), frozenset(closed)
     part = next((one for one in parts if one.key == key), None)
     if part is None or not part.folds:
-        return frozenset(opened), frozenset(closed)
-    if _begins_folded(part):
-        return frozenset(opened) ^ {key}, frozenset(closed)
-    return frozenset(opened), frozenset(closed) ^ {key}
+        return unfolded, folded
+    return (unfolded ^ {key}, folded) if _begins_folded(part) else (unfolded, folded ^ {key})
 
 
 def find_hits(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:

@@ -66,16 +66,16 @@ class Item:
         return sum(use.sign == "-" for use in self.uses)
 
 
-def items(shelf: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
+def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
     """The experiences, those the draft adds included; of a filter, what holds all its words.
 
     Sorted by id, most uses first, or longest first.
     """
-    library, draft = shelf.library, shelf.draft
+    library, draft = contents.library, contents.draft
     before = {e.id: e.text for e in library.experiences}
     after = {e.id: e.text for e in (draft or library).experiences}
     waiting: dict[str | None, list[Operation]] = {}
-    for operation in shelf.open:
+    for operation in contents.open:
         waiting.setdefault(operation.target, []).append(operation)
     found = []
     for name, text in (*before.items(), *((n, t) for n, t in after.items() if n not in before)):
@@ -89,7 +89,7 @@ def items(shelf: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item
         elif drafted is not None:
             mark = "~"
         if holds_words(f"{name} {text} {drafted or ''}", words):
-            uses = shelf.uses.get(name, ())
+            uses = contents.uses.get(name, ())
             found.append(Item(name, text, drafted, mark, word_count(text), asked, uses))
     # By id: the order of a library is that of birth.
     if sort == "uses":
@@ -117,9 +117,9 @@ def item_rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
     return out
 
 
-def title_text(shelf: LibraryState, total: int, listed: int) -> str:
+def title_text(contents: LibraryState, total: int, listed: int) -> str:
     """`lib v13  34 experiences  748 tokens a call`; with the draft's version where there is one."""
-    library, draft = shelf.library, shelf.draft
+    library, draft = contents.library, contents.draft
     version = f"v{library.version}"
     if draft is not None and draft.version != library.version:
         version += f" -> v{draft.version} drafted"
@@ -241,10 +241,10 @@ def _use_row(rollout: str, use: Citation | None) -> Row:
     return Row(rollout, line((text, style)))
 
 
-def history_text_lines(told: Iterable[str], width: int) -> list[Line]:
+def history_text_lines(texts: Iterable[str], width: int) -> list[Line]:
     """Lines as `studio library history` prints them, wrapped; the sign gives the style."""
     out: list[Line] = []
-    for text in told:
+    for text in texts:
         indent = " " * (len(text) - len(text.lstrip()))
         sign = text.lstrip()[:1]
         style = MARKS.get(sign, "") if sign.strip() and indent else "title" if not indent else ""

@@ -63,15 +63,6 @@ class Batch:
         """Of the groups that are through."""
         return Counter(reflection.outcome for reflection in self.reflections.values())
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Of every rollout, group by group."""
-        return tuple(
-            rollout_id(self.step, position, index)
-            for position in range(len(self.problems))
-            for index in range(self.group_size)
-        )
-
     def place(self, rollout: str) -> tuple[int, int] | None:
         """Position and index of a rollout of this batch; None where it is not one."""
         head, _, index = rollout.rpartition("r")

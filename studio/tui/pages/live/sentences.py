@@ -126,17 +126,10 @@ def ending_line(state: RunState) -> Line:
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
+    from studio.report import summary
     from studio.report.rates import rate_changes
-    from studio.report.summary import (
-        change_lines,
-        lost_text,
-        mean_reward_text,
-        run_progress,
-        unparsed_replies_text,
-        usage_text,
-    )
 
-    started, where = state.started, run_progress(state)
+    started, where = state.started, summary.run_progress(state)
     assert started is not None
     status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
     out = [line((f"{status} after step {state.steps_finished} of {where.steps}", "title"))]
@@ -148,29 +141,31 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     what = "policy" if state.trains_weights else "library"
     out.append(line((f"practice reward, with the {what} of the moment", "title")))
     rewards = state.rewards_by_epoch().items()
-    out += [line(f"  epoch {epoch}  {mean_reward_text(pooled)}") for epoch, pooled in rewards]
+    out += [
+        line(f"  epoch {epoch}  {summary.mean_reward_text(pooled)}") for epoch, pooled in rewards
+    ]
     if not rewards:
         out.append(line(("  no rollout was judged", "dim")))
     if state.evaluations:
         out += [BLANK, line(("held-out reward, before and after", "title"))]
         if not rate_changes(state.evaluations):
             out.append(line(("  measured once, so nothing can be compared", "dim")))
-        for told in change_lines(state):
-            out += paragraph([("  " + told, "")], width, "    ")
+        for text in summary.change_lines(state):
+            out += paragraph([("  " + text, "")], width, "    ")
     if state.trains_weights:
-        summary = training_view.training_summary_lines(state, width, signs)
-        out += [BLANK, line(("training", "title")), *summary, BLANK]
+        trained = training_view.training_summary_lines(state, width, signs)
+        out += [BLANK, line(("training", "title")), *trained, BLANK]
     else:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out += [BLANK, line(f"{grown}v{state.library_version}")]
-    out.append(line(f"spent      {usage_text(state.total_usage)}"))
-    lost = lost_text(state.lost) or "nothing"
+    out.append(line(f"spent      {summary.usage_text(state.total_usage)}"))
+    lost = summary.lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
     if state.open_operations:
         waiting = (f"{len(state.open_operations)} to decide: 2 review", "flag")
         out.append(line("open       ", waiting))
     if state.repairs:
-        mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
+        mend = summary.unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
         out.append(line("to mend    ", (f"{mend}: 2 review", "flag")))
     return [*out, *_measurement_lines(state, width)]
 

@@ -27,6 +27,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, RolloutStatus
+from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
 STRIP_CELLS = 16
@@ -85,13 +86,12 @@ def group_rows(
     """A row for each group; its key is the group's id."""
     if batch is None:
         return []
-    wanted = filter_text.casefold()
     rows = []
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
         row = Row(batch.group(position), group_line(batch, position, under_way, signs))
         words = f"{plain_text(row.line)} {problem} {through.outcome if through else ''}"
-        if wanted in words.casefold():
+        if filter_text.casefold() in words.casefold():
             rows.append(row)
     return rows
 
@@ -137,16 +137,11 @@ def _strip_item(
 
 
 def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
-    first = [("won", "won"), ("lost", "lost"), ("streaming", "streaming")]
-    second = [("queued", "queued"), ("error", "error"), ("skipped", "skipped")]
+    rows = ("won", "lost", "streaming"), ("queued", "error", "skipped")
     return [
-        tuple(
-            span
-            for state, word in row
-            for span in ((getattr(signs, state), style_of(state)), (f" {word}  ", "dim"))
-        )
-        for row in (first, second)
-    ] + [((signs.open, "flag"), (" no reward yet, or none known", "dim"))]
+        *(legend_line(*((getattr(signs, s), style_of(s), s) for s in states)) for states in rows),
+        ((signs.open, "flag"), (" no reward yet, or none known", "dim")),
+    ]
 
 
 def stage_lines(
@@ -162,9 +157,8 @@ def stage_lines(
     out = [
         line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
         for name, done, of in rows
+        if batch.size  # demonstrations are learnt from as they are
     ]
-    if not batch.size:  # demonstrations are learnt from as they are
-        out = []
     what = "update" if state.trains_weights else "operations"
     return [*out, line((f"{what:<11}", "dim"), _operations_text(batch, state))]
 

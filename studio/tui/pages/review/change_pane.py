@@ -8,14 +8,7 @@ from engines.core.types import Operation
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, Row, line
 from studio.tui.page import Page
-from studio.tui.pages.review.change_view import (
-    MODES,
-    change_lines,
-    is_long,
-    source_lines,
-    unparsed_reply_lines,
-    wordings,
-)
+from studio.tui.pages.review import change_view
 from studio.tui.pages.review.evidence_view import evidence_rows, record_files_text, similar_rows
 from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
@@ -30,7 +23,7 @@ class ChangePane:
         self, page: Page, panes: ReviewPanes, queue: ItemQueue, loader: ReviewLoader
     ) -> None:
         self.page, self.panes, self.queue, self.loader = page, panes, queue, loader
-        self.mode = MODES[0]
+        self.mode = change_view.MODES[0]
         self.reset()
 
     def reset(self) -> None:
@@ -47,7 +40,8 @@ class ChangePane:
 
     def has_painted(self, item: Item) -> bool:
         """Whether this item, as it is now, stands on the screen."""
-        return self.panes.change.has_painted(self._token(item))
+        token = self._token(item)
+        return token is not None and token == self.panes.change.painted
 
     def _token(self, item: Item) -> object:
         """What a decision about it is made on; None while it is not known."""
@@ -83,7 +77,7 @@ class ChangePane:
             return
         self._made_of = made_of
         if item.unparsed is not None:
-            lines = unparsed_reply_lines(
+            lines = change_view.unparsed_reply_lines(
                 item.unparsed, self._place(item), panes.change.line_width,
                 problems=self.problems.get(item.id, ()), draft=draft,
             )  # fmt: skip
@@ -103,11 +97,11 @@ class ChangePane:
         assert state is not None and op is not None
         texts = self.queue.texts_without(item)
         changes = found.changes if found is not None else None
-        before, after, _ = wordings(item, texts)
+        before, after, _ = change_view.wordings(item, texts)
         mode = self.mode
-        if mode == "words" and changes is None and before and is_long(before, after):
+        if mode == "words" and changes is None and before and change_view.is_long(before, after):
             mode = "lines"  # until the word diff has been made
-        return change_lines(
+        return change_view.change_lines(
             item, texts, state, at=self._place(item), mode=mode,
             width=self.panes.change.line_width, changes=changes,
             note=self.page.host.drafts.notes.get(item.id, ""), draft=draft,
@@ -118,8 +112,8 @@ class ChangePane:
         if (op := item.operation) is None or not self.loader.knows_base:
             return None
         texts = self.queue.texts_without(item)
-        before, after, _ = wordings(item, texts)
-        differ = bool(before) and before != after and is_long(before, after)
+        before, after, _ = change_view.wordings(item, texts)
+        differ = bool(before) and before != after and change_view.is_long(before, after)
         return FindingsRequest(
             op, texts, self.queue.stamp, before, after, differ, self.panes.opened_evidence
         )
@@ -199,7 +193,7 @@ class ChangePane:
             pane.show_rows([])
             return
         target = self.queue.target_experience(op)
-        lines = source_lines(op, state, target, pane.line_width - 2)
+        lines = change_view.source_lines(op, state, target, pane.line_width - 2)
         if found is not None and (files := record_files_text(found.groups)):
             lines.append(line(("records   ", "dim"), excerpt(files)))
         pane.show_rows([Row(str(n), each) for n, each in enumerate(lines)])

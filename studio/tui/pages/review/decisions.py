@@ -13,17 +13,10 @@ from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, line
+from studio.tui.pages.review import view
 from studio.tui.pages.review.change_pane import ChangePane
 from studio.tui.pages.review.change_view import flag_text
-from studio.tui.pages.review.view import (
-    VERBS,
-    Item,
-    cannot_decide_text,
-    commit_lines,
-    count_standings,
-    counts_text,
-    excerpt,
-)
+from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
 
 
@@ -46,7 +39,7 @@ class DecisionKeys:
             host.tell("deciding wants 60x16: too little is seen here", "failed")
         elif not session.controls:
             who, status = session.controller, state.status
-            text = cannot_decide_text(living=session.living, driver=who, status=status)
+            text = view.cannot_decide_text(living=session.living, driver=who, status=status)
             host.tell(text, "failed")
         else:
             return session
@@ -274,8 +267,8 @@ class DecisionKeys:
         op = item.operation
         assert op is not None
         flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
-        text = excerpt(op.text or self._queue.texts.get(op.target or "", ""))
-        head = f"{VERBS[op.kind]} {excerpt(op.target or 'new'):<5} "
+        text = view.excerpt(op.text or self._queue.texts.get(op.target or "", ""))
+        head = f"{view.VERBS[op.kind]} {view.excerpt(op.target or 'new'):<5} "
         return line((head, "title"), text, (flags, "flag"))
 
     # -- the commit ----------------------------------------------------------------------------
@@ -300,7 +293,7 @@ class DecisionKeys:
         found, shown = queue.current_items(), queue.decisions(session)
         left, hidden = queue.undecided_count(session), queue.hidden_count(found)
         title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
-        lines = commit_lines(session.state, found, hidden)
+        lines = view.commit_lines(session.state, found, hidden)
         if not await host.confirm(title, lines, {"enter": "commits"}):
             host.tell("nothing was committed")
             return
@@ -312,8 +305,8 @@ class DecisionKeys:
         if dict(shown) != queue.decisions(session):
             host.tell("something else is decided by now: c shows it again", "failed")
             return
-        counts = count_standings(queue.current_items())
-        text = counts_text({k: v for k, v in counts.items() if k not in ("open", "later")})
+        counts = view.count_standings(queue.current_items())
+        text = view.counts_text({k: v for k, v in counts.items() if k not in ("open", "later")})
         answer = await session.commit()
         host.tell(f"{text}: {answer}")
         host.drafts.save()

@@ -89,8 +89,7 @@ def _witness_rows(
         room = max(8, width - 21)
         tail = fit(judged, room // 2, signs.ellipsis) if judged else ""
         words = fit(last, max(8, room - len(tail) - 2), signs.ellipsis)
-        told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
-        return [Row(witness.id, told)]
+        return [Row(witness.id, (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ())))]
     edge = " " * width_of(lead)
     reason = wrap(_verdict_text(witness, whole=True), max(8, width - _EDGE - len(edge)))
     rows = [Row(witness.id, (*lead, (reason[0], "dim")))]

@@ -58,7 +58,7 @@ class FindingsRequest:
 
 
 class RunReader:
-    """Blocking reads about one run, for a thread."""
+    """Blocking reads about one run, for a thread; StudioError where it is gone or damaged."""
 
     def __init__(self, workspace: Workspace, run: RunDir) -> None:
         self._workspace, self._run = workspace, run
@@ -76,11 +76,7 @@ class RunReader:
         return self._known.get(wanted.key)
 
     def load_library(self, name: str, version: int) -> Library:
-        """The library that the standing decisions are about.
-
-        Raises:
-            StudioError: it is gone or damaged.
-        """
+        """The library that the standing decisions are about."""
         return self._workspace.library(name).at(version)
 
     def load_findings(self, wanted: FindingsRequest) -> Findings:
@@ -105,11 +101,7 @@ class RunReader:
         return found
 
     def load_reply(self, repair: UnparsedReply) -> str:
-        """The whole of a reply that waits to be mended.
-
-        Raises:
-            StudioError: the run's journal or records cannot be read.
-        """
+        """The whole of a reply that waits to be mended."""
         return self._evidence.reply_source(repair).reply
 
     def _load_evidence(self, operation: Operation) -> tuple[GroupEvidence, ...]:

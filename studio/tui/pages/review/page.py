@@ -117,7 +117,7 @@ class ReviewPage(Page):
     # -- what every page has -------------------------------------------------------------------
 
     def initial_focus(self) -> Widget:
-        return self.shown.initial_focus
+        return self.shown.operations if self.shown.editing is None else self.shown.box
 
     def panes(self) -> list[Widget]:
         return self.shown.focusable

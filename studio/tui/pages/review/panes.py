@@ -31,19 +31,16 @@ CSS = """
 ReviewPage #review-left { height: 7fr; width: 100%; }
 ReviewPage #review-legend { height: 8; display: none; padding: 0 1; }
 ReviewPage #review-right { height: 13fr; width: 100%; }
-ReviewPage #review-change { height: 7fr; }
-ReviewPage #review-edit { height: 7fr; }
+ReviewPage #review-change, ReviewPage #review-edit { height: 7fr; }
 ReviewPage TabRows { height: 6fr; display: none; }
 ReviewPage.-side { layout: horizontal; }
 ReviewPage.-side #review-left { width: 34%; max-width: 52; height: 100%; }
 ReviewPage.-side #review-right { width: 1fr; height: 100%; }
-ReviewPage.-side #review-change { height: 12fr; }
+ReviewPage.-side #review-change, ReviewPage.-side #review-evidence { height: 12fr; }
 ReviewPage.-side #review-edit { height: 8fr; }
-ReviewPage.-side #review-evidence { height: 12fr; }
 ReviewPage.-all #review-legend { display: block; }
 ReviewPage.-all #review-similar { height: 8; }
-ReviewPage.-editing #review-evidence { display: none; }
-ReviewPage.-editing #review-source { display: none; }
+ReviewPage.-editing #review-evidence, ReviewPage.-editing #review-source { display: none; }
 """
 
 
@@ -99,9 +96,6 @@ class ChangeView(LineView):
         super().watch_scroll_y(old_value, new_value)
         self._update_more_hint()
 
-    def has_painted(self, token: object) -> bool:
-        return token is not None and token == self.painted
-
     def render_line(self, y: int) -> Strip:
         self.painted = self._shows
         return super().render_line(y)
@@ -155,10 +149,6 @@ class ReviewPanes:
             yield self.change
             yield self.box
             yield from self._tabs
-
-    @property
-    def initial_focus(self) -> Widget:
-        return self.box if self.editing is not None else self.operations
 
     @property
     def focusable(self) -> list[Widget]:

@@ -69,8 +69,8 @@ class ItemQueue:
                 self.stamp += 1
         rows = [self._row(item) for item in self.items]
         if not rows:
-            told = empty_lines(state, words=page.filter_text, living=living)
-            rows = [Row("", each) for each in told]
+            hints = empty_lines(state, words=page.filter_text, living=living)
+            rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
@@ -111,18 +111,7 @@ class ItemQueue:
 
     def current_item(self, item: Item) -> Item | None:
         """The same from the run's state now: a frame may not have been drawn since it changed."""
-        state, name = self._page.state, item.id
-        if state is None:
-            return None
-        if item.unparsed is not None:
-            return Item(name, unparsed=state.repairs.get(name))
-        return Item(
-            name,
-            state.operations.get(name),
-            self.decider.just.get(name) or state.decisions.get(name),
-            deferred=name in state.deferred,
-            is_own=name in state.own,
-        )
+        return next((one for one in self.current_items() if one.id == item.id), None)
 
     def decisions(self, session: Session) -> dict[str, Decision]:
         """Those that stand, as far as is known here."""

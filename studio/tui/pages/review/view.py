@@ -14,8 +14,8 @@ from typing import Literal
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad
-from studio.tui.drawing.lines import Line, Row, Span, line
-from studio.tui.pages.text import display_text, holds_words
+from studio.tui.drawing.lines import Line, Row, line
+from studio.tui.pages.text import display_text, holds_words, legend_line
 
 Sort = Literal["flagged first", "by kind", "in order"]
 Standing = Literal["open", "approved", "rejected", "edited", "later"]
@@ -66,7 +66,7 @@ class Item:
 
 def items(
     state: RunState,
-    just: Mapping[str, Decision] | None = None,
+    recent: Mapping[str, Decision] | None = None,
     *,
     sort: Sort = "flagged first",
     words: str = "",
@@ -74,11 +74,11 @@ def items(
 ) -> list[Item]:
     """Operations in an order that deciding them does not change, then replies to mend.
 
-    Those that were put off in an earlier step come after all others. `just` are decisions that are
-    on disk, and that the state has not heard of yet; `texts` what the targets say, which a filter
-    looks through too.
+    Those that were put off in an earlier step come after all others. `recent` are decisions that
+    are on disk, and that the state has not heard of yet; `texts` what the targets say, which a
+    filter looks through too.
     """
-    made = {**state.decisions, **just} if just else state.decisions
+    made = {**state.decisions, **recent} if recent else state.decisions
     found = [
         Item(op.id, op, made.get(op.id), None, op.id in state.deferred, op.id in state.own)
         for op in state.operations.values()
@@ -123,19 +123,16 @@ def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
     assert op is not None
     standing = item.standing
     sign = "t" if standing == "later" else getattr(signs, standing)
-    said = excerpt(op.text or now)
-    return Row(
-        op.id,
-        (
-            (sign, _STYLES.get(standing, standing)),
-            (" ", ""),
-            (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
-            (" ", ""),
-            (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
-            (signs.flag + " " if op.flags else "  ", "flag"),
-            (said, "dim" if standing in ("rejected", "later") else ""),
-        ),
+    row = line(
+        (sign, _STYLES.get(standing, standing)),
+        " ",
+        (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
+        " ",
+        (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
+        (signs.flag + " " if op.flags else "  ", "flag"),
+        (excerpt(op.text or now), "dim" if standing in ("rejected", "later") else ""),
     )
+    return Row(op.id, row)
 
 
 @lru_cache(maxsize=4096)
@@ -158,24 +155,16 @@ def legend_lines(
     """What the signs mean, what is safe, and how this session goes. Always as many lines."""
     safe = sum(item.is_safe for item in found)
     pace = "" if mean_s is None else f", {mean_s:.{0 if mean_s >= 10 else 1}f} s/op"
-    decided = (signs.approved, "approved"), (signs.rejected, "rejected")
+    decided, flagged = ("open", "approved", "rejected"), (signs.flag, "flag", "flagged")
     return [
-        _signs_line((signs.open, "open"), *decided),
-        _signs_line((signs.edited, "edited"), ("t", "later"), (signs.flag, "flagged")),
+        legend_line(*((getattr(signs, word), word, word) for word in decided)),
+        legend_line((signs.edited, "edited", "edited"), ("t", "dim", "later"), flagged),
         line(("safe: no flag, not a delete", "dim")),
         line(("safe now: ", "dim"), f"{safe}" + ("  (A approves them)" if safe else "")),
         line(("filter: ", "dim"), excerpt(words) if words else "all"),
         line(("sort: ", "dim"), f"{sort}", ("  (S)", "dim")),
         line(("this session: ", "dim"), f"{done} done{pace}, by {excerpt(person)}"),
     ]
-
-
-def _signs_line(*pairs: tuple[str, str]) -> Line:
-    out: list[Span] = []
-    for sign, word in pairs:
-        style = {"flagged": "flag", "later": "dim"}.get(word, word)
-        out += [(sign, style), (f" {word}  ", "dim")]
-    return tuple(out)
 
 
 def count_standings(found: Iterable[Item]) -> Mapping[str, int]:

@@ -21,19 +21,10 @@ from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
-from studio.tui.pages.start import checks as start_checks
-from studio.tui.pages.start.checks import CheckReport, RunFacts
+from studio.tui.pages.start import view
+from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.start.loader import FactsLoader
-from studio.tui.pages.start.view import (
-    Choice,
-    check_lines,
-    choice_rows,
-    choices,
-    facts_lines,
-    first_choice,
-    refusal_lines,
-    run_lines,
-)
+from studio.tui.pages.start.view import Choice
 from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
@@ -95,7 +86,7 @@ class StartPage(Page):
             workspace = self.host.workspace
             runs = known_runs(workspace, {run.run: run for run in self.runs})
             named = []
-            for path in start_checks.find_run_files(workspace, self.folder):
+            for path in find_run_files(workspace, self.folder):
                 is_ours = path.parent == workspace.configs
                 named.append((str(path), f"in {workspace.configs if is_ours else 'this folder'}"))
             return runs, list(list_presets()), named
@@ -116,7 +107,7 @@ class StartPage(Page):
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
         self.runs = tuple(runs)
-        self.found = choices(self.runs, self._presets, self._files)
+        self.found = view.choices(self.runs, self._presets, self._files)
         self.draw()
 
     def go_to_choice(self, key: str) -> bool:
@@ -139,8 +130,8 @@ class StartPage(Page):
         found.border_title = Content("Start or resume")
         shown = self._filtered_choices()
         if shown:
-            rows = choice_rows(shown, found.line_width - 2)
-            found.show_rows(rows, found.key or first_choice(shown) or None)
+            rows = view.choice_rows(shown, found.line_width - 2)
+            found.show_rows(rows, found.key or view.first_choice(shown) or None)
         else:
             found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
         self._draw_facts()
@@ -162,32 +153,31 @@ class StartPage(Page):
     def _draw_facts(self) -> None:
         if not self.children:
             return
-        view = self.facts_pane
-        choice = self.selected_choice
+        pane, choice = self.facts_pane, self.selected_choice
         name = sanitize(choice.name) if choice is not None else ""
-        view.border_title = Content("It could not be started" if self.refusal else name)
-        view.border_subtitle = Content(self.loader.busy)
-        view.show_lines(self._facts_lines(choice, view.line_width))
+        pane.border_title = Content("It could not be started" if self.refusal else name)
+        pane.border_subtitle = Content(self.loader.busy)
+        pane.show_lines(self._facts_lines(choice, pane.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
         if self.refusal:
-            return refusal_lines(self.refusal, width)
+            return view.refusal_lines(self.refusal, width)
         if choice is None:
             return []
         known, checks = self.loader.known_facts(choice), self.loader.known_checks(choice)
         out: list[Line] = []
         if choice.run is not None:
-            out = run_lines(choice.run, width, self.now())
+            out = view.run_lines(choice.run, width, self.now())
         elif isinstance(known, RunFacts):
-            out = facts_lines(known, width, self.loader.overrides_of(choice))
+            out = view.facts_lines(known, width, self.loader.overrides_of(choice))
         elif known is not None:
-            out = [*refusal_lines(known, width), line(("e", "key"), " changes the settings")]
+            out = [*view.refusal_lines(known, width), line(("e", "key"), " changes the settings")]
         elif self.loader.busy:
             out = [line((self.loader.busy, "dim"))]
         if isinstance(checks, CheckReport):
-            out = [*check_lines(checks, width), (), *out]
+            out = [*view.check_lines(checks, width), (), *out]
         elif checks is not None and checks != known:
-            out = [*refusal_lines(checks, width), (), *out]
+            out = [*view.refusal_lines(checks, width), (), *out]
         elif checks is None and out and (choice.run is not None or isinstance(known, RunFacts)):
             out += [(), line(("c", "key"), " checks it and says what it would cost")]
         return out
@@ -254,13 +244,13 @@ class StartPage(Page):
                 old = {"finished": "open it", "resume": "go on with it"}.get(known.mode, "")
                 keys = {**({"o": old} if old else {}), "n": "new run"}
             width = min(96, self.app.size.width * 8 // 10 - 4)  # of a box over the page
-            lines, title = facts_lines(known, width, overrides), "It is there already."
+            lines, title = view.facts_lines(known, width, overrides), "It is there already."
             if known.costs:
                 checks = await self.loader.load_checks(choice)
                 if checks is None:
                     self._tell_not_startable()
                     return
-                lines += [(), *check_lines(checks, width)]
+                lines += [(), *view.check_lines(checks, width)]
                 title = "It asks a model that may cost money."
             key = await self.host.confirm(title, lines, keys)
             if not key:
