@@ -173,19 +173,19 @@ def rollout_parts(
                     out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
                 if message.content or not message.tool_calls:
                     out.append(_make_part("answer" + key, "answer", message.content))
-                for at, call in enumerate(message.tool_calls):
-                    asked = f"{call.name} {call.arguments}"
+                for at, tool_call in enumerate(message.tool_calls):
+                    asked = f"{tool_call.name} {tool_call.arguments}"
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
             case role:
                 out.append(_make_part(role + key, role, message.content))
     out += _verdict_parts(whole)
-    for number, made in enumerate(whole.calls if calls else ()):
-        temperature_text = "" if made.temperature is None else f"  temperature {made.temperature:g}"
+    for number, call in enumerate(whole.calls if calls else ()):
+        temperature = "" if call.temperature is None else f"  temperature {call.temperature:g}"
         text = (
-            f"{made.prompt_tokens} + {made.completion_tokens} tokens  {made.elapsed_s:.2f} s  "
-            f"finish {made.finish}  {made.model}{temperature_text}  {made.record}"
+            f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
+            f"finish {call.finish}  {call.model}{temperature}  {call.record}"
         )
-        out.append(_make_part(f"calls{number}", f"turn {made.turn}", text, folds=False))
+        out.append(_make_part(f"calls{number}", f"turn {call.turn}", text, folds=False))
     return tuple(out)
 
 

@@ -157,18 +157,10 @@ def change_lines(
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
 
-    Args:
-        item: the operation, and what was decided of it.
-        texts: of the library as the other decisions leave it.
-        state: of the run.
-        at: its place in the list from 1, and how many there are.
-        mode: how the change is shown.
-        width: in cells.
-        changes: its word diff where it is long; None makes it here.
-        note: the person's own, not sent yet.
-        draft: a wording that was begun and not saved.
-        target: the experience in the library's head, for its history.
-        compact: without blank lines, and without who proposed it.
+    `texts` are of the library as the other decisions leave it; `at` is its place in the list from
+    1, and how many there are. `changes` is its word diff where that is long (None makes it here),
+    `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
+    has it. `compact` leaves out blank lines and who proposed it.
     """
     op = item.operation
     assert op is not None

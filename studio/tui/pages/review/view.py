@@ -181,7 +181,7 @@ def counts_text(counted: Mapping[str, int]) -> str:
 def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> list[Line]:
     """What `c` would do, before it is done.
 
-    `found` is everything there is; of those that are decided the filter hides so many.
+    `found` is everything there is; `hidden` says how many decided ones of it the filter hides.
     """
     counted = count_standings(found)
     left = counted.get("open", 0)
