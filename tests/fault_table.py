@@ -416,8 +416,8 @@ FAULTS = (
     ),
     Fault(
         "what is being reworded is approved with all that is safe",
-        "studio/tui/pages/review/batches.py",
-        "if item.is_safe and not self._decisions.has_draft(item.id)",
+        "studio/tui/pages/review/decisions.py",
+        "if item.is_safe and not self.has_draft(item.id)",
         "if item.is_safe",
         (
             "tests/studio/tui/pages/test_review_steps.py::test_what_is_being_reworded_is_not_approved_with_all_that_is_safe",

@@ -1,7 +1,4 @@
-"""What several pages do beside the screen: read in the background, and write a file.
-
-Owns no state; a page's work is replaced by newer work of the same group.
-"""
+"""What several pages do beside the screen: read in the background, and write a file."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from studio.tui.page import Page
 
 
 def run_exclusive(page: Page, group: str, work: Callable[[], Awaitable[object]]) -> None:
-    """Run it beside the screen, in place of what its group was about.
+    """Run it beside the screen, in place of older work of its group.
 
     A callable, since a coroutine that is replaced before it began is never awaited.
     """
@@ -30,10 +27,7 @@ def draw_if_open(page: Page) -> None:
 def export_file(page: Page, write: Callable[[], str], what: str) -> None:
     """Write a file in a thread, and tell its path, or why there is none.
 
-    Args:
-        page: that asked for it.
-        write: blocks, and returns the path.
-        what: is written, such as "the difference is".
+    `write` blocks and returns the path; `what` is such as "the difference is".
     """
 
     async def export() -> None:

@@ -1,34 +1,17 @@
 """How a training run is drawn: its curve and figures beside the rollouts, its update in review.
 
-Pure: from the folded state to lines. Which figures there are and what became of each update is
-`studio.report.training`'s.
+Pure. Which figures there are and the outcome of each update is `studio.report.training`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Operation
-from studio.report.training import (
-    LEVELS,
-    LEVELS_ASCII,
-    WORDS,
-    TrainedStep,
-    engine_text,
-    figure_text,
-    is_fine_tuning,
-    learnt_steps,
-    loss_curve,
-    loss_text,
-    measured_steps,
-    reward_curve,
-    reward_text,
-    setback_lines,
-    trained_steps,
-    training_lines,
-)
+from studio.report import training
+from studio.report.training import TrainedStep, figure_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
 from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
@@ -55,7 +38,7 @@ WHOLE = "a weight update is approved or rejected as a whole"
 
 def levels(signs: Glyphs) -> str:
     """The bars of a curve, in ASCII where the borders are."""
-    return LEVELS_ASCII if signs == GLYPHS_ASCII else LEVELS
+    return training.LEVELS_ASCII if signs == GLYPHS_ASCII else training.LEVELS
 
 
 def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
@@ -63,58 +46,59 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
 
     The rows stand still while a run goes on; only what went wrong comes below them.
     """
-    steps = trained_steps(state)
-    shown = is_fine_tuning(state)
-    known = learnt_steps(steps) if shown else measured_steps(steps)
+    steps, known, curve = _curve_parts(state)
     out = [line(("training", "title"), (f"  policy v{state.policy_version}", ""))]
     if not known:
-        told = "no step is through yet: the curve begins with the first"
-        out += paragraph([(told, "dim")], width)
+        out += paragraph(
+            [("no step is through yet: the curve begins with the first", "dim")], width
+        )
         if state.engine_facts:
-            out += paragraph([(engine_text(state.engine_facts), "dim")], width)
+            out += paragraph([(training.engine_text(state.engine_facts), "dim")], width)
         return [crop_line(each, width) for each in out]
     last = known[-1]
-    saved = state.checkpoints[-1] if state.checkpoints else None
-    if shown:
-        out += [
-            line((loss_curve(known, width, levels(signs)), "bar")),
-            _row("loss", _first_and_last_text(known), width),
-            _row("steps", f"{len(known)}, on demonstrations", width),
-        ]
+    if last.shown:
+        best_row = _row("steps", f"{len(known)}, on demonstrations", width)
     else:
         best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
-        out += [
-            line((reward_curve(known, width, levels(signs)), "bar")),
-            _row("reward", _first_and_last_text(known), width),
-            _row("best", f"{best.reward:.3f} in step {best.step} of {len(known)}", width),
-        ]
+        text = f"{best.reward:.3f} in step {best.step} of {len(known)}"
+        best_row = _row("best", text, width)
+    saved = "none yet"
+    if state.checkpoints:
+        saved = f"step {state.checkpoints[-1].step}, v{state.checkpoints[-1].policy_version}"
     out += [
+        line((curve(known, width, levels(signs)), "bar")),
+        _row("loss" if last.shown else "reward", _first_and_last_text(known), width),
+        best_row,
         _last_update_line(last, width),
         *_figure_lines(known, width),
-        _row(
-            "saved", f"step {saved.step}, v{saved.policy_version}" if saved else "none yet", width
-        ),
+        _row("saved", saved, width),
     ]
-    odd = [text for text in setback_lines(steps, len(steps)) if last.became != "rolled back"]
+    setbacks = training.setback_lines(steps, len(steps)) if last.became != "rolled back" else []
     # A rollback is the graver one: it stands also while later updates are rejected.
     if last.became not in ("failed", "rejected"):
-        odd.sort(key=lambda text: not text.startswith("rolled back"))
-    for text in odd[:1]:
+        setbacks.sort(key=lambda text: not text.startswith("rolled back"))
+    for text in setbacks[:1]:
         out += paragraph([(text, _style_of(text))], width, "  ")
     return [crop_line(each, width) for each in out]
+
+
+def _curve_parts(
+    state: RunState,
+) -> tuple[Sequence[TrainedStep], list[TrainedStep], Callable[[list[TrainedStep], int, str], str]]:
+    """All steps, those of them that have a reward or a loss, and the curve of that."""
+    steps = training.trained_steps(state)
+    if training.is_fine_tuning(state):
+        return steps, training.learnt_steps(steps), training.loss_curve
+    return steps, training.measured_steps(steps), training.reward_curve
 
 
 def _first_and_last_text(known: list[TrainedStep]) -> str:
     """`0.250 -> 0.917 (n=12)`, the first and the last reward, or the losses of demonstrations."""
     if known[-1].shown:
         first = f"{figure_text('loss', known[0].metrics['loss'])} -> " if len(known) > 1 else ""
-        return f"{first}{loss_text(known[-1])}"
+        return f"{first}{training.loss_text(known[-1])}"
     first = f"{known[0].reward:.3f} -> " if len(known) > 1 else ""
-    return f"{first}{reward_text(known[-1])}"
-
-
-def _steps_text(n: int) -> str:
-    return "1 step" if n == 1 else f"{n} steps"
+    return f"{first}{training.reward_text(known[-1])}"
 
 
 def _style_of(text: str) -> str:
@@ -127,19 +111,18 @@ def _row(label: str, text: str, width: int, style: str = "") -> Line:
 
 def _last_update_line(step: TrainedStep, width: int) -> Line:
     """What came of the last step's update, in a word."""
-    told = {
+    text = {
         "no update": "no contrast, none",
         "waits": "waits for review (2)",
         "rolled back": f"rolled back to {step.back_to}",
     }.get(step.became, step.became)
-    style = BECAME_STYLES.get(step.became, "dim")
-    return _row("update", f"{step.step} {told}", width, style)
+    return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.became, "dim"))
 
 
 def _figure_lines(known: list[TrainedStep], width: int) -> list[Line]:
     """The figures of the last update that was computed, two in a row."""
-    found = next((step for step in reversed(known) if step.metrics), None)
-    if found is None:
+    metrics = next((step.metrics for step in reversed(known) if step.metrics), None)
+    if metrics is None:
         return [line(("no figures yet", "dim")), *[BLANK] * 3]
     left = (("KL", "kl"), ("entropy", "entropy"), ("length", "length"), ("lr", "learning_rate"))
     right = (("clipped", "clip_share"), ("|g|", "grad_norm"), ("cut", "truncated"),
@@ -148,9 +131,9 @@ def _figure_lines(known: list[TrainedStep], width: int) -> list[Line]:
     return [
         line(
             (f"{word:<8}", "dim"),
-            (pad(_metric_text(found.metrics, name), room), ""),
+            (pad(_metric_text(metrics, name), room), ""),
             (f"{other:<9}", "dim"),
-            (_metric_text(found.metrics, beside), ""),
+            (_metric_text(metrics, beside), ""),
         )
         for (word, name), (other, beside) in zip(left, right, strict=True)
     ]
@@ -162,28 +145,22 @@ def _metric_text(metrics: Mapping[str, float], name: str) -> str:
 
 def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The same in two lines, for a screen without room for a panel."""
-    steps = trained_steps(state)
-    shown = is_fine_tuning(state)
-    known = learnt_steps(steps) if shown else measured_steps(steps)
+    steps, known, curve = _curve_parts(state)
     version = f"policy v{state.policy_version}"
     if not known:
-        told = f" training  {version}, no step is through yet"
-        engine = f" {engine_text(state.engine_facts)}" if state.engine_facts else ""
-        return [line((fit(told, width), "title")), line((fit(engine, width), "dim"))]
-    last = known[-1]
-    told = (
-        f"{' loss' * shown} {_first_and_last_text(known)} in {_steps_text(len(known))}, {version}"
-    )
-    room = max(4, width - 1 - len(told))
-    curve = loss_curve if shown else reward_curve
-    head = line((" ", ""), (curve(known, room, levels(signs)), "bar"), (told, ""))
-    found = next((step for step in reversed(known) if step.metrics), None)
-    figures = found.metrics if found else {}
+        text = f" training  {version}, no step is through yet"
+        engine = f" {training.engine_text(state.engine_facts)}" if state.engine_facts else ""
+        return [line((fit(text, width), "title")), line((fit(engine, width), "dim"))]
+    last, count = known[-1], f"{len(known)} step{'s' * (len(known) != 1)}"
+    text = f"{' loss' * last.shown} {_first_and_last_text(known)} in {count}, {version}"
+    room = max(4, width - 1 - len(text))
+    head = line(" ", (curve(known, room, levels(signs)), "bar"), text)
+    figures = next((step.metrics for step in reversed(known) if step.metrics), {})
     texts = [f"{word} {figure_text(k, figures[k])}" for k, word in _BRIEF.items() if k in figures]
-    odd = setback_lines(steps, 1)
+    setbacks = training.setback_lines(steps, 1)
     second = [(f" {', '.join(texts)}", "dim")]
-    if odd and last.became in ("rolled back", "rejected", "failed"):
-        second.insert(0, (f" {odd[0]};", _style_of(odd[0])))
+    if setbacks and last.became in ("rolled back", "rejected", "failed"):
+        second.insert(0, (f" {setbacks[0]};", _style_of(setbacks[0])))
     elif last.became == "waits":
         second.insert(0, (" its update waits for review (2);", "open"))
     elif state.checkpoints:
@@ -202,43 +179,36 @@ def update_lines(operation: Operation, state: RunState, width: int) -> list[Line
     step = step_of(operation)
     metrics = state.training.get(step)
     found = state.steps.get(step)
-    lesson = found.lesson if found is not None else None
+    update = found.lesson.update if found is not None and found.lesson is not None else None
     out: list[Line] = []
-    if lesson is not None and lesson.update is not None and lesson.update.rollback_to is not None:
-        told = (
-            f"ROLLBACK  approved, it goes back to the weights of step {lesson.update.rollback_to}"
-        )
-        out += paragraph([(told, "flag")], width, "  ")
+    if update is not None and update.rollback_to is not None:
+        text = f"ROLLBACK  approved, it goes back to the weights of step {update.rollback_to}"
+        out += paragraph([(text, "flag")], width, "  ")
     if not metrics:
-        return [
-            *out,
-            *paragraph([(sanitize(operation.text) or "no figures came with it", "")], width),
-        ]
-    before = next((n for n in sorted(state.training, reverse=True) if n < step), None)
+        text = sanitize(operation.text) or "no figures came with it"
+        return [*out, *paragraph([(text, "")], width)]
+    before = max((n for n in state.training if n < step), default=None)
     old = state.training[before] if before is not None else {}
-    heading = f"step {before}" if before is not None else "none before"
-    bounds = [
-        _check_bound(name, metrics[name], state.settings) for name in _BOUNDS if name in metrics
-    ]
-    for text, over in (bound for bound in bounds if bound is not None):
-        out.append(line((fit(text, width), "flag" if over else "dim")))
+    for name in _BOUNDS:
+        if name in metrics and (bound := _check_bound(name, metrics[name], state.settings)):
+            out.append(line((fit(bound[0], width), "flag" if bound[1] else "dim")))
     heading = f"step {before}" if before is not None else "before"
     names = [name for name in _FIRST if name in metrics]
-    names += [name for name in (*WORDS, *sorted(set(metrics) - set(WORDS)))
+    names += [name for name in (*training.WORDS, *sorted(set(metrics) - set(training.WORDS)))
               if name in metrics and name not in names]  # fmt: skip
     columns = 2 if width >= 2 * _COLUMN + _GAP else 1
     head = f"{'':<15}{f'step {step}':>10}{heading:>10}"
     out.append(line(((" " * _GAP).join([head] * columns), "dim")))
     for at in range(0, len(names), columns):
         cells = [_cell(name, metrics, old) for name in names[at : at + columns]]
-        gap = ((" " * _GAP, ""),)
-        out.append(tuple(span for n, cell in enumerate(cells) for span in (*gap[:n], *cell)))
+        gap = (" " * _GAP, "")
+        out.append((*cells[0], *(span for cell in cells[1:] for span in (gap, *cell))))
     return [crop_line(each, width) for each in out]
 
 
 def _cell(name: str, metrics: Mapping[str, float], old: Mapping[str, float]) -> Line:
-    was = figure_text(name, old[name]) if name in old else "-"
-    word = pad(sanitize(WORDS.get(name, name)), 15)
+    was = _metric_text(old, name)
+    word = pad(sanitize(training.WORDS.get(name, name)), 15)
     return line((word, "dim"), f"{figure_text(name, metrics[name]):>10}", (f"{was:>10}", "dim"))
 
 
@@ -250,8 +220,8 @@ def _check_bound(name: str, value: float, settings: Mapping[str, Any]) -> tuple[
     if not isinstance(limit, int | float):
         return None
     over = not value <= limit  # also what is no number
-    told = f"{WORDS[name]} {figure_text(name, value)}, at most {limit:g} is approved"
-    return (f"OUT OF BOUNDS: {told}" if over else f"within bounds: {told}"), over
+    text = f"{training.WORDS[name]} {figure_text(name, value)}, at most {limit:g} is approved"
+    return (f"OUT OF BOUNDS: {text}" if over else f"within bounds: {text}"), over
 
 
 def training_summary_lines(
@@ -259,7 +229,7 @@ def training_summary_lines(
 ) -> list[Line]:
     """The whole training of a run that ended: curve, updates, weights, last checkpoint."""
     out = []
-    for text in training_lines(state, levels(signs)):
+    for text in training.training_lines(state, levels(signs)):
         style = _style_of(text.strip()) if text.startswith("  ") else ""
         out += paragraph([("  " + text, style)], width, " " * min(14, width // 3))
     return out

@@ -25,13 +25,17 @@ class ComparisonBody:
         self._laid: tuple[object, list[Block]] = (None, [])
 
     @property
+    def _room(self) -> int:
+        """Cells of a change beside the cursor's mark."""
+        return max(12, self.pane.line_width - 1)
+
+    @property
     def mode(self) -> view.Mode:
         """How changes are drawn: as was chosen, where there is room for it."""
-        return view.effective_mode(self._mode, self.pane.line_width - 1)
+        return view.effective_mode(self._mode, self._room)
 
     def choose_next_mode(self) -> None:
-        width = self.pane.line_width - 1
-        offered = [mode for mode in view.MODES if view.effective_mode(mode, width) == mode]
+        offered = [mode for mode in view.MODES if view.effective_mode(mode, self._room) == mode]
         self._mode = offered[(offered.index(self.mode) + 1) % len(offered)]
 
     @property
@@ -39,11 +43,9 @@ class ComparisonBody:
         """As they are drawn."""
         if self.found is None:
             return []
-        room, words = max(12, self.pane.line_width - 1), self._page.filter_text
-        wanted = (self.found, room, self.mode, self.shows_equal, words)
-        if self._laid[0] != wanted:
-            laid = view.blocks(self.found, room, self.mode, same=self.shows_equal, words=words)
-            self._laid = (wanted, laid)
+        made_of = (self.found, self._room, self.mode, self.shows_equal, self._page.filter_text)
+        if self._laid[0] != made_of:
+            self._laid = (made_of, view.blocks(*made_of))
         return self._laid[1]
 
     def draw(self) -> None:
@@ -56,31 +58,22 @@ class ComparisonBody:
         if self.at not in {block.id for block in blocks}:
             self.at = view.find_next_change(blocks, "", 1)
         equal = sum(one.sign == "=" for one in found.entries)
-        pane.border_title = Text(view.pane_title(found, max(12, pane.line_width - 1), self.mode))
+        pane.border_title = Text(view.pane_title(found, self._room, self.mode))
         hidden = f"{equal} equal hidden (space)" if equal and not self.shows_equal else ""
         words = self._page.filter_text
-        wanted = f"/ {one_line(words, 20)}" if words else ""
-        pane.border_subtitle = Text("  ".join(filter(None, (wanted, hidden))))
+        filtered = f"/ {one_line(words, 20)}" if words else ""
+        pane.border_subtitle = Text("  ".join(filter(None, (filtered, hidden))))
+        lines: list[Line] = []
         if blocks:
-            pane.show_lines(self._marked_lines(blocks))
+            for block in blocks:
+                mark = (">", "focus") if block.id == self.at else (" ", "")
+                lines += [(mark, *block.lines[0]), *(((" ", ""), *row) for row in block.lines[1:])]
         elif found.weights and not words:
-            spans = [((one_line(text, 400), ""),) for text in found.weights]
-            pane.show_lines(
-                [row for span in spans for row in paragraph(span, pane.line_width, "  ")]
-            )
+            for text in found.weights:
+                lines += paragraph([(one_line(text, 400), "")], pane.line_width, "  ")
         else:
-            told = ((self._empty_text(equal), "dim"),)
-            pane.show_lines(paragraph(told, pane.line_width))
-
-    def _marked_lines(self, blocks: list[Block]) -> list[Line]:
-        shown: list[Line] = []
-        for block in blocks:
-            mark = (">", "focus") if block.id == self.at else (" ", "")
-            shown += [
-                ((mark if not number else (" ", "")), *row)
-                for number, row in enumerate(block.lines)
-            ]
-        return shown
+            lines = paragraph([(self._empty_text(equal), "dim")], pane.line_width)
+        pane.show_lines(lines)
 
     def _empty_text(self, equal: int) -> str:
         if self._page.filter_text:

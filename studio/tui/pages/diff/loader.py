@@ -1,7 +1,6 @@
-"""What can be compared in a workspace, and the comparison of two references.
+"""What can be compared in a workspace, and the comparison of two references. Blocks.
 
-Reads libraries and journals, so it belongs into a thread. References and how the difference is
-told are those of `studio diff`.
+References and how the difference is told are those of `studio diff`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from datetime import datetime
 from functools import partial
 
 from engines.core.errors import StudioError
-from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
@@ -74,13 +72,18 @@ def default_references(workspace: Workspace, run: str | None) -> tuple[str, str]
 
 def load_choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
     """Everything that can be compared, the open run's first; a damaged part says so."""
-    found: list[Choice] = []
+    parts: list[tuple[str, Callable[[], list[Choice]]]] = []
     if run is not None:
-        found.append(Choice("", f"run {run}"))
-        found += _read_or_explain(lambda: _run_choices(run, workspace.run(run).state()))
+        parts.append((f"run {run}", lambda: _run_choices(run, workspace.run(run).state())))
     for folder in workspace.libraries():
-        found.append(Choice("", f"library {folder.name}"))
-        found += _read_or_explain(partial(_library_choices, folder))
+        parts.append((f"library {folder.name}", partial(_library_choices, folder)))
+    found: list[Choice] = []
+    for heading, read in parts:
+        found.append(Choice("", heading))
+        try:
+            found += read()
+        except StudioError as error:
+            found.append(Choice("", str(error)))
     others = [other.run for other in workspace.runs() if other.run != run]
     if others:
         found.append(Choice("", "other runs"))
@@ -88,24 +91,16 @@ def load_choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _read_or_explain(read: Callable[[], list[Choice]]) -> list[Choice]:
-    try:
-        return read()
-    except StudioError as error:
-        return [Choice("", str(error))]
-
-
 def _run_choices(run: str, state: RunState) -> list[Choice]:
     started = state.started
     if started is None:
         return [Choice("", "it has not begun")]
-    last = (
-        f"policy v{state.policy_version}" if state.trains_weights else f"v{state.library_version}"
-    )
+    first, last = f"v{started.library_version}", f"v{state.library_version}"
+    if state.trains_weights:
+        first, last = "policy v0", f"policy v{state.policy_version}"
     found = [Choice(f"{run}@last", f"after step {state.steps_finished}, {last}")]
     if state.best_step is not None:
         found.append(Choice(f"{run}@best", f"after step {state.best_step}, on its held-out sets"))
-    first = "policy v0" if state.trains_weights else f"v{started.library_version}"
     found.append(Choice(f"{run}@epoch:0", f"before it began, {first}"))
     for number, step in sorted(state.steps.items()):
         if step.committed_version is None:
@@ -113,31 +108,26 @@ def _run_choices(run: str, state: RunState) -> list[Choice]:
         left = f"v{step.committed_version}"
         if state.trains_weights:
             left = f"reward {mean_reward_text(step.rewards)}"
-        told = f"epoch {step.epoch}, {left}"
+        about = f"epoch {step.epoch}, {left}"
         if number % started.steps_per_epoch == 0:
             epoch = number // started.steps_per_epoch
-            found.append(Choice(f"{run}@epoch:{epoch}", f"after step {number}, {told}"))
-        found.append(Choice(f"{run}@step:{number}", told))
+            found.append(Choice(f"{run}@epoch:{epoch}", f"after step {number}, {about}"))
+        found.append(Choice(f"{run}@step:{number}", about))
     return found
 
 
 def _library_choices(folder: LibraryFolder) -> list[Choice]:
     found = []
     for library, commit in reversed(folder.history()):
-        made = "begun" if commit is None else f"step {commit.step} of {commit.run}"
-        if commit is not None and not commit.run:
-            made = "by hand"
+        made = "begun" if commit is None else "by hand"
+        if commit is not None and commit.run:
+            made = f"step {commit.step} of {commit.run}"
         at = max((decision.at for _, decision in commit.reviewed), default=0.0) if commit else 0.0
         when = datetime.fromtimestamp(at).strftime(", %Y-%m-%d %H:%M") if at else ""
-        found.append(
-            Choice(f"{folder.name}@{library.version}", f"{_size_text(library)}, {made}{when}")
-        )
+        n = len(library.experiences)
+        about = f"{n} experience{'s' * (n != 1)}, {made}{when}"
+        found.append(Choice(f"{folder.name}@{library.version}", about))
     return found
-
-
-def _size_text(library: Library) -> str:
-    n = len(library.experiences)
-    return "1 experience" if n == 1 else f"{n} experiences"
 
 
 def _make_side(reference: str, found: FoundVersion) -> Side:

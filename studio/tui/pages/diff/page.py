@@ -35,9 +35,7 @@ class DiffPage(Page):
     scope = "diff"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("diff")]
     DEFAULT_CSS = """
-    DiffPage { layout: vertical; }
     DiffPage #diff-head { height: 5; padding: 0 1; }
-    DiffPage #diff-body, DiffPage #diff-choices { height: 1fr; }
     DiffPage #diff-choices, DiffPage #diff-pick { display: none; }
     DiffPage.-choosing #diff-choices, DiffPage.-choosing #diff-pick { display: block; }
     DiffPage.-choosing #diff-body { display: none; }
@@ -58,7 +56,8 @@ class DiffPage(Page):
     def compose(self) -> ComposeResult:
         yield self.head
         yield self.body.pane
-        yield from self.picker.compose()
+        yield self.picker.line
+        yield self.picker.list
 
     def initial_focus(self) -> Widget:
         return self.picker.line if self.picker.side else self.body.pane
@@ -73,7 +72,6 @@ class DiffPage(Page):
 
     @property
     def found(self) -> view.Comparison | None:
-        """What is shown."""
         return self.body.found
 
     def open_at(self, target: str = "") -> None:
@@ -112,9 +110,8 @@ class DiffPage(Page):
         from studio.tui.pages.diff import loader
 
         workspace = self.host.workspace
-        run = self._run
         try:
-            pair = asked or await asyncio.to_thread(loader.default_references, workspace, run)
+            pair = asked or await asyncio.to_thread(loader.default_references, workspace, self._run)
             found = await asyncio.to_thread(loader.compare, *pair, workspace) if pair else None
         except StudioError as error:
             self._trouble = str(error)
@@ -146,18 +143,17 @@ class DiffPage(Page):
             self.body.draw()
 
     def _empty_lines(self, width: int) -> list[Line]:
+        style = "dim"
         if self._trouble:
-            told, style = (
-                f"{one_line(self._trouble, 800)} b chooses what to compare with.",
-                "failed",
-            )
+            text = f"{one_line(self._trouble, 800)} b chooses what to compare with."
+            style = "failed"
         elif self._reading is not None:
-            told, style = "reading the libraries …", "dim"
+            text = "reading the libraries …"
         elif self.session is not None:
-            told, style = "the run has not begun: there is no version of its library yet", "dim"
+            text = "the run has not begun: there is no version of its library yet"
         else:
-            told, style = "nothing has been learned in this workspace yet: 0 starts a run", "dim"
-        return paragraph(((told, style),), width)
+            text = "nothing has been learned in this workspace yet: 0 starts a run"
+        return paragraph([(text, style)], width)
 
     # -- keys ------------------------------------------------------------------------------
 
@@ -178,16 +174,17 @@ class DiffPage(Page):
 
     def action_words(self) -> None:
         self.body.choose_next_mode()
-        self.host.draw_now()
-        self.body.scroll_to_change()
         mode = self.body.mode
-        self.host.tell(f"changes {'by ' if mode != 'side by side' else ''}{mode}")
+        self._draw_and_tell(f"changes {'by ' if mode != 'side by side' else ''}{mode}")
 
     def action_same(self) -> None:
         shown = self.body.shows_equal = not self.body.shows_equal
+        self._draw_and_tell("what is equal is shown" if shown else "what is equal is hidden")
+
+    def _draw_and_tell(self, text: str) -> None:
         self.host.draw_now()
         self.body.scroll_to_change()
-        self.host.tell("what is equal is shown" if shown else "what is equal is hidden")
+        self.host.tell(text)
 
     def action_base(self) -> None:
         self.picker.open("base", self.found)
@@ -237,11 +234,11 @@ class DiffPage(Page):
             return True
         if self.picker.side:
             self.picker.close()
-            return True
-        if self._trouble and self.found is not None:
+        elif self._trouble and self.found is not None:
             self._trouble = ""
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def go_to(self, name: str) -> bool:
         if self.found is None or name not in {one.id for one in self.found.entries}:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
-from textual.app import ComposeResult
 from textual.widgets import Input
 
 from engines.core.errors import StudioError
@@ -32,10 +31,6 @@ class ReferencePicker:
         self.side: Literal["", "base", "target"] = ""
         self._choices: tuple[Choice, ...] | None = None  # None: not read yet
         self._narrowed = ""  # what the list was last narrowed to
-
-    def compose(self) -> ComposeResult:
-        yield self.line
-        yield self.list
 
     @property
     def keys(self) -> Sequence[Key]:
@@ -77,12 +72,10 @@ class ReferencePicker:
     async def _load(self) -> None:
         from studio.tui.pages.diff import loader
 
-        session = self._page.session
+        session, workspace = self._page.session, self._page.host.workspace
         run = session.run.run if session is not None else None
         try:
-            self._choices = await asyncio.to_thread(
-                loader.load_choices, self._page.host.workspace, run
-            )
+            self._choices = await asyncio.to_thread(loader.load_choices, workspace, run)
         except StudioError as error:
             self._choices = (Choice("", str(error)),)
         if self.side:
@@ -97,8 +90,8 @@ class ReferencePicker:
         rows = choice_rows(self._choices, text, max(12, self.list.line_width - 2))
         listed = [row.key for row in rows if row.key]
         if not text:
-            told = "arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file"
-            rows.insert(0, Row("", line((told, "dim"))))
+            hint = "arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file"
+            rows.insert(0, Row("", line((hint, "dim"))))
         elif text not in listed:
             rows.insert(0, Row(_TYPED, line(("as it is typed: ", "dim"), one_line(text, 400))))
         wanted = None

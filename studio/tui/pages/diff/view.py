@@ -1,7 +1,6 @@
-"""Two libraries beside each other, as lines: what changed, row by row.
+"""Two libraries beside each other, as lines: what changed, row by row. Pure.
 
-Pure. Texts are inert and settled when they come into a `Comparison`, before anything is
-compared, so that what is marked is what is drawn.
+Texts are sanitized before anything is compared, so that what is marked is what is drawn.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from engines.core.text.similarity import Change, word_diff
-from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import cell_width as cells
-from studio.tui.drawing.cells import fit, normalize_width, pad
+from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
+from studio.tui.pages.text import display_text, holds_words
 
 Mode = Literal["side by side", "words", "lines"]
 MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
@@ -91,11 +91,6 @@ class Block:
     lines: tuple[Line, ...]
 
 
-def display_text(text: str) -> str:
-    """Text of a model as it may be drawn and measured."""
-    return normalize_width(sanitize(text))
-
-
 def make_entry(name: str, before: str | None, after: str | None) -> Entry:
     """One experience; None where a side does not hold it."""
     old, new = display_text(before or ""), display_text(after or "")
@@ -109,9 +104,7 @@ def make_entry(name: str, before: str | None, after: str | None) -> Entry:
 def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
     """A word diff as spans; its marks are readable without any colour.
 
-    Args:
-        words: what changed.
-        keep: "cut new" for both, or one of them for a side's own column.
+    `keep` is "cut new" for both, or one of them for a side's own column.
     """
     out: list[Span] = []
     for kind, text in words:
@@ -138,21 +131,13 @@ def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line
     )
     if of.weights:
         counted = line("two steps of a run that trains weights")
-    out = [
-        line(
-            (display_text(base.label), "title"),
-            (" -> ", "dim"),
-            (display_text(target.label), "title"),
-        ),
-        spread(
-            counted,
-            line((mode, "dim")),
-            width,
-        ),
+    title = line(
+        (display_text(base.label), "title"), (" -> ", "dim"), (display_text(target.label), "title")
+    )
+    out = [title, spread(counted, line((mode, "dim")), width)]
+    measured = [_held_out_line(one, width) for one in of.measured] or [
+        line(("neither side was evaluated: there is no rate to compare", "dim"))
     ]
-    measured = [_held_out_line(one, width) for one in of.measured]
-    if not measured:
-        measured = [line(("neither side was evaluated: there is no rate to compare", "dim"))]
     room = height - len(out)
     if len(measured) > room:
         left = len(of.measured) - max(0, room - 1)
@@ -184,54 +169,30 @@ def effective_mode(mode: Mode, width: int) -> Mode:
 
 
 def blocks(
-    of: Comparison,
-    width: int,
-    mode: Mode,
-    *,
-    same: bool = True,
-    words: str = "",
+    of: Comparison, width: int, mode: Mode, same: bool = True, words: str = ""
 ) -> list[Block]:
-    """The experiences, laid out.
-
-    Args:
-        of: what is compared.
-        width: in cells, of every line.
-        mode: see `effective_mode`.
-        same: whether those that are equal are shown.
-        words: a filter; all of its words must stand in the id or in a text.
-    """
+    """The experiences that hold all words of a filter; with `same` also those that are equal."""
     mode = effective_mode(mode, width)
-    name = max((cells(one.id) for one in of.entries), default=0)
-    name = min(name, 12)
-    wanted = words.casefold().split()
-    out = []
-    for one in of.entries:
-        if one.sign == "=" and not same:
-            continue
-        if wanted and not _matches(one, wanted):
-            continue
-        drawn = (
-            _column_lines(one, width, name)
-            if mode == "side by side"
-            else _full_width_lines(one, width, name, mode)
-        )
-        out.append(Block(one.id, one.sign, tuple(drawn)))
-    return out
+    name_width = min(12, max((cells(one.id) for one in of.entries), default=0))
+    draw = _column_lines if mode == "side by side" else partial(_full_width_lines, mode)
+    return [
+        Block(one.id, one.sign, tuple(draw(one, width, name_width)))
+        for one in of.entries
+        if (one.sign != "=" or same) and holds_words(f"{one.id} {one.before} {one.after}", words)
+    ]
 
 
 def pane_title(of: Comparison, width: int, mode: Mode) -> str:
     """Both names for the border above the columns, each over its own where there are two."""
-    left = f"{display_text(of.base.label)}  {_size_text(of.base.experiences)}"
-    right = f"{display_text(of.target.label)}  {_size_text(of.target.experiences)}"
+    left, right = (
+        f"{display_text(side.label)}  {side.experiences} experience{'s' * (side.experiences != 1)}"
+        for side in (of.base, of.target)
+    )
     if effective_mode(mode, width) != "side by side":
         return fit(f"{left} -> {right}", max(1, width - 4))
     half, other = _column_widths(width)
     left, right = fit(left, half - 2), fit(right, other - 4)
     return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
-
-
-def _size_text(n: int) -> str:
-    return f"{n} experience{'s' * (n != 1)}"
 
 
 def file_name(of: Comparison) -> str:
@@ -262,31 +223,19 @@ def find_next_change(found: Sequence[Block], at: str, step: int) -> str:
 
 def choice_rows(choices: Sequence[Choice], words: str, width: int) -> list[Row]:
     """What can be compared, as a list; headings stay out of a filtered one."""
-    wanted = words.casefold().split()
-    longest = max((cells(display_text(c.reference)) for c in choices if c.reference), default=0)
+    longest = max((cells(display_text(c.reference)) for c in choices), default=0)
     longest = min(longest, max(16, width // 2))
     rows = []
     for choice in choices:
-        told = f"{choice.reference} {choice.about}".casefold()
+        about = line((display_text(choice.about), "dim" if choice.reference else "title"))
         if not choice.reference:
-            if not wanted:
-                rows.append(Row("", line((display_text(choice.about), "title"))))
-        elif all(word in told for word in wanted):
-            about = crop_line(
-                line((display_text(choice.about), "dim")), max(0, width - longest - 3)
-            )
-            rows.append(
-                Row(
-                    choice.reference,
-                    ((pad(display_text(choice.reference), longest + 1), ""), *about),
-                )
-            )
+            if not words.strip():
+                rows.append(Row("", about))
+        elif holds_words(f"{choice.reference} {choice.about}", words):
+            name = pad(display_text(choice.reference), longest + 1)
+            about = crop_line(about, max(0, width - longest - 3))
+            rows.append(Row(choice.reference, ((name, ""), *about)))
     return rows
-
-
-def _matches(one: Entry, wanted: Sequence[str]) -> bool:
-    told = f"{one.id} {one.before} {one.after}".casefold()
-    return all(word in told for word in wanted)
 
 
 def _column_widths(width: int) -> tuple[int, int]:
@@ -299,13 +248,10 @@ def _entry_lines(
 ) -> list[Line]:
     """`~ E14  text`, further lines under the text; every line as wide as asked."""
     prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
-    style = STYLES[sign]
-    indent = " " * cells(prefix)
-    rows = paragraph(spans, max(1, width - cells(prefix)))
-    return [
-        _pad_line((((prefix, style) if not number else (indent, "")), *row), width)
-        for number, row in enumerate(rows)
-    ]
+    first, *further = paragraph(spans, max(1, width - cells(prefix)))
+    indent = (" " * cells(prefix), "")
+    lines = [((prefix, STYLES[sign]), *first), *((indent, *row) for row in further)]
+    return [_pad_line(each, width) for each in lines]
 
 
 def _pad_line(of: Line, width: int) -> Line:
@@ -315,25 +261,18 @@ def _pad_line(of: Line, width: int) -> Line:
 
 def _column_lines(one: Entry, width: int, name: int) -> list[Line]:
     half, other = _column_widths(width)
-    cut: Iterable[Span] = ((one.before, STYLES["-"] if one.sign == "-" else ""),)
-    new: Iterable[Span] = ((one.after, STYLES["+"] if one.sign == "+" else ""),)
+    cut: Iterable[Span] = ((one.before, STYLES[one.sign]),)
+    new: Iterable[Span] = ((one.after, STYLES[one.sign]),)
     if one.sign == "~":
         cut, new = change_spans(one.words, keep="cut"), change_spans(one.words, keep="new")
     left = [] if one.sign == "+" else _entry_lines(one.sign, one.id, cut, half, name)
     right = [] if one.sign == "-" else _entry_lines(one.sign, one.id, new, other, name)
-    blank, blanks = ((" " * half, ""),), ((" " * other, ""),)
-    rows = max(len(left), len(right))
-    return [
-        (
-            *(left[n] if n < len(left) else blank),
-            (" │ ", "dim"),
-            *(right[n] if n < len(right) else blanks),
-        )
-        for n in range(rows)
-    ]
+    left += [((" " * half, ""),)] * (len(right) - len(left))
+    right += [((" " * other, ""),)] * (len(left) - len(right))
+    return [(*a, (" │ ", "dim"), *b) for a, b in zip(left, right, strict=True)]
 
 
-def _full_width_lines(one: Entry, width: int, name: int, mode: Mode) -> list[Line]:
+def _full_width_lines(mode: Mode, one: Entry, width: int, name: int) -> list[Line]:
     if one.sign == "~" and mode == "lines":
         before = _entry_lines("-", one.id, ((one.before, "removed"),), width, name)
         return before + _entry_lines("+", one.id, ((one.after, "added"),), width, name)

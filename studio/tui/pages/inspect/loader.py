@@ -1,10 +1,11 @@
-"""What is known of the group of rollouts that is shown: records, texts under way, true answers.
+"""Which rollouts Inspect shows, and what is known of their group: records, texts, true answers.
 
-Owns the reading. Methods whose names begin with `load` block, and are called in a thread.
+Methods whose names begin with `_load` block, and are called in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import subprocess
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.record.run_dir import RunDir, Workspace
+from engines.core.types import group_id
+from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
+from studio.tui.page import Page
+from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Member
 
@@ -26,15 +30,26 @@ if TYPE_CHECKING:
 
 
 class GroupRecords:
-    """Records are kept while their group is shown, and the journal while its run is."""
+    """The choice on one page, which is drawn once records were read.
 
-    def __init__(self) -> None:
+    Records are kept while their group is shown, and the journal while its run is.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
         self.group = ""  # its id, such as s2p0
+        self.chosen = ""  # the rollout
+        self.split: tuple[str, str] | None = None  # a winner and a loser
+        self.trouble = ""
+        self.is_reading = False
+        self.is_stale = False  # something of the group ended since it was read
         self.members: tuple[Member, ...] = ()
         self.rollouts: dict[str, RecordedRollout] = {}  # those that have ended
         self.live: dict[str, str] = {}  # rollout id → text under way
+        self._target = ""  # asked for, and not looked up yet
+        self._subscribed: frozenset[str] = frozenset()
         self._journal: tuple[str, EvidenceLoader] | None = None  # run and what it journalled
-        self._experiences: dict[int, int | None] = {}  # library version → how many
+        self.experiences: dict[int, int | None] = {}  # library version → how many
         self._answers: tuple[str, Mapping[str, str]] | None = None  # run, and problem → answer
 
     # -- what is known -------------------------------------------------------------------------
@@ -49,48 +64,41 @@ class GroupRecords:
 
     def is_of(self, run: RunDir | None) -> bool:
         """Whether what was read is of this run; so it is before anything was."""
-        here = str(run.path) if run is not None else ""
-        return self._journal is None or self._journal[0] == here
+        return self._journal is None or (run is not None and self._journal[0] == str(run.path))
 
-    def problem(self, state: RunState) -> str | None:
+    def _problem(self, state: RunState) -> str | None:
         """The problem of the group, as the run names it."""
         position = int(self.group.partition("p")[2])
         step = state.steps.get(self.step)
         return step.problems[position] if step and position < len(step.problems) else None
 
-    def summary(self, state: RunState | None) -> GroupSummary | None:
+    @property
+    def summary(self) -> GroupSummary | None:
         """The group with what streams now."""
+        state = self._page.state
         if state is None or not self.group or (step := state.steps.get(self.step)) is None:
             return None
         members = tuple(
             Member(one.id, one.index, "streaming") if one.id in self.live else one
             for one in self.members
         )
-        return GroupSummary(
-            self.group,
-            sanitize(self.problem(state) or ""),
-            step.epoch,
-            step.library_version,
-            members,
-            step.policy_version if state.trains_weights else None,
-        )
+        problem = sanitize(self._problem(state) or "")
+        policy = step.policy_version if state.trains_weights else None
+        return GroupSummary(self.group, problem, step.epoch, step.library_version, members, policy)
 
-    def experience_count(self, version: int) -> int | None:
-        return self._experiences.get(version)
-
-    def expected_answer(self, state: RunState | None) -> str | None:
+    @property
+    def expected_answer(self) -> str | None:
         """Of the group's problem, where the data still has it."""
-        problem = self.problem(state) if state is not None else None
+        state = self._page.state
+        problem = self._problem(state) if state is not None else None
         return self._answers[1].get(problem) if self._answers and problem is not None else None
 
-    def needs_answers(self, run: RunDir) -> bool:
-        """Whether the answers of this run are to be read; True once."""
-        if self._answers is not None and self._answers[0] == str(run.path):
-            return False
-        self._answers = (str(run.path), {})
-        return True
-
     # -- what changes --------------------------------------------------------------------------
+
+    def choose_split(self) -> bool:
+        """Show a winner beside a loser, the chosen rollout among them; False where none is."""
+        self.split = view.winner_and_loser(self.members, self.chosen)
+        return self.split is not None
 
     def add_piece(self, piece: TextPiece) -> None:
         if piece.rollout.rpartition("r")[0] == self.group:
@@ -99,19 +107,96 @@ class GroupRecords:
 
     def forget_run(self) -> None:
         """Another run is open: nothing that is shown is of it."""
-        self.open_group("")
+        self.trouble = ""
+        self._open_group("")
         self._journal, self._answers = None, None
-        self._experiences.clear()
+        self.experiences.clear()
 
-    def open_group(self, group: str) -> None:
-        self.group = group
-        self.members = ()
+    def _open_group(self, group: str) -> None:
+        self.group, self.chosen, self.split, self.members = group, "", None, ()
         self.rollouts.clear()
         self.live.clear()
 
+    def open_target(self, target: str) -> None:
+        """Show what an id means; "": what was shown before, or the newest group."""
+        if target or not self.group:
+            self._target = target or _newest_group(self._page.state)
+        self.is_stale = True
+        self.reload_if_due()
+
+    def subscribe(self, *, anew: bool = False) -> None:
+        """Ask for the text of what is under way; `anew`: from its beginning."""
+        session = self._page.session
+        if session is None or not self._page.is_open:
+            return
+        under_way = ("streaming", "queued")
+        wanted = frozenset(one.id for one in self.members if one.state in under_way)
+        if anew:
+            session.subscribe(())
+        if anew or wanted != self._subscribed:
+            session.subscribe(wanted)
+        self._subscribed = wanted
+
+    def unsubscribe(self) -> None:
+        """The page is hidden; what it asked for is the Live page's own business there."""
+        session = self._page.session
+        if session is not None and self._subscribed and self._page.host.page_name != "live":
+            session.subscribe(())
+        self._subscribed = frozenset()
+
+    def reload_if_due(self) -> None:
+        session = self._page.session
+        if session is not None and not self.is_reading and (self.is_stale or self._target):
+            self.is_reading = True
+            self._page.run_worker(self._read(session.run, session.state), group="inspect")
+
+    async def _read(self, run: RunDir, state: RunState) -> None:
+        target, self._target, self.is_stale = self._target, "", False
+        before = self.group
+        try:
+            where = self.chosen or self.group
+            if target:
+                where = await self._find_target(run, state, target)
+            if (group := where.partition("r")[0]) != self.group:
+                self._open_group(group)
+            self.chosen = where if "r" in where else self.chosen
+            if self.group:
+                await asyncio.to_thread(self._load_group, run, state)
+                if self.chosen not in self.ids:
+                    self.chosen = self.ids[0] if self.ids else ""
+            self.trouble = ""
+        except (StudioError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self.is_reading = False
+        if not self._page.children:
+            return  # the screen was left meanwhile
+        if self._page.session is None or self._page.session.run.path != run.path:
+            self.forget_run()
+            return
+        self.subscribe(anew=self.group != before)
+        draw_if_open(self._page)
+        if self._answers is None or self._answers[0] != str(run.path):
+            self._answers = (str(run.path), {})
+            self._page.run_worker(self._read_answers(run), group="truths")
+
+    async def _find_target(self, run: RunDir, state: RunState, target: str) -> str:
+        found = find_rollouts(state, target)
+        if not found and target.startswith("op"):
+            found = await asyncio.to_thread(_load_evidence, run, target)
+        if not found:
+            text = f"{target}: no rollout, group, operation or problem of this run"
+            self._page.host.tell(text, "failed")
+        return found or self.chosen or self.group
+
+    async def _read_answers(self, run: RunDir) -> None:
+        await asyncio.to_thread(self._load_answers, run)
+        if self._page.is_open and self._page.children:
+            self._page.host.redraw_soon()
+
     # -- reading, in a thread ------------------------------------------------------------------
 
-    def load_group(self, run: RunDir, state: RunState) -> None:
+    def _load_group(self, run: RunDir, state: RunState) -> None:
         """Read the journal as far as it goes, and the records of the group."""
         from studio.report.rollout import read_rollout
         from studio.review.evidence import EvidenceLoader
@@ -123,35 +208,55 @@ class GroupRecords:
         groups = self._journal[1].groups(names)
         for witness in (witness for group in groups for witness in group.witnesses):
             known = self.rollouts.get(witness.id)
-            wanted = witness.rollout, witness.verdict
-            if known is None or (known.rollout, known.verdict) != wanted:
+            if (
+                known is None
+                or known.rollout != witness.rollout
+                or known.verdict != witness.verdict
+            ):
                 self.rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
-        current, step = state.current, self.step
-        going = state.status in ("running", "paused") and current is not None
-        going = going and current is not None and current.step == step
+        step, current = self.step, state.current
+        is_current = current is not None and current.step == step
+        going = is_current and state.status in ("running", "paused")
         self.members = tuple(
             view.make_member(self.rollouts.get(name), name, index, going and name in self.live)
             for index, name in enumerate(names)
         )
         version = state.steps[step].library_version if step in state.steps else 0
-        if version not in self._experiences and state.started is not None:
-            self._experiences[version] = _count_experiences(run, state.started.library, version)
+        if version not in self.experiences and state.started is not None:
+            try:
+                library = self._page.host.workspace.library(state.started.library).at(version)
+                self.experiences[version] = len(library.experiences)
+            except (StudioError, OSError):
+                self.experiences[version] = None
 
-    def load_answers(self, run: RunDir) -> None:
+    def _load_answers(self, run: RunDir) -> None:
         """True answers, from the data as it is now: what is gone is simply not shown."""
         from studio.tui.pages.start.checks import load_expected_answers
 
         try:
-            found = load_expected_answers(_workspace_of(run), run.run)
+            found = load_expected_answers(self._page.host.workspace, run.run)
         except (StudioError, OSError):
             return
         self._answers = (str(run.path), found)
 
 
-def load_evidence(run: RunDir, operation: str) -> str:
+def _load_evidence(run: RunDir, operation: str) -> str:
     """The first rollout behind an operation that a commit has settled; "" where none is known."""
     found = read_history(run).find_operation(operation)
     return next(iter(found.evidence), "") if found else ""
+
+
+def _newest_group(state: RunState | None) -> str:
+    """Of a run that is opened: the group under way, else the last one."""
+    known = [step for step in state.steps.values() if step.problems] if state else []
+    return group_id(max(step.step for step in known), 0) if known else ""
+
+
+def find_rollouts(state: RunState, name: str) -> str:
+    """The group or rollout that an id means; "" where the state knows of none."""
+    steps = {number: step.problems for number, step in state.steps.items()}
+    known = {op.id: op.evidence for op in state.operations.values()}
+    return view.resolve_target(name, steps, known)
 
 
 def open_pager(text: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -163,14 +268,3 @@ def open_pager(text: str, environ: Mapping[str, str] = os.environ) -> None:
     """
     command = shlex.split(environ.get("PAGER", "")) or ["less"]
     subprocess.run(command, input=text, text=True, encoding="utf-8", errors="replace", check=False)
-
-
-def _count_experiences(run: RunDir, library: str, version: int) -> int | None:
-    try:
-        return len(_workspace_of(run).library(library).at(version).experiences)
-    except (StudioError, OSError):
-        return None
-
-
-def _workspace_of(run: RunDir) -> Workspace:
-    return Workspace(run.path.parents[1])

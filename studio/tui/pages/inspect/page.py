@@ -1,7 +1,4 @@
-"""Inspect: one rollout whole, among those of its group, or a winner and a loser side by side.
-
-Owns which rollouts are shown, and the page's keys.
-"""
+"""Inspect: one rollout whole, among those of its group, or a winner and a loser side by side."""
 
 from __future__ import annotations
 
@@ -22,10 +19,9 @@ from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
-from studio.tui.pages.inspect.loader import GroupRecords, open_pager
-from studio.tui.pages.inspect.selection import Selection, find_rollouts
+from studio.tui.pages.inspect.loader import GroupRecords, find_rollouts, open_pager
 from studio.tui.pages.inspect.transcript import Transcripts
-from studio.tui.pages.inspect.view import Part
+from studio.tui.pages.inspect.view import GroupSummary, Part
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -39,9 +35,7 @@ class InspectPage(Page):
     DEFAULT_CSS = """
     InspectPage { layout: horizontal; }
     InspectPage #inspect-side { width: 32; height: 1fr; }
-    InspectPage #inspect-list { height: 1fr; }
     InspectPage #inspect-facts { height: 10; }
-    InspectPage #inspect-text, InspectPage #inspect-other { width: 1fr; height: 1fr; }
     InspectPage #inspect-other { display: none; }
     InspectPage.-split #inspect-other { display: block; }
     .-short InspectPage #inspect-facts { height: 7; }
@@ -53,123 +47,114 @@ class InspectPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records = GroupRecords()
+        self.records = GroupRecords(self)
         self.transcripts = Transcripts(self.records)
-        self.selection = Selection(self, self.records, self.transcripts)
         self.run_pager: Callable[[str], None] = open_pager
+        self.list_pane = RowList(id="inspect-list", classes="pane")
+        self.facts_pane = LineView(id="inspect-facts", classes="pane")
+        self.facts_pane.can_focus = False
+        self.text_pane = RowList(id="inspect-text", classes="pane")
+        self.other_pane = RowList(id="inspect-other", classes="pane")
 
     def compose(self) -> ComposeResult:
         with Container(id="inspect-side"):
-            yield RowList(id="inspect-list", classes="pane")
-            facts = LineView(id="inspect-facts", classes="pane")
-            facts.can_focus = False
-            yield facts
-        yield RowList(id="inspect-text", classes="pane")
-        yield RowList(id="inspect-other", classes="pane")
-
-    @property
-    def list_pane(self) -> RowList:
-        return self.query_one("#inspect-list", RowList)
-
-    @property
-    def text_pane(self) -> RowList:
-        return self.query_one("#inspect-text", RowList)
-
-    @property
-    def other_pane(self) -> RowList:
-        return self.query_one("#inspect-other", RowList)
+            yield self.list_pane
+            yield self.facts_pane
+        yield self.text_pane
+        yield self.other_pane
 
     def initial_focus(self) -> Widget:
-        return self.text_pane if self.selection.split else self.list_pane
+        return self.text_pane if self.records.split else self.list_pane
 
     # -- what is shown ---------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:
         """Target is a rollout, a group, an operation (its evidence) or a problem's id."""
-        self.selection.open_target(target)
+        self.records.open_target(target)
         # Not at once: the page that is left lets go of its own rollouts when it is hidden.
-        self.call_after_refresh(self.selection.subscribe, anew=True)
+        self.call_after_refresh(self.records.subscribe, anew=True)
 
     def go_to(self, name: str) -> bool:
         if self.state is None or not (found := find_rollouts(self.state, name)):
             return False
-        self.selection.open_target(found)
+        self.records.open_target(found)
         return True
 
     def handle_message(self, message: Message) -> None:
         match message:
             case SnapshotReceived():
                 if not self.records.is_of(self.session.run if self.session is not None else None):
-                    self.selection.forget_run()
+                    self.records.forget_run()
             case TextReceived(pieces=pieces):
                 for piece in pieces:
                     self.records.add_piece(piece)
             case EventReceived(event=ev.RolloutFinished() | ev.RolloutJudged() as event):
                 self.records.live.pop(rollout_id(event.step, event.position, event.index), None)
-                self.selection.is_stale |= (
-                    group_id(event.step, event.position) == self.records.group
-                )
+                group = group_id(event.step, event.position)
+                self.records.is_stale |= group == self.records.group
 
     def on_hide(self) -> None:
-        self.selection.unsubscribe()
+        self.records.unsubscribe()
 
     # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
-        self.selection.reload_if_due()
-        self.set_class(self.selection.split is not None, "-split")
-        shown = self.records.summary(self.state)
-        found = self.list_pane
-        if shown is None:
-            rows = [
-                Row("", told) for told in _empty_lines(self, self.selection, found.line_width - 2)
-            ]
-            found.show_rows(rows)
+        self.records.reload_if_due()
+        records, found, group = self.records, self.list_pane, self.records.summary
+        self.set_class(records.split is not None, "-split")
+        if group is None:
+            found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
             self.text_pane.show_rows([])
             self.transcripts.forget_rows()
-            self.query_one("#inspect-facts", LineView).show_lines([])
+            self.facts_pane.show_lines([])
             found.border_title = Content("Rollouts")
             self.text_pane.border_title = Content("Rollout")
             return
-        found.border_title = Content(f"{shown.id} {shown.problem[:8]}")
-        found.border_subtitle = Content("reading ..." if self.selection.is_reading else "")
-        found.show_rows(view.group_rows(shown, found.line_width - 2), self.selection.chosen)
-        self._draw_facts()
-        left, right = self.selection.split or (self.selection.chosen, "")
-        self.transcripts.draw(self.text_pane, left, shown)
+        found.border_title = Content(f"{group.id} {group.problem[:8]}")
+        found.border_subtitle = Content("reading ..." if records.is_reading else "")
+        found.show_rows(view.group_rows(group, found.line_width - 2), records.chosen)
+        self._draw_facts(group)
+        left, right = records.split or (records.chosen, "")
+        self.transcripts.draw(self.text_pane, left, group)
         if right:
-            self.transcripts.draw(self.other_pane, right, shown)
+            self.transcripts.draw(self.other_pane, right, group)
 
-    def _draw_facts(self) -> None:
-        facts, shown = self.query_one("#inspect-facts", LineView), self.records.summary(self.state)
-        if shown is None:
-            return
-        whole, answer = (
-            self.records.rollouts.get(self.selection.chosen),
-            self.records.expected_answer(self.state),
-        )
-        lines = view.answer_lines(whole, answer, shown, facts.line_width)
-        if self.selection.trouble:
-            lines = [
-                *paragraph([(sanitize(self.selection.trouble), "failed")], facts.line_width),
-                *lines,
+    def _draw_facts(self, group: GroupSummary) -> None:
+        width = self.facts_pane.line_width
+        whole = self.records.rollouts.get(self.records.chosen)
+        answer = self.records.expected_answer
+        lines = view.answer_lines(whole, answer, group, width)
+        if self.records.trouble:
+            lines = [*paragraph([(sanitize(self.records.trouble), "failed")], width), *lines]
+        self.facts_pane.show_lines(lines)
+
+    def _empty_lines(self, width: int) -> list[Line]:
+        if self.records.trouble:
+            return paragraph([(sanitize(self.records.trouble), "failed")], width)
+        if self.session is None:
+            return [
+                line("no run is open:"),
+                line(("5", "key"), " lists them"),
+                line(("0", "key"), " starts one"),
             ]
-        facts.show_lines(lines)
+        if self.records.is_reading:
+            return [line("reading the records ...")]
+        return paragraph(
+            [("no rollout yet: it stands here once the first is under way", "")], width
+        )
 
     # -- choosing --------------------------------------------------------------------------
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
-        if event.rows is self.list_pane and event.key and event.key != self.selection.chosen:
+        if event.rows is self.list_pane and event.key and event.key != self.records.chosen:
             self.choose(event.key)
 
     def choose(self, name: str) -> None:
         """Show this rollout; beside another, if two are shown."""
-        self.selection.chosen = name
+        self.records.chosen = name
         self.text_pane.action_top()
-        if self.selection.split is not None:
-            self.selection.split = view.winner_and_loser(self.records.members, name)
-            if self.selection.split is None:
-                self._lay_out()
+        if self.records.split is not None and not self.records.choose_split():
+            self._lay_out()
         self.host.draw_now()
 
     def action_next_rollout(self) -> None:
@@ -183,31 +168,27 @@ class InspectPage(Page):
         if not names:
             self.host.tell("no group is shown", "failed")
             return
-        at = names.index(self.selection.chosen) if self.selection.chosen in names else 0
+        at = names.index(self.records.chosen) if self.records.chosen in names else 0
         self.choose(names[(at + by) % len(names)])
 
     def action_split(self) -> None:
-        if self.selection.split is not None:
-            self.selection.split = None
-        else:
-            self.selection.split = view.winner_and_loser(
-                self.records.members, self.selection.chosen
-            )
-            if self.selection.split is None:
-                self.host.tell("this group has no winner beside a loser", "failed")
-                return
+        if self.records.split is not None:
+            self.records.split = None
+        elif not self.records.choose_split():
+            self.host.tell("this group has no winner beside a loser", "failed")
+            return
         self._lay_out()
-        if self.selection.split is not None and self.app.focused is self.list_pane:
+        if self.records.split is not None and self.app.focused is self.list_pane:
             self.text_pane.focus(scroll_visible=False)
 
     def _lay_out(self) -> None:
         """Place the panes for one rollout or two; they are drawn when their widths are known."""
-        self.set_class(self.selection.split is not None, "-split")
+        self.set_class(self.records.split is not None, "-split")
         self.call_after_refresh(self.host.draw_now)
 
     def go_back(self) -> bool:
-        if self.selection.split is not None:
-            self.selection.split = None
+        if self.records.split is not None:
+            self.records.split = None
             self._lay_out()
             return True
         return super().go_back()
@@ -220,11 +201,11 @@ class InspectPage(Page):
 
     def _shown_parts(self, pane: RowList) -> tuple[Part, ...]:
         """The parts of the rollout in a text pane."""
-        name = self.selection.chosen
-        if self.selection.split is not None:
-            name = self.selection.split[0] if pane is self.text_pane else self.selection.split[1]
-        shown = self.records.summary(self.state)
-        return self.transcripts.parts(name, shown) if shown is not None else ()
+        name = self.records.chosen
+        if self.records.split is not None:
+            name = self.records.split[0] if pane is self.text_pane else self.records.split[1]
+        group = self.records.summary
+        return self.transcripts.parts(name, group) if group is not None else ()
 
     def action_tokens(self) -> None:
         self.transcripts.shows_calls = not self.transcripts.shows_calls
@@ -234,11 +215,11 @@ class InspectPage(Page):
 
     def action_fold(self) -> None:
         """The part under the cursor; from the list of rollouts all that begin folded."""
-        shown, pane = self.records.summary(self.state), self._focused_text_pane()
-        if shown is None:
+        group, pane = self.records.summary, self._focused_text_pane()
+        if group is None:
             return
         if pane is None:
-            self.transcripts.fold_long_parts(self.transcripts.parts(self.selection.chosen, shown))
+            self.transcripts.fold_long_parts(self.transcripts.parts(self.records.chosen, group))
             self.host.draw_now()
             return
         key, before = view.part_key(pane.key), pane.key
@@ -261,7 +242,7 @@ class InspectPage(Page):
         """`/` finds, as in a pager: a rollout is read whole, and nothing of it is hidden."""
         again = text == self.transcripts.wanted
         self.transcripts.wanted = self.filter_text = text
-        if self.records.summary(self.state) is None:
+        if self.records.summary is None:
             return
         self.host.draw_now()
         pane = self._focused_text_pane() or self.text_pane
@@ -293,23 +274,9 @@ class InspectPage(Page):
     def text_to_copy(self, whole: bool) -> str:
         """A part, or the whole rollout."""
         pane = self._focused_text_pane()
-        if pane is None or self.records.summary(self.state) is None:
+        if pane is None or self.records.summary is None:
             return super().text_to_copy(whole)
         if whole:
             return self.whole_text()
         key = view.part_key(pane.key)
         return next((part.text for part in self._shown_parts(pane) if part.key == key), "")
-
-
-def _empty_lines(page: Page, selection: Selection, width: int) -> list[Line]:
-    if selection.trouble:
-        return paragraph([(sanitize(selection.trouble), "failed")], width)
-    if page.session is None:
-        return [
-            line("no run is open:"),
-            line(("5", "key"), " lists them"),
-            line(("0", "key"), " starts one"),
-        ]
-    if selection.is_reading:
-        return [line("reading the records ...")]
-    return paragraph([("no rollout yet: it stands here once the first is under way", "")], width)

@@ -1,7 +1,4 @@
-"""The text panes of Inspect: parts of a rollout, which of them are folded, what is found in them.
-
-Owns the rows of these panes. Which rollout stands in which pane is the page's business.
-"""
+"""The text panes of Inspect: parts of a rollout, which are folded, and what is found in them."""
 
 from __future__ import annotations
 
@@ -25,11 +22,9 @@ class Transcripts:
         self._unfolded: frozenset[str] = frozenset()
         self._folded: frozenset[str] = frozenset()
         self._hit = 0
+        self._group = ""  # whose parts are kept
         self._parts: dict[str, tuple[object, tuple[Part, ...]]] = {}  # and what they are made of
         self._drawn: dict[RowList, object] = {}  # what each pane was drawn from
-
-    def forget_parts(self) -> None:
-        self._parts.clear()
 
     def forget_rows(self) -> None:
         self._drawn.clear()
@@ -40,7 +35,7 @@ class Transcripts:
         if whole is None:
             return view.live_parts(live[name]) if name in live else ()
         version = group.library_version
-        experiences = self._records.experience_count(version)
+        experiences = self._records.experiences.get(version)
         made_of = (whole, version, experiences, self.shows_calls)
         before, parts = self._parts.get(name, (None, ()))
         if before != made_of:  # sanitized once, not with every key
@@ -50,16 +45,19 @@ class Transcripts:
 
     def draw(self, pane: RowList, name: str, group: GroupSummary) -> None:
         """Show a rollout in a pane; cheap where it is the same as before."""
+        if self._group != group.id:
+            self._group = group.id
+            self._parts.clear()
         parts = self.parts(name, group)
-        title = f"{name}   {group.version_text}"
+        about = ""
         if (whole := self._records.rollouts.get(name)) is not None:
             turns = len({call.turn for call in whole.calls})
-            title = f"{name}   turns {turns}   {whole.finish_reason}   seed {whole.rollout.seed}   "
-            title += group.version_text
+            about = f"turns {turns}   {whole.finish_reason}   seed {whole.rollout.seed}   "
+        title = f"{name}   {about}{group.version_text}"
         pane.border_title = Content(sanitize(title))
         hits = view.find_hits(parts, self.wanted)
-        found = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted else ""
-        pane.border_subtitle = Content(found)
+        count = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted else ""
+        pane.border_subtitle = Content(count)
         drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted)
         if self._drawn.get(pane) == drawn_from:
             return

@@ -1,7 +1,6 @@
 """A group and one of its rollouts as lines: parts that fold, text that is searched.
 
-Pure: from what the records hold. Long texts are wrapped once for each width and kept, so that
-a key costs the building of rows and no wrapping.
+Pure. Long texts are wrapped once for each width and kept, so that a key wraps nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from studio.report.rates import metrics_text
-from studio.secrets.sanitize import one_line, sanitize
-from studio.tui.drawing.cells import fit, normalize_width, pad, wrap_pieces
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
+from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.report.rollout import RecordedRollout
@@ -61,10 +61,6 @@ class GroupSummary:
             return f"policy v{self.policy_version}"
         return f"library v{self.library_version}"
 
-    @property
-    def won_count(self) -> int:
-        return sum(member.state == "won" for member in self.members)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -87,38 +83,23 @@ class Hit:
     end: int
 
 
-_MARKS = {
-    "won": "+",
-    "lost": "-",
-    "error": "!",
-    "open": "?",
-    "streaming": ">",
-    "queued": ".",
-}
+_MARKS = {"won": "+", "lost": "-", "error": "!", "open": "?", "streaming": ">", "queued": "."}
 
 
 def make_member(whole: RecordedRollout | None, rollout_id: str, index: int, live: bool) -> Member:
     """How a rollout stands in its group."""
     if whole is None:
         return Member(rollout_id, index, "streaming" if live else "queued")
-    rollout = whole.rollout
-    return ended_member(
-        whole.id, index, rollout.status, rollout.usage.completion_tokens, whole.verdict
-    )
-
-
-def ended_member(rollout_id: str, index: int, status: str, tokens: int, verdict: object) -> Member:
-    """One that ended, by its status and its verdict (None: not judged yet)."""
-    reward = getattr(verdict, "reward", None)
+    verdict, status = whole.verdict, whole.rollout.status
+    reward = verdict.reward if verdict is not None else None
     note = "truncated" if status == "truncated" else ""
     if status == "failed":
         state, note = "error", "failed"
     elif reward is None:
-        state = "open" if verdict is None else "error"
-        note = "not judged yet" if verdict is None else "no verdict"
+        state, note = ("open", "not judged yet") if verdict is None else ("error", "no verdict")
     else:
         state = "won" if reward >= 0.5 else "lost"
-    return Member(rollout_id, index, state, reward, tokens, note)
+    return Member(whole.id, index, state, reward, whole.rollout.usage.completion_tokens, note)
 
 
 def group_rows(group: GroupSummary, width: int) -> list[Row]:
@@ -127,8 +108,7 @@ def group_rows(group: GroupSummary, width: int) -> list[Row]:
     for one in group.members:
         reward = "    " if one.reward is None else f"{one.reward:4.2f}"
         tokens = f"{one.tokens:>6}t" if one.tokens else " " * 7
-        note = one.note or ("under way" if one.state == "streaming" else "")
-        note = "queued" if one.state == "queued" else note
+        note = {"streaming": "under way", "queued": "queued"}.get(one.state, one.note)
         figures = f"{reward} {tokens} " if (reward + tokens).strip() else ""
         text = f"r{one.index:<2} {_MARKS[one.state]} {figures}{note}".rstrip()
         style = one.state if one.state not in ("open", "error") else "flag"
@@ -147,8 +127,9 @@ def answer_lines(
     if got is not None:
         out += labelled_lines("got", one_line(got, 300), width)
     out += labelled_lines("problem", one_line(group.problem, 60), width)
-    at = f"epoch {group.epoch}, {group.won_count} of {len(group.members)} won"
-    return [*out, *labelled_lines("group", at, width)]
+    won = sum(member.state == "won" for member in group.members)
+    text = f"epoch {group.epoch}, {won} of {len(group.members)} won"
+    return [*out, *labelled_lines("group", text, width)]
 
 
 def expected_and_got(
@@ -175,13 +156,9 @@ def expected_and_got(
 def rollout_parts(
     whole: RecordedRollout, library: int, experiences: int | None, *, calls: bool = False
 ) -> tuple[Part, ...]:
-    """A rollout from prompt to verdict.
+    """A rollout from prompt to verdict; with `calls`, tokens and times of each call.
 
-    Args:
-        whole: from `studio.report.rollout.read_rollout`.
-        library: the version of the library that was in front of the prompt.
-        experiences: how many it held; None where that is not known.
-        calls: with tokens and times of each call.
+    `library` is the version in front of the prompt, with so many experiences if that is known.
     """
     out: list[Part] = []
     for number, message in enumerate(whole.messages):
@@ -190,77 +167,58 @@ def rollout_parts(
             case "system":
                 items = "" if experiences is None else f", {experiences} experiences"
                 note = f"(library v{library}{items})"
-                out.append(
-                    _make_part(
-                        "system" + key, "system", message.content, "dim", note=note, folds=True
-                    )
-                )
+                out.append(_make_part("system" + key, "system", message.content, "dim", note))
             case "assistant":
                 if message.reasoning:
-                    out.append(
-                        _make_part("think" + key, "think", message.reasoning, "dim", folds=True)
-                    )
+                    out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
                 if message.content or not message.tool_calls:
-                    out.append(_make_part("answer" + key, "answer", message.content, folds=True))
-                for at, call in enumerate(message.tool_calls):
-                    asked = f"{call.name} {call.arguments}"
-                    out.append(_make_part(f"call{key}.{at}", "calls", asked, folds=True))
+                    out.append(_make_part("answer" + key, "answer", message.content))
+                for at, tool_call in enumerate(message.tool_calls):
+                    asked = f"{tool_call.name} {tool_call.arguments}"
+                    out.append(_make_part(f"call{key}.{at}", "calls", asked))
             case role:
-                out.append(_make_part(role + key, role, message.content, folds=True))
+                out.append(_make_part(role + key, role, message.content))
     out += _verdict_parts(whole)
-    if calls:
-        out += [
-            _make_part(
-                f"calls{number}",
-                f"turn {call.turn}",
-                f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
-                f"finish {call.finish}  {call.model}{_temperature_text(call.temperature)}  "
-                f"{call.record}",
-            )
-            for number, call in enumerate(whole.calls)
-        ]
+    for number, call in enumerate(whole.calls if calls else ()):
+        temperature = "" if call.temperature is None else f"  temperature {call.temperature:g}"
+        text = (
+            f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
+            f"finish {call.finish}  {call.model}{temperature}  {call.record}"
+        )
+        out.append(_make_part(f"calls{number}", f"turn {call.turn}", text, folds=False))
     return tuple(out)
-
-
-def _temperature_text(value: float | None) -> str:
-    return "" if value is None else f"  temperature {value:g}"
 
 
 def live_parts(text: str) -> tuple[Part, ...]:
     """What is known of a rollout under way."""
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
-    return (_make_part("live", "answer", text[-LIVE_TAIL_CHARS:], note=note),)
+    return (_make_part("live", "answer", text[-LIVE_TAIL_CHARS:], "", note, folds=False),)
 
 
 def _verdict_parts(whole: RecordedRollout) -> list[Part]:
     verdict, rollout = whole.verdict, whole.rollout
-    out = []
-    if verdict is None:
-        out.append(_make_part("reward", "reward", "not judged yet", "flag"))
-    elif verdict.reward is None:
-        out.append(_make_part("reward", "reward", f"none: {verdict.error or 'no opinion'}", "flag"))
-    else:
-        won = verdict.reward >= 0.5
-        told = f"{verdict.reward:g} {'won' if won else 'lost'}{metrics_text(verdict.metrics)}"
-        out.append(_make_part("reward", "reward", told, "won" if won else "lost"))
+    reward, style = "not judged yet", "flag"
+    if verdict is not None and verdict.reward is None:
+        reward = f"none: {verdict.error or 'no opinion'}"
+    elif verdict is not None and verdict.reward is not None:
+        style = "won" if verdict.reward >= 0.5 else "lost"
+        reward = f"{verdict.reward:g} {style}{metrics_text(verdict.metrics)}"
+    out = [_make_part("reward", "reward", reward, style, folds=False)]
     if verdict is not None and verdict.critique:
-        out.append(_make_part("critique", "critique", verdict.critique, folds=True))
+        out.append(_make_part("critique", "critique", verdict.critique))
     if rollout.error:
-        out.append(_make_part("error", "error", rollout.error, "failed", folds=True))
+        out.append(_make_part("error", "error", rollout.error, "failed"))
     spent = f"{rollout.usage.prompt_tokens} + {rollout.usage.completion_tokens} tokens"
     finish = f", finish {whole.finish_reason}" if whole.finish_reason else ""
-    ended = f"{rollout.status}{finish}; {spent}; "
-    out.append(
-        _make_part("ended", "ended", f"{ended}{rollout.elapsed_s:.2f} s; seed {rollout.seed}")
-    )
-    return out
+    ended = f"{rollout.status}{finish}; {spent}; {rollout.elapsed_s:.2f} s; seed {rollout.seed}"
+    return [*out, _make_part("ended", "ended", ended, folds=False)]
 
 
 def _make_part(
-    key: str, label: str, text: str, style: str = "", *, note: str = "", folds: bool = False
+    key: str, label: str, text: str, style: str = "", note: str = "", *, folds: bool = True
 ) -> Part:
-    return Part(key, label, normalize_width(sanitize(text)), style, note, folds)
+    return Part(key, label, display_text(text), style, note, folds)
 
 
 def rollout_rows(
@@ -272,12 +230,8 @@ def rollout_rows(
 ) -> list[Row]:
     """The parts wrapped under their labels, a row of the list each.
 
-    Args:
-        parts: in order.
-        width: in cells.
-        opened: keys of parts that a person unfolded; system and think begin folded.
-        closed: keys of parts that a person folded.
-        hits: what is highlighted; a part that has one is never folded.
+    System and think begin folded; `opened` and `closed` are keys of parts that a person unfolded
+    and folded. A part with a hit, which is highlighted, is never folded.
     """
     by_part: dict[str, list[Hit]] = {}
     for hit in hits:
@@ -293,39 +247,31 @@ def rollout_rows(
 def _part_rows(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[Row]:
     pieces = _wrap_text(part.text, max(1, width - LABEL))
     label: Span = (pad(part.label, LABEL), "key")
-    kept = len(pieces)
-    if folded:
-        least = _FIRST_LINES.get(part.label, 1)
-        kept = least if len(pieces) > least else kept
+    kept = min(len(pieces), _FIRST_LINES.get(part.label, 1)) if folded else len(pieces)
     hidden = len(pieces) - kept
+    indent: Span = (" " * LABEL, "")
     rows: list[Row] = []
     if part.note or not kept:
         mark: Span = (f"[fold {hidden} lines] " if hidden and not kept else "", "dim")
         rows.append(Row(f"{part.key}:", line(label, mark, (part.note, "dim"))))
-        label = (" " * LABEL, "")
+        label = indent
     at = passed = 0
     for number, piece in enumerate(pieces[:kept]):
         while passed < len(hits) and hits[passed].end <= at:
             passed += 1
         spans = _highlight_hits(piece, at, part.style, hits, passed)
         rows.append(Row(f"{part.key}:{number}", (label, *spans)))
-        label = (" " * LABEL, "")
+        label = indent
         at += len(piece)
     if hidden and kept:
-        told: Span = (f"[fold {hidden} lines]", "dim")
-        rows.append(Row(f"{part.key}:more", (label, told)))
+        rows.append(Row(f"{part.key}:more", (label, (f"[fold {hidden} lines]", "dim"))))
     return rows
 
 
 def _highlight_hits(piece: str, at: int, style: str, hits: Sequence[Hit], first: int) -> Line:
-    """A row of a part that begins at a character, with what was searched for marked.
+    """A row of a part, which begins at its character `at`, with what was searched for marked.
 
-    Args:
-        piece: the row's text.
-        at: where in the part it begins.
-        style: of what was not searched for.
-        hits: of the part, in order.
-        first: the first of them that ends after `at`.
+    `first` is the number of the first of the part's hits that ends after `at`.
     """
     text = piece.rstrip(" \n")
     out: list[Span] = []
@@ -356,17 +302,16 @@ def toggle_fold(
     key: str, parts: Sequence[Part], opened: Collection[str], closed: Collection[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Fold or unfold a part: what is opened and closed from then on."""
+    unfolded, folded = frozenset(opened), frozenset(closed)
     part = next((one for one in parts if one.key == key), None)
     if part is None or not part.folds:
-        return frozenset(opened), frozenset(closed)
-    if _begins_folded(part):
-        return frozenset(opened) ^ {key}, frozenset(closed)
-    return frozenset(opened), frozenset(closed) ^ {key}
+        return unfolded, folded
+    return (unfolded ^ {key}, folded) if _begins_folded(part) else (unfolded, folded ^ {key})
 
 
 def find_hits(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:
     """Where a text stands, whatever its case and however its words are spaced."""
-    words = normalize_width(sanitize(wanted)).split()
+    words = display_text(wanted).split()
     if not words:
         return ()
     pattern = re.compile(r"\s+".join(re.escape(word) for word in words), re.IGNORECASE)
@@ -386,17 +331,13 @@ def find_hit_row(hit: Hit, parts: Sequence[Part], width: int) -> str:
 
 def winner_and_loser(members: Sequence[Member], chosen: str) -> tuple[str, str] | None:
     """A winner and a loser to stand side by side, the chosen one among them if it can be."""
-    known = [one for one in members if one.reward is not None]
-    here = next((one for one in known if one.id == chosen), None)
-    winners = [one for one in known if one.state == "won"]
-    losers = [one for one in known if one.state == "lost"]
+    here = next((one for one in members if one.id == chosen), None)
+    winners = [one for one in members if one.state == "won"]
+    losers = [one for one in members if one.state == "lost"]
     if not winners or not losers:
         return None
-    winner = (
-        here if here in winners else max(winners, key=lambda one: (one.reward or 0, -one.index))
-    )
-    loser = here if here in losers else min(losers, key=lambda one: (one.reward or 0, one.index))
-    assert winner is not None and loser is not None
+    winner = max(winners, key=lambda one: (one is here, one.reward or 0, -one.index))
+    loser = min(losers, key=lambda one: (one is not here, one.reward or 0, one.index))
     return winner.id, loser.id
 
 
@@ -412,10 +353,8 @@ def resolve_target(
 ) -> str:
     """The rollout or group an id stands for; "" where it stands for none that is known.
 
-    Args:
-        target: of a rollout, a group, an operation, or (the beginning of) a problem's id.
-        steps: the problems of each step, in sample order.
-        evidence: of each operation that is known.
+    `target` is of a rollout, a group, an operation, or (the beginning of) a problem's id; `steps`
+    hold the problems of each step in sample order, `evidence` that of each known operation.
     """
     if found := re.fullmatch(r"s(\d{1,9})p(\d{1,9})(r\d{1,9})?", target):
         step, position = int(found[1]), int(found[2])
@@ -428,6 +367,6 @@ def resolve_target(
         return ""
     for step in sorted(steps, reverse=True):
         for position, problem in enumerate(steps[step]):
-            if problem == target or problem.startswith(target):
+            if problem.startswith(target):
                 return f"s{step}p{position}"
     return ""

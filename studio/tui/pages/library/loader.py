@@ -40,13 +40,6 @@ def list_libraries(workspace: Workspace) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def load_history_lines(folder: LibraryFolder, experience: str) -> list[str]:
-    """The commits that concern one experience, as `studio library history` prints them."""
-    from studio.library.text import history_lines
-
-    return history_lines(folder, experience)
-
-
 def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
     """Copy a version's file into `exports/` of the workspace; returns the path.
 
@@ -83,12 +76,11 @@ class LibraryLoader:
 
     def handle_message(self, message: Message) -> None:
         """Note what is to be read again once it can be seen."""
-        match message:
-            case SnapshotReceived():
-                self.mark_due()
-            case EventReceived(event=event):
-                self.is_due |= isinstance(event, _MOVES_THE_HEAD)
-                self._count_due |= isinstance(event, _BRINGS_USES)
+        if isinstance(message, SnapshotReceived):
+            self.mark_due()
+        elif isinstance(message, EventReceived):
+            self.is_due |= isinstance(message.event, _MOVES_THE_HEAD)
+            self._count_due |= isinstance(message.event, _BRINGS_USES)
 
     def mark_due(self) -> None:
         self.is_due = self._count_due = True
@@ -103,11 +95,7 @@ class LibraryLoader:
         return True
 
     def reload_if_due(self, name: str) -> None:
-        """Read again what has changed.
-
-        Args:
-            name: of the library that is shown; "" lists those there are, where no run is open.
-        """
+        """Read again what has changed of a library; for "", list those there are, without a run."""
         page, session = self._page, self._page.session
         self._name = name
         if self.is_due and not self._is_reading:
@@ -157,12 +145,11 @@ class LibraryLoader:
 
     def similar(self, library: Library, one: Item) -> tuple[tuple[str, float], ...] | None:
         """Experiences most like this one; None: they are being looked for."""
-        wanted = (library.content_hash, one.id)
-        known = self._similar.get(wanted)
-        if known is None and wanted != self._comparing:
-            self._comparing = wanted
+        key = (library.content_hash, one.id)
+        if key not in self._similar and key != self._comparing:
+            self._comparing = key
             run_exclusive(self._page, "near", partial(self._find_similar, library, one))
-        return known
+        return self._similar.get(key)
 
     async def _find_similar(self, library: Library, one: Item) -> None:
         others = [(e.id, e.text) for e in library.experiences]
@@ -180,8 +167,10 @@ class LibraryLoader:
             run_exclusive(self._page, "history", partial(self._read_commits, self.folder, name))
 
     async def _read_commits(self, folder: LibraryFolder, name: str) -> None:
+        from studio.library.text import history_lines
+
         try:
-            self.commits = await asyncio.to_thread(load_history_lines, folder, name)
+            self.commits = await asyncio.to_thread(history_lines, folder, name)
         except StudioError as error:
             self.commits = [str(error)]
         draw_if_open(self._page)

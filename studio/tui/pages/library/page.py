@@ -18,13 +18,12 @@ from studio.tui.drawing.lines import paragraph
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import export_file, run_exclusive
-from studio.tui.pages.diff.view import display_text
 from studio.tui.pages.library import view
-from studio.tui.pages.library.entries import EntryList
 from studio.tui.pages.library.loader import LibraryLoader, export_library
+from studio.tui.pages.library.panes import EntryList, Side, SidePane
 from studio.tui.pages.library.proposals import ProposalKeys
-from studio.tui.pages.library.side import Side, SidePane
 from studio.tui.pages.library.view import Item, LibraryState
+from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.row_list import RowList
 
@@ -36,14 +35,11 @@ class LibraryPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("library")]
     SCOPED_CSS = False  # the size classes stand on the screen
     DEFAULT_CSS = """
-    LibraryPage { layout: vertical; }
     LibraryPage #library-panes { layout: horizontal; height: 1fr; }
     LibraryPage #library-list { width: 11fr; height: 1fr; }
     LibraryPage #library-side { width: 9fr; height: 1fr; }
-    LibraryPage #library-about, LibraryPage #library-uses { height: 1fr; width: 1fr; }
     LibraryPage #library-uses { display: none; }
-    .-short LibraryPage.-editing #library-about { display: none; }
-    .-flat LibraryPage.-editing #library-about { display: none; }
+    .-short LibraryPage.-editing #library-about, .-flat LibraryPage.-editing #library-about,
     LibraryPage.-editing #library-uses { display: none; }
     .-narrow LibraryPage #library-panes, .-tiny LibraryPage #library-panes { layout: vertical; }
     .-narrow LibraryPage #library-list, .-tiny LibraryPage #library-list { width: 1fr; }
@@ -52,19 +48,20 @@ class LibraryPage(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf: LibraryState | None = None
+        self.contents: LibraryState | None = None
         self.loader = LibraryLoader(self)
         self.entries = EntryList(self, self.loader)
         self.side = SidePane(self, self.loader)
         self.proposals = ProposalKeys(self)
         self._chosen = ""  # a library of the workspace, where no run is open
-        self._made_of: object = None  # what the shelf was made of
+        self._made_of: object = None  # what the contents was made of
 
     def compose(self) -> ComposeResult:
         with Container(id="library-panes"):
             yield self.entries.pane
             with Container(id="library-side"):
-                yield from self.side.compose()
+                yield self.side.about
+                yield self.side.uses
                 yield self.proposals.box
 
     def initial_focus(self) -> Widget:
@@ -81,15 +78,15 @@ class LibraryPage(Page):
     @property
     def library_name(self) -> str:
         """Of the library that is shown; "" where one is to be chosen, or the run has not begun."""
-        state = self.state
         if self.session is None:
             return self._chosen
-        return state.started.library if state is not None and state.started is not None else ""
+        started = self.state.started if self.state is not None else None
+        return started.library if started is not None else ""
 
     def open_at(self, target: str = "") -> None:
         self.loader.mark_due()
         if target and not self.go_to(target):
-            if self.session is not None or self.shelf is not None:
+            if self.session is not None or self.contents is not None:
                 self.entries.wanted = target
             elif target in {folder.name for folder in self.host.workspace.libraries()}:
                 self._chosen = target
@@ -108,8 +105,8 @@ class LibraryPage(Page):
         if state is not None:
             waiting = state.open_operations
             made = (*made, waiting, state.reviewed_operations)
-        if self.shelf is not None and self._made_of == made:
-            return self.shelf
+        if self.contents is not None and self._made_of == made:
+            return self.contents
         if state is not None and state.reviewed_operations:
             # As the gate does: decisions stand on the head, whatever moved it.
             limit = state.settings.get("practice.library_limit")
@@ -122,27 +119,27 @@ class LibraryPage(Page):
     def draw(self) -> None:
         name = self.library_name
         if self.loader.shows_other_than(name):
-            self.shelf = None
+            self.contents = None
             self.side.show("about")
         self.loader.reload_if_due(name)
-        self.shelf = shelf = self._library_state()
-        if shelf is not None:
-            self.entries.draw(shelf)
-            self.side.draw(self.entries.item, shelf)
+        self.contents = contents = self._library_state()
+        if contents is not None:
+            self.entries.draw(contents)
+            self.side.draw(self.entries.item, contents)
             return
         self.side.clear()
         if self.entries.draw_libraries(name):
-            told = "No run is open: libraries can be read here. enter shows the experiences of one."
+            hint = "No run is open: libraries can be read here. enter shows the experiences of one."
             about = self.side.about
-            about.show_lines(paragraph(((told, "dim"),), about.line_width))
+            about.show_lines(paragraph(((hint, "dim"),), about.line_width))
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         if event.rows is not self.entries.pane:
             return
         event.stop()
         self.side.show("about")
-        if self.shelf is not None:
-            self.side.draw(self.entries.item, self.shelf)
+        if self.contents is not None:
+            self.side.draw(self.entries.item, self.contents)
         if self.is_open:
             self.host.drafts.cursor = event.key
 
@@ -153,7 +150,7 @@ class LibraryPage(Page):
             name = self.library_name or "NAME"
             one = f" {self.entries.item.id}" if self.entries.item is not None else " ID"
             self.host.tell(f"no run is open: studio library edit {name}{one} changes it by hand")
-        elif self.shelf is None:
+        elif self.contents is None:
             self.host.tell("the library is not read yet", "failed")
         elif needs_one and self.entries.item is None:
             self.host.tell("nothing is under the cursor", "failed")
@@ -173,9 +170,9 @@ class LibraryPage(Page):
         self._ask_about(self.proposals.delete)
 
     def action_merge(self) -> None:
-        one, shelf = self.entries.item, self.shelf
-        others = {found.id: found for found in view.items(shelf)} if shelf is not None else {}
-        alike = self.loader.similar(shelf.library, one) if shelf is not None and one else None
+        one, contents = self.entries.item, self.contents
+        others = {found.id: found for found in view.items(contents)} if contents is not None else {}
+        alike = self.loader.similar(contents.library, one) if contents is not None and one else None
         likeliest = alike[0][0] if alike else ""
         self._ask_about(partial(self.proposals.merge, others=others, likeliest=likeliest))
 
@@ -195,11 +192,11 @@ class LibraryPage(Page):
 
     def _toggle_side(self, side: Side) -> None:
         self.side.show("about" if self.side.shows == side else side)
-        if self.shelf is not None:
-            self.side.draw(self.entries.item, self.shelf)
+        if self.contents is not None:
+            self.side.draw(self.entries.item, self.contents)
 
     def action_uses(self) -> None:
-        if self.shelf is None:
+        if self.contents is None:
             if self.session is None and self.entries.pane.key:
                 self._chosen, self.loader.is_due = self.entries.pane.key, True
                 self.filter_text = ""
@@ -211,7 +208,7 @@ class LibraryPage(Page):
             self.host.tell("no run is open: a library alone does not know who cites it")
         elif self.entries.item is not None:
             self.side.show("uses")
-            self.side.draw(self.entries.item, self.shelf)
+            self.side.draw(self.entries.item, self.contents)
 
     def action_history(self) -> None:
         if self.entries.item is not None and self.loader.folder is not None:
@@ -230,41 +227,33 @@ class LibraryPage(Page):
 
     def action_export(self) -> None:
         folder = self.loader.folder
-        if folder is None or self.shelf is None:
+        if folder is None or self.contents is None:
             self.host.tell("there is no library to export", "failed")
             return
-        library = self.shelf.library
+        library = self.contents.library
         write = partial(export_library, self.host.workspace, folder, library)
         export_file(self, write, f"{library.name}@{library.version} is")
 
     # -- what every page has ---------------------------------------------------------------
 
     def go_to(self, name: str) -> bool:
-        if self.shelf is None:
+        if self.contents is None or name not in {one.id for one in view.items(self.contents)}:
             return False
         if name not in {one.id for one in self.entries.items}:
-            if name not in {one.id for one in view.items(self.shelf)}:
-                return False
             self.apply_filter("")
         return self.entries.pane.go_to(name)
 
     def go_back(self) -> bool:
         if self.side.shows != "about":
             self._toggle_side(self.side.shows)
-            return True
-        if super().go_back():
-            return True
-        if self.session is None and self._chosen:
+        elif not super().go_back():
+            if self.session is not None or not self._chosen:
+                return False
             self._chosen, self.loader.is_due = "", True
-            return True
-        return False
+        return True
 
     def text_to_copy(self, whole: bool) -> str:
-        if self.shelf is None or self.app.focused is not self.entries.pane:
+        if self.contents is None or self.app.focused is not self.entries.pane:
             return super().text_to_copy(whole)
-        if whole:
-            return "\n".join(
-                f"{one.id}  {display_text(one.drafted or one.text)}" for one in self.entries.items
-            )
-        one = self.entries.item
-        return f"{one.id}  {display_text(one.drafted or one.text)}" if one is not None else ""
+        shown = self.entries.items if whole else filter(None, [self.entries.item])
+        return "\n".join(f"{one.id}  {display_text(one.drafted or one.text)}" for one in shown)

@@ -1,7 +1,6 @@
 """Changes that a person proposes on the library page: edit, delete, merge, insert.
 
-Owns the box in which a wording is asked for. Changes nothing itself: each becomes an operation
-that waits in the review like all others.
+Each becomes an operation that waits in the review like all others.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from studio.session.base import Session
 from studio.tui.drawing.lines import line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open
-from studio.tui.pages.diff.view import display_text
 from studio.tui.pages.library.view import Item
+from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EditBox
 
 _Key = tuple[str, str | None]  # what a wording is for: the change and its target
@@ -47,9 +46,9 @@ class ProposalKeys:
 
     async def delete(self, one: Item) -> None:
         host, name = self._page.host, display_text(one.id)
-        told = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
+        experience = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
         width = max(20, min(96, self._page.app.size.width * 8 // 10 - 4))
-        lines = [*paragraph(told, width), ()]
+        lines = [*paragraph(experience, width), ()]
         if one.won_count:
             lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
         lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
@@ -61,10 +60,7 @@ class ProposalKeys:
     async def merge(self, one: Item, others: dict[str, Item], likeliest: str) -> None:
         """Two operations: the other takes this one's wording in, and this one goes.
 
-        Args:
-            one: goes.
-            others: all there are, by id.
-            likeliest: what is offered to merge into.
+        `others` are all there are, by id; `likeliest` is offered to merge into.
         """
         host = self._page.host
         into = (await host.ask(f"merge {one.id} into:", likeliest) or "").strip()
@@ -72,11 +68,13 @@ class ProposalKeys:
         if not into:
             host.tell(f"{one.id} stays")
             return
-        if into == one.id:
-            host.tell(f"{into}: it cannot be merged into itself", "failed")
-            return
-        if other is None:
-            host.tell(f"{into}: there is no such experience", "failed")
+        if other is None or other.id == one.id:
+            why = (
+                "there is no such experience"
+                if other is None
+                else "it cannot be merged into itself"
+            )
+            host.tell(f"{into}: {why}", "failed")
             return
         now = other.drafted or other.text
         key = (f"merge {one.id}", other.id)

@@ -1,8 +1,4 @@
-"""A library as a list and one experience of it in detail, as lines.
-
-Pure: from a version, the draft that the standing decisions would make of it, what waits to be
-decided, and the citations that were counted elsewhere.
-"""
+"""A library as a list and one experience of it in detail, as lines. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +14,9 @@ from engines.core.types import Operation
 from studio.library.citations import Citation
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, Span, line, paragraph, spread
-from studio.tui.pages.diff.view import change_spans, display_text
+from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
+from studio.tui.pages.diff.view import change_spans
+from studio.tui.pages.text import display_text, holds_words
 
 Sort = Literal["id", "uses", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "length")
@@ -40,9 +37,8 @@ class LibraryState:
     library: Library
     draft: Library | None = None
     open: tuple[Operation, ...] = ()
-    uses: Mapping[str, tuple[Citation, ...]] = field(
-        default_factory=dict
-    )  # {}: nothing cites, or unknown
+    # {}: nothing cites, or it is not known.
+    uses: Mapping[str, tuple[Citation, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +66,17 @@ class Item:
         return sum(use.sign == "-" for use in self.uses)
 
 
-def items(shelf: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
-    """The experiences, those the draft adds included.
+def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
+    """The experiences, those the draft adds included; of a filter, what holds all its words.
 
-    Args:
-        shelf: what is known.
-        sort: by id, most uses first, or longest first.
-        words: a filter; all of its words must stand in the id or in a text.
+    Sorted by id, most uses first, or longest first.
     """
-    library, draft = shelf.library, shelf.draft
-    after = {e.id: e.text for e in (draft or library).experiences}
-    waiting: dict[str, list[Operation]] = {}
-    for operation in shelf.open:
-        if operation.target is not None:
-            waiting.setdefault(operation.target, []).append(operation)
+    library, draft = contents.library, contents.draft
     before = {e.id: e.text for e in library.experiences}
+    after = {e.id: e.text for e in (draft or library).experiences}
+    waiting: dict[str | None, list[Operation]] = {}
+    for operation in contents.open:
+        waiting.setdefault(operation.target, []).append(operation)
     found = []
     for name, text in (*before.items(), *((n, t) for n, t in after.items() if n not in before)):
         drafted = None if name not in before or after.get(name) == text else after.get(name)
@@ -96,48 +88,38 @@ def items(shelf: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item
             mark = "-"
         elif drafted is not None:
             mark = "~"
-        uses = shelf.uses.get(name, ())
-        found.append(Item(name, text, drafted, mark, word_count(text), asked, uses))
-    if wanted := words.casefold().split():
-        found = [one for one in found if _matches(one, wanted)]
-    match sort:
-        case "uses":
-            found.sort(key=lambda one: (-len(one.uses), -one.won_count))
-        case "length":
-            found.sort(key=lambda one: -one.words)
-        case "id":
-            pass  # the order of a library is that of birth
+        if holds_words(f"{name} {text} {drafted or ''}", words):
+            uses = contents.uses.get(name, ())
+            found.append(Item(name, text, drafted, mark, word_count(text), asked, uses))
+    # By id: the order of a library is that of birth.
+    if sort == "uses":
+        found.sort(key=lambda one: (-len(one.uses), -one.won_count))
+    elif sort == "length":
+        found.sort(key=lambda one: -one.words)
     return tuple(found)
 
 
 def item_rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
-    """The list.
-
-    Args:
-        found: see `items`.
-        width: in cells.
-        cited: whether anything is cited at all; else there is nothing to tell of uses.
-    """
+    """The list; `cited` says whether anything is cited at all, and uses are to be told."""
     name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
     out = []
     for one in found:
-        told = f"{one.words:>4}w"
+        figures = f"{one.words:>4}w"
         if cited and width >= 56:
-            told += f"  used {len(one.uses):>2}  win {one.won_count:>2}"
+            figures += f"  used {len(one.uses):>2}  win {one.won_count:>2}"
         elif cited:
-            told += f" {one.won_count:>2}/{len(one.uses)}"
+            figures += f" {one.won_count:>2}/{len(one.uses)}"
         head = f"{one.mark} {pad(display_text(one.id), name)} "
-        text = fit(
-            display_text(one.drafted or one.text), max(4, width - cells(head) - cells(told) - 2)
-        )
+        room = max(4, width - cells(head) - cells(figures) - 2)
+        text = fit(display_text(one.drafted or one.text), room)
         left = line((head, MARKS[one.mark]), (text, MARKS[one.mark] if one.mark in "+-" else ""))
-        out.append(Row(one.id, spread(left, line((told, "dim")), width)))
+        out.append(Row(one.id, spread(left, line((figures, "dim")), width)))
     return out
 
 
-def title_text(shelf: LibraryState, total: int, listed: int) -> str:
+def title_text(contents: LibraryState, total: int, listed: int) -> str:
     """`lib v13  34 experiences  748 tokens a call`; with the draft's version where there is one."""
-    library, draft = shelf.library, shelf.draft
+    library, draft = contents.library, contents.draft
     version = f"v{library.version}"
     if draft is not None and draft.version != library.version:
         version += f" -> v{draft.version} drafted"
@@ -156,55 +138,50 @@ def detail_lines(
 ) -> list[Line]:
     """One experience: what it says and would say, where it comes from, what it did.
 
-    Args:
-        one: the experience.
-        experience: as the library holds it; None of one that the draft adds.
-        near: similar ones with their similarity; None while they are looked for.
-        width: in cells.
-        cited: whether anything is cited at all.
+    `experience` is None of one that the draft adds, `near` while similar ones are looked for.
     """
-    out = _labelled_lines("text", ((display_text(one.text), ""),), width)
+    parts: list[tuple[str, str | Iterable[Span]]] = [("text", display_text(one.text))]
     if one.drafted is not None:
-        changed = change_spans(word_diff(display_text(one.text), display_text(one.drafted)))
-        out += _labelled_lines("draft", changed, width)
+        words = word_diff(display_text(one.text), display_text(one.drafted))
+        parts.append(("draft", change_spans(words)))
     elif one.mark == "+":
-        out += _labelled_lines("draft", (("it is added with the next commit", "added"),), width)
+        parts.append(("draft", [("it is added with the next commit", "added")]))
     elif one.mark == "-":
-        out += _labelled_lines("draft", (("it is deleted with the next commit", "removed"),), width)
+        parts.append(("draft", [("it is deleted with the next commit", "removed")]))
     for operation in one.waiting:
         what = f"{operation.id} {operation.kind}" + (" flagged" if operation.flags else "")
-        out += _labelled_lines("waits", ((f"{what} (2 Review)", "flag"),), width)
+        parts.append(("waits", [(f"{what} (2 Review)", "flag")]))
     history = experience.history if experience is not None else ()
     if experience is not None:
-        born = f"v{experience.born}"
-        if history and history[0].version == experience.born:
-            mark = history[0]
-            where = f"step {mark.step} of {mark.run}" if mark.run else "by hand"
-            edited = ", edited" if mark.edited else ""
-            reviewer = display_text(mark.reviewer)
-            born += f", {mark.operation_id}, {where} (approved by {reviewer}{edited})"
-        elif not history:
-            born += ", it came with the library"
-        out += _labelled_lines("born", ((born, ""),), width)
-        short = digest([one.id, one.text], 4)
-        out += _labelled_lines("hash", ((f"{short}  {one.words} words", ""),), width)
+        parts.append(("born", _birth_text(experience)))
+        parts.append(("hash", f"{digest([one.id, one.text], 4)}  {one.words} words"))
     if cited:
-        out += _labelled_lines("cited by", ((_citations_text(one), ""),), width)
-    if len(history) > 0:
-        told = ", ".join(f"v{mark.version} {mark.kind}" for mark in history)
-        out += _labelled_lines("history", ((f"{told} (H in full, D the last)", ""),), width)
+        parts.append(("cited by", _citations_text(one)))
+    if history:
+        changes = ", ".join(f"v{mark.version} {mark.kind}" for mark in history)
+        parts.append(("history", f"{changes} (H in full, D the last)"))
         last = history[-1]
         if last.rationale:
-            out += _labelled_lines("why", ((display_text(last.rationale), ""),), width)
+            parts.append(("why", display_text(last.rationale)))
         if last.evidence:
-            told = f"{', '.join(last.evidence)} (enter)"
-            out += _labelled_lines("evidence", ((display_text(told), ""),), width)
+            parts.append(("evidence", display_text(f"{', '.join(last.evidence)} (enter)")))
     if near is None:
-        out += _labelled_lines("near", (("comparing …", "dim"),), width)
+        parts.append(("near", [("comparing …", "dim")]))
     else:
-        told = "  ".join(f"{display_text(name)} {alike:.2f}" for name, alike in near)
-        out += _labelled_lines("near", ((told or "none", ""),), width)
-    return out
+        alike = "  ".join(f"{display_text(name)} {score:.2f}" for name, score in near)
+        parts.append(("near", alike or "none"))
+    return [row for label, spans in parts for row in _labelled_spans(label, spans, width)]
+
+
+def _birth_text(experience: Experience) -> str:
+    if not experience.history:
+        return f"v{experience.born}, it came with the library"
+    first = experience.history[0]
+    if first.version != experience.born:
+        return f"v{experience.born}"
+    where = f"step {first.step} of {first.run}" if first.run else "by hand"
+    reviewer = f"{display_text(first.reviewer)}{', edited' if first.edited else ''}"
+    return f"v{experience.born}, {first.operation_id}, {where} (approved by {reviewer})"
 
 
 def find_similar(
@@ -230,28 +207,12 @@ def use_rows(
 ) -> list[Row]:
     """The rollouts that cite an experience, then those of this run that it was drawn from.
 
-    Args:
-        one: the experience.
-        experience: as the library holds it, with its history.
-        run: the open run; evidence of others cannot be opened from here.
-        width: in cells.
-        known: rollouts of the run by id, for the rewards of the evidence.
-        unread: rollouts whose records could not be read.
+    `known` are rollouts of the run by id, for the rewards of the evidence; of `unread` ones the
+    records could not be read. Evidence of other runs cannot be opened from here.
     """
     known = known or {}
-    out = [
-        Row(
-            "",
-            line(
-                (
-                    _citations_text(one)
-                    if one.uses
-                    else f"no rollout cites {display_text(one.id)}",
-                    "dim",
-                )
-            ),
-        )
-    ]
+    head = _citations_text(one) if one.uses else f"no rollout cites {display_text(one.id)}"
+    out = [Row("", line((head, "dim")))]
     out += [_use_row(use.rollout, use) for use in one.uses]
     cited = {use.rollout for use in one.uses}
     drawn = dict.fromkeys(
@@ -276,16 +237,14 @@ def _use_row(rollout: str, use: Citation | None) -> Row:
         return Row(rollout, line(f"  {display_text(rollout)}"))
     reward = "not judged" if use.reward is None else f"{use.reward:.2f}"
     style = {"+": "won", "-": "lost", "?": "queued"}[use.sign]
-    return Row(
-        rollout,
-        line((f"{use.sign} {pad(display_text(rollout), 10)} {reward}  epoch {use.epoch}", style)),
-    )
+    text = f"{use.sign} {pad(display_text(rollout), 10)} {reward}  epoch {use.epoch}"
+    return Row(rollout, line((text, style)))
 
 
-def history_text_lines(told: Iterable[str], width: int) -> list[Line]:
+def history_text_lines(texts: Iterable[str], width: int) -> list[Line]:
     """Lines as `studio library history` prints them, wrapped; the sign gives the style."""
     out: list[Line] = []
-    for text in told:
+    for text in texts:
         indent = " " * (len(text) - len(text.lstrip()))
         sign = text.lstrip()[:1]
         style = MARKS.get(sign, "") if sign.strip() and indent else "title" if not indent else ""
@@ -303,60 +262,42 @@ def last_change_lines(history: History, name: str, width: int) -> list[Line]:
         if (before and before.text) == (after and after.text):
             continue
         where = f"step {commit.step} of {commit.run}" if commit and commit.run else "by hand"
-        out: list[Line] = [
-            line((f"v{older.version} -> v{newer.version}", "title"), (f"  {where}", "dim")),
-            (),
-        ]
-        old, new = (
-            display_text(before.text) if before else "",
-            display_text(after.text) if after else "",
-        )
+        out = [line((f"v{older.version} -> v{newer.version}", "title"), (f"  {where}", "dim")), ()]
+        old, new = (display_text(each.text) if each else "" for each in (before, after))
         if before and after:
-            out += paragraph(change_spans(word_diff(old, new)), width)
-        else:
-            sign = "+" if after else "-"
-            out += paragraph(((f"{sign} {new or old}", MARKS[sign]),), width)
-        return out
+            return out + paragraph(change_spans(word_diff(old, new)), width)
+        sign = "+" if after else "-"
+        return out + paragraph([(f"{sign} {new or old}", MARKS[sign])], width)
     return []
 
 
 def library_rows(found: Sequence[Mapping[str, object]], words: str, width: int) -> list[Row]:
     """The libraries of a workspace; `found` as `studio library list --json` gives them."""
-    wanted = words.casefold().split()
     out = []
     for one in found:
         name = str(one["library"])
-        if not all(word in name.casefold() for word in wanted):
+        if not holds_words(name, words):
             continue
-        told = (
-            f"v{one['version']}  {one['experiences']:>3} experiences  "
-            f"{one['tokens_per_call']:>5} tokens a call"
-            if "version" in one
-            else display_text(str(one["trouble"]))
-        )
-        style = "dim" if "version" in one else "failed"
-        out.append(
-            Row(name, spread(line(display_text(name)), line((fit(told, width - 8), style)), width))
-        )
+        text, style = display_text(str(one.get("trouble", ""))), "failed"
+        if "version" in one:
+            text, style = f"v{one['version']}  {one['experiences']:>3} experiences  ", "dim"
+            text += f"{one['tokens_per_call']:>5} tokens a call"
+        about = line((fit(text, width - 8), style))
+        out.append(Row(name, spread(line(display_text(name)), about, width)))
     return out
 
 
 def _citations_text(one: Item) -> str:
     n = len(one.uses)
-    what = "rollout" if n == 1 else "rollouts"
+    if not n:
+        return "none of this run"
     unknown = n - one.won_count - one.lost_count
     more = f", {unknown} not judged" if unknown else ""
-    return (
-        f"{n} {what}: {one.won_count} won, {one.lost_count} lost{more}" if n else "none of this run"
-    )
+    return f"{n} rollout{'s' * (n != 1)}: {one.won_count} won, {one.lost_count} lost{more}"
 
 
-def _matches(one: Item, wanted: Sequence[str]) -> bool:
-    told = f"{one.id} {one.text} {one.drafted or ''}".casefold()
-    return all(word in told for word in wanted)
-
-
-def _labelled_lines(label: str, spans: Iterable[Span], width: int) -> list[Line]:
-    rows = paragraph(spans, max(1, width - LABEL))
-    heads = (label.ljust(LABEL), "dim"), (" " * LABEL, "")
-    return [(heads[number > 0], *row) for number, row in enumerate(rows)]
+def _labelled_spans(label: str, spans: str | Iterable[Span], width: int) -> list[Line]:
+    if isinstance(spans, str):
+        return labelled_lines(label, spans, width)
+    first, *further = paragraph(spans, max(1, width - LABEL))
+    return [((label.ljust(LABEL), "dim"), *first), *(((" " * LABEL, ""), *row) for row in further)]

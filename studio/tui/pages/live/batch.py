@@ -1,6 +1,6 @@
 """The batch a run is at, as the live page shows it: groups of tries, each with a state.
 
-A view of `engines.core.state.run_state.StepState`. Pure: no Textual, no clock, no I/O.
+A view of `engines.core.state.run_state.StepState`. Pure.
 """
 
 from __future__ import annotations
@@ -63,15 +63,6 @@ class Batch:
         """Of the groups that are through."""
         return Counter(reflection.outcome for reflection in self.reflections.values())
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Of every rollout, group by group."""
-        return tuple(
-            rollout_id(self.step, position, index)
-            for position in range(len(self.problems))
-            for index in range(self.group_size)
-        )
-
     def place(self, rollout: str) -> tuple[int, int] | None:
         """Position and index of a rollout of this batch; None where it is not one."""
         head, _, index = rollout.rpartition("r")
@@ -87,29 +78,18 @@ class Batch:
 
     def group_rollouts(self, position: int, under_way: Set[str]) -> tuple[RolloutStatus, ...]:
         """One group, in index order; `under_way` are ids of rollouts that have begun."""
-        return tuple(
-            self.rollout_at(position, index, under_way) for index in range(self.group_size)
-        )
+        return tuple(self.rollout_at(position, at, under_way) for at in range(self.group_size))
 
     def rollout_at(self, position: int, index: int, under_way: Set[str]) -> RolloutStatus:
         name = rollout_id(self.step, position, index)
         found = self.rollouts.get((position, index))
         if found is None:
-            return RolloutStatus(
-                name, position, index, "streaming" if name in under_way else "queued"
-            )
-        verdict = self.verdicts.get((position, index))
-        state, said, trouble = _describe_ended(found, verdict)
+            state = "streaming" if name in under_way else "queued"
+            return RolloutStatus(name, position, index, state)
+        state, said, trouble = _describe_ended(found, self.verdicts.get((position, index)))
+        tokens, why = found.usage.completion_tokens or None, one_line(trouble, 200)
         return RolloutStatus(
-            name,
-            position,
-            index,
-            state,
-            found.usage.completion_tokens or None,
-            said,
-            one_line(trouble, 200),
-            found.refs,
-            found.tail,
+            name, position, index, state, tokens, said, why, found.refs, found.tail
         )
 
 
@@ -118,14 +98,8 @@ def current_batch(state: RunState | None) -> Batch | None:
     step = state.current if state is not None else None
     if state is None or state.started is None or step is None:
         return None
-    return Batch(
-        step.step,
-        step.problems,
-        state.started.group_size,
-        step.rollouts,
-        step.verdicts,
-        step.reflections,
-    )
+    size = state.started.group_size
+    return Batch(step.step, step.problems, size, step.rollouts, step.verdicts, step.reflections)
 
 
 def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:

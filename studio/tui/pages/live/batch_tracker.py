@@ -1,7 +1,6 @@
 """The batch a screen looks at, and what the folded state does not know of it.
 
-Owns which rollouts are under way, the evaluation under way, and which batch is looked at between
-two steps. Knows no widget.
+Which rollouts are under way, the evaluation under way, and what is shown between two steps.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ class BatchTracker:
     ) -> None:
         """The state is another object, of another run where `anew`.
 
-        Args:
-            state: it.
-            under_way: the run's own word on which rollouts are; None: it gave none.
-            anew: nothing that was known is of this run.
+        `under_way` is the run's own word on which rollouts are; None: it gave none.
         """
         if anew:
             self.batch = None

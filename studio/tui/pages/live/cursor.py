@@ -1,7 +1,4 @@
-"""Where the person looks on the live page: which batch, which of its groups, and how near.
-
-Owns zoom and position. Draws nothing.
-"""
+"""Where the person looks on the live page: which batch, which of its groups, and how near."""
 
 from __future__ import annotations
 
@@ -16,12 +13,7 @@ _ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
 
 
 class BatchCursor:
-    """The cursor of one page.
-
-    Args:
-        page: its run and the size of its terminal count.
-        tracker: knows the batch.
-    """
+    """The cursor of one page: its run and the size of its terminal count."""
 
     def __init__(self, page: Page, tracker: BatchTracker) -> None:
         self._page, self._tracker = page, tracker
@@ -103,9 +95,9 @@ class BatchCursor:
         batch, under_way = self.batch, self._tracker.under_way
         if batch is None:
             return ()
-        if self.mode != "wall":
-            return batch.group_rollouts(self.position, under_way)
-        positions = [self.find_group(group) for group in self.shown_groups]
+        positions: list[int | None] = [self.position]
+        if self.mode == "wall":
+            positions = [self.find_group(group) for group in self.shown_groups]
         return [
             one for at in positions if at is not None for one in batch.group_rollouts(at, under_way)
         ]

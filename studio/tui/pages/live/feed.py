@@ -1,15 +1,17 @@
-"""Messages of the session as the live page takes them: into the batch, the texts, the activity.
-
-Owns the order of that. Draws nothing but the lines of the activity.
-"""
+"""Messages of the session as the live page takes them: into the batch, the texts, the activity."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection
 
 from engines.core import events as ev
+from engines.core.errors import StudioError
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
+from engines.record.run_dir import RunDir
 from studio.report.training import is_fine_tuning
 from studio.session.base import (
     Disconnected,
@@ -21,10 +23,15 @@ from studio.session.base import (
 )
 from studio.tui.page import Page
 from studio.tui.pages.live import sentences
+from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Streams
 from studio.tui.widgets.activity import Activity
+
+_Event = ev.DurableEvent | ev.TransientEvent
+_HISTORY = 200
+"""Things that happened before the screen was opened: the journal has the rest."""
 
 
 class Feed:
@@ -35,7 +42,7 @@ class Feed:
     ) -> None:
         self._page, self._tracker, self._cursor, self._streams = page, tracker, cursor, streams
         self._attached: Session | None = None
-        self._print_line: Callable[[ev.DurableEvent | ev.TransientEvent], None] | None = None
+        self._print_line: Callable[[_Event], None] | None = None
 
     @property
     def activity(self) -> Activity:
@@ -71,7 +78,7 @@ class Feed:
             work = self._load_history(session, anew)
             self._page.run_worker(work, group="recall", exclusive=anew)
 
-    def _handle_event(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+    def _handle_event(self, event: _Event) -> None:
         state = self._page.state
         self._tracker.handle_event(event, state)
         match event:
@@ -83,32 +90,58 @@ class Feed:
                 self._cursor.position = 0
             case ev.RunEnded() | ev.RunResumed():
                 self._cursor.shows_past = False
-        trains = state is not None and state.trains_weights
-        shown = state is not None and is_fine_tuning(state)
-        said = sentences.event_texts(event, trains=trains, shown=shown)
-        if said is None:
-            self._say_progress(event)
-        else:
-            for text in said:
-                self.activity.say(text)
-
-    def _say_progress(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        """What `studio headless` would say of it."""
-        if self._page.state is None:
+        if state is None:
             return
         if self._print_line is None:
             from studio.report.progress import LinePrinter
 
-            self._print_line = LinePrinter(self._page.state, self.activity.say)
-        self._print_line(event)
+            self._print_line = LinePrinter(state, self.activity.say)
+        _say_event(event, state, self.activity.say, self._print_line)
 
     async def _load_history(self, session: Session, anew: bool) -> None:
         """Let the activity begin with what the journal holds of the time before."""
-        from studio.tui.pages.live.event_history import load_event_history
-
-        before = await asyncio.to_thread(load_event_history, session.run)
+        texts, batch = await asyncio.to_thread(load_event_history, session.run)
         if session is self._attached and self._page.children:  # else the screen was left
             if anew:
-                self.activity.prepend_history(before.told)
-            self._tracker.restore_batch(before.batch, self._page.state)
+                self.activity.prepend_history(texts)
+            self._tracker.restore_batch(batch, self._page.state)
             self._page.host.redraw_soon()
+
+
+def load_event_history(run: RunDir) -> tuple[tuple[tuple[float, str], ...], Batch | None]:
+    """What happened before, and the last batch with all that came of it. Blocks.
+
+    Of what happened the newest things, oldest first, each with its seconds since the epoch.
+    """
+    from studio.report.progress import LinePrinter
+
+    texts: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
+    state, now = RunState(), 0.0
+    batch: Batch | None = None
+
+    def say(text: str) -> None:
+        texts.append((now, text))
+
+    print_line = LinePrinter(state, say)
+    try:
+        for entry in run.entries():
+            now = entry.at
+            fold(state, entry.event)
+            if isinstance(entry.event, ev.StepStarted):
+                batch = current_batch(state)  # its mappings go on being filled until it is through
+            _say_event(entry.event, state, say, print_line)
+    except StudioError as error:  # a damaged journal: 5 says so, with the move
+        say(str(error))
+    return tuple(texts), batch
+
+
+def _say_event(
+    event: _Event, state: RunState, say: Callable[[str], None], print_line: Callable[[_Event], None]
+) -> None:
+    """Say it in the words of this page, or as `studio headless` would."""
+    trains, shown = state.trains_weights, is_fine_tuning(state)
+    texts = sentences.event_texts(event, trains=trains, shown=shown)
+    if texts is None:
+        print_line(event)
+    for text in texts or ():
+        say(text)

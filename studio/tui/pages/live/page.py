@@ -1,8 +1,4 @@
-"""The live page: groups of the batch under way, their rollouts as they stream, what happened.
-
-Owns the page's layout and its keys. What the lines say is `studio.tui.pages.live.view`'s and
-`studio.tui.pages.live.sentences`'s; rollouts are drawn by `studio.tui.pages.live.wall`.
-"""
+"""The live page: groups of the batch under way, their rollouts as they stream, what happened."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.feed import Feed
 from studio.tui.pages.live.streams import Streams
 from studio.tui.pages.live.wall import RolloutWall
-from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -52,10 +47,8 @@ class LivePage(Page):
     scope = "live"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
     DEFAULT_CSS = """
-    LivePage { layout: vertical; }
     LivePage #live-top { height: 1fr; }
     LivePage #live-left { width: 34; }
-    LivePage #live-groups { height: 1fr; }
     LivePage #live-facts { height: 18; }
     LivePage #live-right { width: 1fr; }
     LivePage #live-now, LivePage #live-strip { height: 1; }
@@ -71,37 +64,30 @@ class LivePage(Page):
         self.cursor = BatchCursor(self, self.tracker)
         self.streams = Streams(self, self.cursor, lambda: self.wall.canvases)
         self.feed = Feed(self, self.tracker, self.cursor, self.streams)
-        self.wall = RolloutWall(
-            self, self.cursor, self.streams, ascii_only=lambda: self._uses_ascii
-        )
+        self.wall = RolloutWall(self, self.cursor, self.streams)
+        self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
+        self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
+        self._facts.can_focus = False
+        self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
 
     def compose(self) -> ComposeResult:
-        yield Chrome(id="live-strip")
-        yield Chrome(id="live-training")
+        yield self._strip
+        yield self._training
         with Horizontal(id="live-top"):
-            with Vertical(id="live-left", classes="pane"):
-                yield RowList(id="live-groups")
-                facts = LineView(id="live-facts")
-                facts.can_focus = False
-                yield facts
+            yield self._left
             yield self.wall
         yield Activity(id="live-activity", classes="pane")
 
     @property
-    def _uses_ascii(self) -> bool:
-        return wants_ascii(self.host.settings, self.host.environ)
-
-    @property
-    def _groups(self) -> RowList:
-        return self.query_one("#live-groups", RowList)
+    def _trains(self) -> bool:
+        return self.state is not None and self.state.trains_weights
 
     @property
     def _shows_brief_training(self) -> bool:
         """Whether figures of training stand above the rollouts, for want of a column."""
-        trains = self.state is not None and self.state.trains_weights
-        return trains and self.cursor.is_narrow and self.app.size.height >= 20
+        return self._trains and self.cursor.is_narrow and self.app.size.height >= 20
 
-    def initial_focus(self) -> Widget | None:
+    def initial_focus(self) -> Widget:
         return self.wall.canvas if self.cursor.is_showing_streams else self.wall.placeholder
 
     def handle_message(self, message: Message) -> None:
@@ -112,7 +98,7 @@ class LivePage(Page):
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
-        signs = choose_glyphs(self._uses_ascii)
+        signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
         batch, under_way = cursor.batch, self.tracker.under_way
         rows = view.group_rows(batch, under_way, self.filter_text, signs)
@@ -120,12 +106,11 @@ class LivePage(Page):
         self._groups.show_rows(rows or _no_groups_rows(batch, self.filter_text), cursor.group)
         self._draw_facts(state, signs)
         strip = view.strip_line(batch, under_way, cursor.position, self.app.size.width, signs)
-        self.query_one("#live-strip", Chrome).show_line(0, strip)
+        self._strip.show_line(0, strip)
         if self._shows_brief_training and state is not None:
-            brief = self.query_one("#live-training", Chrome)
             shown = training_view.brief_lines(state, self.app.size.width, signs)
             for number, each in enumerate(shown):
-                brief.show_line(number, each)
+                self._training.show_line(number, each)
         self._draw_titles(batch)
         self.wall.draw(state, signs)
         self.feed.activity.draw()
@@ -133,14 +118,10 @@ class LivePage(Page):
 
     def _draw_facts(self, state: RunState | None, signs: Glyphs) -> None:
         """The figures of the run, and the line that says what it does now."""
-        batch, status, evaluating = (
-            self.cursor.batch,
-            self.host.session_status,
-            self.tracker.evaluating,
-        )
-        shown = self.query_one("#live-facts", LineView)
-        shown.show_lines(
-            view.facts_lines(state, batch, status, evaluating, width=shown.line_width, signs=signs)
+        batch, evaluating = self.cursor.batch, self.tracker.evaluating
+        status, width = self.host.session_status, self._facts.line_width
+        self._facts.show_lines(
+            view.facts_lines(state, batch, status, evaluating, width=width, signs=signs)
         )
         now = sentences.status_line(state, batch, status, evaluating, signs)
         is_plain = sentences.is_working(state, status, evaluating)
@@ -149,7 +130,7 @@ class LivePage(Page):
         self.query_one("#live-now", Chrome).show_line(0, now)
 
     def _draw_titles(self, batch: Batch | None) -> None:
-        left, count = self.query_one("#live-left"), len(batch.problems) if batch else 0
+        left, count = self._left, len(batch.problems) if batch else 0
         title = f"Groups {count}" if count else "Groups"
         under = f"filter: {one_line(self.filter_text, 20)}" if self.filter_text else ""
         # Setting one draws all that is in the pane.
@@ -161,15 +142,13 @@ class LivePage(Page):
     def _arrange(self) -> None:
         """Which panes there are, from the size of the terminal alone, and what they show."""
         height, narrow = self.app.size.height, self.cursor.is_narrow
-        brief = self._shows_brief_training
-        self.query_one("#live-strip").display = narrow
-        self.query_one("#live-training").display = brief
-        self.query_one("#live-left").display = not narrow
-        self.query_one("#live-activity").display = height >= 20
-        self.query_one("#live-activity").styles.height = 6 if height >= 30 else 4
-        trains = self.state is not None and self.state.trains_weights
-        most, groups = (26, 18) if trains else (19, 20)  # its figures come on top of the stages
-        self.query_one("#live-facts").styles.height = max(0, min(most, height - groups))
+        brief, activity = self._shows_brief_training, self.feed.activity
+        self._strip.display, self._left.display = narrow, not narrow
+        self._training.display = brief
+        activity.display = height >= 20
+        activity.styles.height = 6 if height >= 30 else 4
+        most, groups = (26, 18) if self._trains else (19, 20)  # its figures come on top
+        self._facts.styles.height = max(0, min(most, height - groups))
         self.wall.arrange_panes(brief_training=brief)
         self._keep_focus()
 
@@ -179,9 +158,7 @@ class LivePage(Page):
         if not self.is_open or self.app.screen is not self.screen:
             return
         if focused is None or (self in focused.ancestors and not _is_visible(focused)):
-            home = self.initial_focus()
-            if home is not None:
-                home.focus(scroll_visible=False)
+            self.initial_focus().focus(scroll_visible=False)
 
     # -- choosing ------------------------------------------------------------------------------
 
@@ -196,17 +173,13 @@ class LivePage(Page):
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What would be of no use now is left away; resuming comes first where it is due."""
         state, session = self.state, self.session
-        is_known = state is not None and state.started is not None
-        if session is not None and not session.living and is_known and _is_open_ended(state):
+        can_resume = state is not None and state.started and state.ending != "finished"
+        if session is not None and not session.living and can_resume:
             first = [replace(key, rank=10) for key in keys if key.id == "live.resume"]
             keys = [*first, *(key for key in keys if key.id != "live.resume")]
         if not self.cursor.is_showing_streams:
             keys = [key for key in keys if key.id not in ("live.follow", "live.next_group")]
         return keys
-
-    def open_at(self, target: str = "") -> None:
-        if target:
-            self.go_to(target)
 
     def go_to(self, name: str) -> bool:
         place = self.cursor.find(name)
@@ -219,11 +192,11 @@ class LivePage(Page):
     def go_back(self) -> bool:
         if self.cursor.shows_past and self.state is not None and self.state.ending:
             self.cursor.shows_past = False
-            return True
-        if self.cursor.mode == "solo":
+        elif self.cursor.mode == "solo":
             self.cursor.zoom = None
-            return True
-        return super().go_back()
+        else:
+            return super().go_back()
+        return True
 
     def text_to_copy(self, whole: bool) -> str:
         if self.app.focused is self.wall.canvas:
@@ -299,7 +272,7 @@ class LivePage(Page):
             self.host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif session.living:
             self.host.tell("its process is at work; p goes on where it is paused")
-        elif not _is_open_ended(state):
+        elif state.ending == "finished":
             self.host.tell("the run is finished; 0 starts another")
         else:
             self.run_worker(_resume_run(self.host, state, state.started.run))
@@ -307,11 +280,11 @@ class LivePage(Page):
 
 async def _kill_rollout(host: Host, rollout: str) -> None:
     """Ask the person first: it cannot be taken back."""
-    told = [
+    lines = [
         line(f"{rollout} ends at once, as an error and not as a loss:"),
         line("it has no reward, and its group goes on without it."),
     ]
-    if not await host.confirm("Kill this rollout?", told, {"K": "kill it"}):
+    if not await host.confirm("Kill this rollout?", lines, {"K": "kill it"}):
         return
 
     async def end(session: Session) -> str:
@@ -342,13 +315,8 @@ def _is_visible(widget: Widget) -> bool:
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
 
 
-def _is_open_ended(state: RunState | None) -> bool:
-    """Whether the run could go on."""
-    return state is None or state.ending != "finished"
-
-
 def _no_groups_rows(batch: Batch | None, filter_text: str) -> list[Row]:
-    said = (
-        f"none holds {one_line(filter_text, 16)!r}" if batch and filter_text else "none under way"
-    )
-    return [Row("", ((said, "dim"),))]
+    text = "none under way"
+    if batch and filter_text:
+        text = f"none holds {one_line(filter_text, 16)!r}"
+    return [Row("", ((text, "dim"),))]

@@ -1,7 +1,4 @@
-"""What the live page says in sentences: what goes on, what is waited for, how it ended.
-
-Pure: from the folded state, the batch, and what the screen alone knows, to lines.
-"""
+"""What the live page says in sentences: what goes on, what is waited for, how it ended. Pure."""
 
 from __future__ import annotations
 
@@ -85,17 +82,15 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
         if state.trains_weights:
             return f"step {step.step} is through: policy v{state.policy_version}"
         return f"step {step.step} is committed as v{step.committed_version}"
-    if len(batch.reflections) == len(batch.problems) and batch.problems:
-        used = batch.outcomes["used"]
-        if state.trains_weights and not batch.size:
-            n = len(batch.problems)
-            return f"step {step.step}: computing a weight update from {n} demonstrations …"
-        if state.trains_weights:
-            groups = f"{used} group{'s' * (used != 1)} with contrast"
-            return f"step {step.step}: computing a weight update from {groups} …"
-        return f"step {step.step}: drawing operations from {used} group{'s' * (used != 1)} …"
+    n, used = len(batch.problems), batch.outcomes["used"]
+    if n and len(batch.reflections) == n:
+        source, groups = f"{n} demonstrations", f"{used} group{'s' * (used != 1)}"
+        if not state.trains_weights:
+            return f"step {step.step}: drawing operations from {groups} …"
+        if batch.size:
+            source = f"{groups} with contrast"
+        return f"step {step.step}: computing a weight update from {source} …"
     if not batch.rollouts:
-        n = len(batch.problems)
         if not batch.size:
             return f"step {step.step}: {n} demonstrations"
         return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems"
@@ -112,11 +107,8 @@ def ending_line(state: RunState) -> Line:
             said = f" finished with policy v{state.policy_version}; "
             return line((said, "title"), ("4", "key"), " compares its steps")
         case "finished":
-            return line(
-                (" finished; ", "title"),
-                *(("3", "key"), " shows what was learned, "),
-                *(("4", "key"), " what changed"),
-            )
+            learned = (("3", "key"), " shows what was learned, ")
+            return line((" finished; ", "title"), *learned, ("4", "key"), " what changed")
         case "held":
             n = len(state.open_operations)
             what = "weight update" if state.trains_weights else "operation"
@@ -134,17 +126,10 @@ def ending_line(state: RunState) -> Line:
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
+    from studio.report import summary
     from studio.report.rates import rate_changes
-    from studio.report.summary import (
-        change_lines,
-        lost_text,
-        mean_reward_text,
-        run_progress,
-        unparsed_replies_text,
-        usage_text,
-    )
 
-    started, where = state.started, run_progress(state)
+    started, where = state.started, summary.run_progress(state)
     assert started is not None
     status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
     out = [line((f"{status} after step {state.steps_finished} of {where.steps}", "title"))]
@@ -156,35 +141,32 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     what = "policy" if state.trains_weights else "library"
     out.append(line((f"practice reward, with the {what} of the moment", "title")))
     rewards = state.rewards_by_epoch().items()
-    out += [line(f"  epoch {epoch}  {mean_reward_text(pooled)}") for epoch, pooled in rewards]
+    out += [
+        line(f"  epoch {epoch}  {summary.mean_reward_text(pooled)}") for epoch, pooled in rewards
+    ]
     if not rewards:
         out.append(line(("  no rollout was judged", "dim")))
     if state.evaluations:
         out += [BLANK, line(("held-out reward, before and after", "title"))]
         if not rate_changes(state.evaluations):
             out.append(line(("  measured once, so nothing can be compared", "dim")))
-        for told in change_lines(state):
-            out += paragraph([("  " + told, "")], width, "    ")
+        for text in summary.change_lines(state):
+            out += paragraph([("  " + text, "")], width, "    ")
     if state.trains_weights:
-        out += [
-            BLANK,
-            line(("training", "title")),
-            *training_view.training_summary_lines(state, width, signs),
-        ]
-        out.append(BLANK)
+        trained = training_view.training_summary_lines(state, width, signs)
+        out += [BLANK, line(("training", "title")), *trained, BLANK]
     else:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out += [BLANK, line(f"{grown}v{state.library_version}")]
-    out.append(line(f"spent      {usage_text(state.total_usage)}"))
-    lost = lost_text(state.lost) or "nothing"
+    out.append(line(f"spent      {summary.usage_text(state.total_usage)}"))
+    lost = summary.lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
     if state.open_operations:
-        out.append(
-            line(("open       ", ""), (f"{len(state.open_operations)} to decide: 2 review", "flag"))
-        )
+        waiting = (f"{len(state.open_operations)} to decide: 2 review", "flag")
+        out.append(line("open       ", waiting))
     if state.repairs:
-        mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
-        out.append(line(("to mend    ", ""), (f"{mend}: 2 review", "flag")))
+        mend = summary.unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
+        out.append(line("to mend    ", (f"{mend}: 2 review", "flag")))
     return [*out, *_measurement_lines(state, width)]
 
 
@@ -192,13 +174,11 @@ def _measurement_lines(state: RunState, width: int) -> list[Line]:
     from studio.report.rates import evaluation_text
     from studio.report.summary import version_text
 
-    out: list[Line] = []
-    if state.evaluations:
-        out += [BLANK, line(("every measurement", "title"))]
-        for found in state.evaluations:
-            where_found = f"after step {found.step}, {version_text(state, found)}"
-            said = f"{one_line(found.data, 40)} {where_found}  {evaluation_text(found)}"
-            out += paragraph([("  " + said, "")], width, "    ")
+    out = [BLANK, line(("every measurement", "title"))] if state.evaluations else []
+    for found in state.evaluations:
+        when = f"after step {found.step}, {version_text(state, found)}"
+        said = f"{one_line(found.data, 40)} {when}  {evaluation_text(found)}"
+        out += paragraph([("  " + said, "")], width, "    ")
     return out
 
 
@@ -234,19 +214,35 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
     return paragraph([(said, "dim")], width)
 
 
+_STAGES = {
+    "consolidation": "drawing operations from its groups",
+    "review": "its operations are reviewed (2)",
+    "hold": "no rule settled {left}, a person is waited for (2)",
+    "ready": "everything is decided, c commits (2)",
+    "commit": "committing",
+}
+_TRAINING_STAGES = {
+    "consolidation": "computing its weight update",
+    "review": "its weight update is reviewed (2)",
+    "hold": "its weight update waits for a person (2)",
+}
+
+
 def event_texts(
     event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
 ) -> list[str] | None:
     """What the activity says of it; None where `studio.report.progress.LinePrinter` has the words.
 
-    Args:
-        event: what happened.
-        trains: whether the run updates weights, so that a group gives no proposals.
-        shown: whether it learns from demonstrations, so that there are no groups to tell of.
+    `trains`: the run updates weights, so that a group gives no proposals; `shown`: it learns from
+    demonstrations, so that there are no groups to tell of.
     """
     match event:
         case ev.StageEntered():
-            return _training_stage_texts(event) if trains else _stage_texts(event)
+            stages = {**_STAGES, **_TRAINING_STAGES} if trains else _STAGES
+            if event.stage not in stages:
+                return []
+            stage = stages[event.stage].format(left=event.detail.get("undecided", 0))
+            return [f"step {event.step}: {stage}"]
         case ev.StepStarted() if trains:
             problems = f"{len(event.problems)} problems"
             return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
@@ -259,19 +255,15 @@ def event_texts(
             return ["paused: what is under way ends, nothing new begins (p goes on)"]
         case ev.GroupReflected(reflection=found):
             name = rollout_id(found.step, found.position, 0).removesuffix("r0")
-            match found.outcome:
-                case "used":
-                    n = len(found.proposals)
-                    drawn = f"{n} proposal{'s' * (n != 1)}"
-                    return [f"{name}: winners and losers, {drawn} drawn from it"]
-                case "all-right":
-                    return [f"{name}: all right, nothing to learn, skipped"]
-                case "all-wrong":
-                    return [f"{name}: all wrong, nothing to compare, skipped"]
-                case "unjudged":
-                    return [f"{name}: no reward known, skipped"]
+            n = len(found.proposals)
             why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
-            return [f"{name}: failed{why}"]
+            outcomes = {
+                "used": f"winners and losers, {n} proposal{'s' * (n != 1)} drawn from it",
+                "all-right": "all right, nothing to learn, skipped",
+                "all-wrong": "all wrong, nothing to compare, skipped",
+                "unjudged": "no reward known, skipped",
+            }
+            return [f"{name}: {outcomes.get(found.outcome, f'failed{why}')}"]
         case ev.RolloutJudged(verdict=found) if found.reward is not None:
             name = rollout_id(event.step, event.position, event.index)
             why = f" ({one_line(found.critique, 80)})" if found.critique else ""
@@ -289,30 +281,3 @@ def event_texts(
         case ev.RunEnded(how="finished" | "stopped" | "held"):
             return [event.how]
     return None
-
-
-def _training_stage_texts(event: ev.StageEntered) -> list[str]:
-    match event.stage:
-        case "consolidation":
-            return [f"step {event.step}: computing its weight update"]
-        case "review":
-            return [f"step {event.step}: its weight update is reviewed (2)"]
-        case "hold":
-            return [f"step {event.step}: its weight update waits for a person (2)"]
-    return _stage_texts(event)
-
-
-def _stage_texts(event: ev.StageEntered) -> list[str]:
-    match event.stage:
-        case "consolidation":
-            return [f"step {event.step}: drawing operations from its groups"]
-        case "review":
-            return [f"step {event.step}: its operations are reviewed (2)"]
-        case "hold":
-            left = event.detail.get("undecided", 0)
-            return [f"step {event.step}: no rule settled {left}, a person is waited for (2)"]
-        case "ready":
-            return [f"step {event.step}: everything is decided, c commits (2)"]
-        case "commit":
-            return [f"step {event.step}: committing"]
-    return []

@@ -1,6 +1,6 @@
 """Brings the text of rollouts to the canvases of the live page: pieces under way, records later.
 
-Owns what is known of each text and what is subscribed to. Text itself is the canvases' alone.
+Owns what is known of each text and what is subscribed to, and not the text itself.
 """
 
 from __future__ import annotations
@@ -20,21 +20,16 @@ CHARS_A_TOKEN = 4
 """Roughly, of English: what a text under way is estimated by."""
 
 
+_Canvases = Callable[[], tuple[StreamCanvas, StreamCanvas]]
+
+
 class Streams:
     """Texts of the rollouts that are looked at.
 
-    Args:
-        page: knows the session.
-        cursor: where the person looks.
-        canvases: finds the canvas of all rollouts, and that of one, which is followed.
+    `canvases` finds the canvas of all rollouts, and that of one, which is followed.
     """
 
-    def __init__(
-        self,
-        page: Page,
-        cursor: BatchCursor,
-        canvases: Callable[[], tuple[StreamCanvas, StreamCanvas]],
-    ) -> None:
+    def __init__(self, page: Page, cursor: BatchCursor, canvases: _Canvases) -> None:
         self._page, self._cursor, self._canvases = page, cursor, canvases
         self._known: dict[str, int] = {}  # rollout → characters heard or read
         self._whole: set[str] = set()  # rollouts of which there is no more to come
@@ -62,7 +57,9 @@ class Streams:
         if offset > known:
             # Sent before it was asked for anew, or else something is missing.
             if name not in self._awaited:
-                self._resubscribe(frozenset((name,)))
+                asked = self._asked
+                self._subscribe(asked - {name})
+                self._subscribe(asked)
             return True
         self._awaited.discard(name)
         if offset == known:
@@ -151,11 +148,6 @@ class Streams:
         self._awaited = (self._awaited & wanted) | (wanted - self._asked)
         self._asked = wanted
         session.subscribe(wanted)
-
-    def _resubscribe(self, names: frozenset[str]) -> None:
-        wanted = self._asked
-        self._subscribe(wanted - names)
-        self._subscribe(wanted)
 
     # -- records -------------------------------------------------------------------------------
 

@@ -1,7 +1,4 @@
-"""What the live page shows of a batch: its groups, its stages, its counts.
-
-Pure: from the folded state, the batch, and what the screen alone knows, to lines.
-"""
+"""What the live page shows of a batch: its groups, its stages, its counts. Pure."""
 
 from __future__ import annotations
 
@@ -30,6 +27,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, RolloutStatus
+from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
 STRIP_CELLS = 16
@@ -53,12 +51,11 @@ def rollout_glyphs(tries: Sequence[RolloutStatus], signs: Glyphs = GLYPHS_UNICOD
             (getattr(signs, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
         )
     counted = Counter(one.state for one in tries)
-    spans = [
+    return tuple(
         (f"{getattr(signs, state)}{counted[state]} ", style_of(state))
         for state in _ORDER
         if counted[state]
-    ]
-    return tuple(spans)
+    )
 
 
 def group_line(
@@ -84,31 +81,23 @@ def group_line(
 
 
 def group_rows(
-    batch: Batch | None,
-    under_way: Set[str],
-    filter_text: str = "",
-    signs: Glyphs = GLYPHS_UNICODE,
+    batch: Batch | None, under_way: Set[str], filter_text: str = "", signs: Glyphs = GLYPHS_UNICODE
 ) -> list[Row]:
     """A row for each group; its key is the group's id."""
     if batch is None:
         return []
-    wanted = filter_text.casefold()
     rows = []
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
         row = Row(batch.group(position), group_line(batch, position, under_way, signs))
         words = f"{plain_text(row.line)} {problem} {through.outcome if through else ''}"
-        if wanted in words.casefold():
+        if filter_text.casefold() in words.casefold():
             rows.append(row)
     return rows
 
 
 def strip_line(
-    batch: Batch | None,
-    under_way: Set[str],
-    here: int,
-    width: int,
-    signs: Glyphs = GLYPHS_UNICODE,
+    batch: Batch | None, under_way: Set[str], here: int, width: int, signs: Glyphs = GLYPHS_UNICODE
 ) -> Line:
     """The groups in one line for a narrow screen, from before the one that is shown."""
     if batch is None or not batch.problems:
@@ -148,16 +137,11 @@ def _strip_item(
 
 
 def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
-    first = [("won", "won"), ("lost", "lost"), ("streaming", "streaming")]
-    second = [("queued", "queued"), ("error", "error"), ("skipped", "skipped")]
+    rows = ("won", "lost", "streaming"), ("queued", "error", "skipped")
     return [
-        tuple(
-            span
-            for state, word in row
-            for span in ((getattr(signs, state), style_of(state)), (f" {word}  ", "dim"))
-        )
-        for row in (first, second)
-    ] + [((signs.open, "flag"), (" no reward yet, or none known", "dim"))]
+        *(legend_line(*((getattr(signs, s), style_of(s), s) for s in states)) for states in rows),
+        ((signs.open, "flag"), (" no reward yet, or none known", "dim")),
+    ]
 
 
 def stage_lines(
@@ -173,9 +157,8 @@ def stage_lines(
     out = [
         line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
         for name, done, of in rows
+        if batch.size  # demonstrations are learnt from as they are
     ]
-    if not batch.size:  # demonstrations are learnt from as they are
-        out = []
     what = "update" if state.trains_weights else "operations"
     return [*out, line((f"{what:<11}", "dim"), _operations_text(batch, state))]
 
@@ -197,13 +180,12 @@ def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
     lesson = f"ops {step.operations if step else 0}"
     if state.trains_weights:
         lesson = f"update {_operations_text(batch, state)}"
-    if not batch.size:
-        return f"demonstrations {len(batch.problems)}  {lesson}" + (f"  ETA {eta}" if eta else "")
-    return (
-        f"rollout {len(batch.rollouts)}/{batch.size}  judged {len(batch.verdicts)}/{batch.size}  "
-        f"reflected {len(batch.reflections)}/{len(batch.problems)}  "
-        f"{lesson}" + (f"  ETA {eta}" if eta else "")
-    )
+    n, size = len(batch.problems), batch.size
+    done = f"demonstrations {n}"
+    if size:
+        done = f"rollout {len(batch.rollouts)}/{size}  judged {len(batch.verdicts)}/{size}  "
+        done += f"reflected {len(batch.reflections)}/{n}"
+    return f"{done}  {lesson}" + (f"  ETA {eta}" if eta else "")
 
 
 def outcome_lines(batch: Batch, width: int) -> list[Line]:
@@ -236,9 +218,7 @@ def facts_lines(
     """The pane below the groups."""
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
-    out = (
-        [*panel_lines(state, width, signs)] if trains and state is not None else legend_lines(signs)
-    )
+    out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
     if batch is not None and state is not None:
         out += [] if trains else [BLANK]
         out.append(line((f"stage of batch {batch.step}", "title")))
@@ -254,25 +234,16 @@ def facts_lines(
         bar = signs.bar(evaluating.done, evaluating.total, room)
         out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
     if state is not None and state.started is not None:
-        out += [BLANK, line((_process_text(state, line_facts), "dim"))]
+        process = (state.pid or "running") if line_facts.living else "none"
+        out += [BLANK, line((f"process    {process}", "dim"))]
         out.append(line((f"journal    {state.events:,} on disk", "dim")))
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
-def _process_text(state: RunState, line_facts: SessionStatus) -> str:
-    if not line_facts.living:
-        return "process    none"
-    return f"process    {state.pid}" if state.pid else "process    running"
-
-
 def pane_model(one: RolloutStatus, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:
-    """How the canvas shows a rollout.
+    """How the canvas shows a rollout; the zoom says how much of its id.
 
-    Args:
-        one: the rollout.
-        mode: the zoom; it says how much of the id is shown.
-        estimate: tokens of its text under way, about; None where nothing is known.
-        has_text: whether there is text to show, so that no note is needed.
+    `estimate` is about how many tokens its text under way has; None where nothing is known.
     """
     title = {
         "wall": f"{f'p{one.position}r{one.index}':<6}",

@@ -1,11 +1,7 @@
-"""The rollouts of the live page: their canvas, the one that is followed, what stands instead.
-
-Owns the keys that move within texts and between rollouts. Where it looks is the cursor's.
-"""
+"""The rollouts of the live page: their canvas, the one that is followed, what stands instead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -25,6 +21,7 @@ from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import RolloutStatus
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.streams import Streams
+from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
@@ -33,48 +30,32 @@ _ESTIMATE_EVERY_S = 1.0
 
 
 class RolloutWall(Vertical):
-    """Panes of rollouts.
-
-    Args:
-        page: knows the run; is drawn again where another group is chosen.
-        cursor: where the person looks.
-        streams: bring the texts.
-        ascii_only: draw borders and signs in ASCII.
-    """
+    """Panes of rollouts; the page is drawn again where another group is chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
-    def __init__(
-        self, page: Page, cursor: BatchCursor, streams: Streams, *, ascii_only: Callable[[], bool]
-    ) -> None:
+    def __init__(self, page: Page, cursor: BatchCursor, streams: Streams) -> None:
         super().__init__(id="live-right")
         self._page, self._cursor, self._streams = page, cursor, streams
-        self._ascii_only = ascii_only
         self._estimated_at = float("-inf")
         self._estimates: dict[str, int] = {}
+        self.placeholder = LineView(id="live-told", classes="pane")
 
     def compose(self) -> ComposeResult:
-        plain = self._ascii_only()
+        plain = self.uses_ascii
+        self.canvas = StreamCanvas(ascii=plain, id="live-streams")
+        # The text of one rollout, under the wall of a narrow screen.
+        self.followed = StreamCanvas(ascii=plain, id="live-followed")
+        self.followed.can_focus = False
+        self.followed.set_mode("solo")
         yield Chrome(id="live-now")
-        yield StreamCanvas(ascii=plain, id="live-streams")
-        yield LineView(id="live-told", classes="pane")
-        followed = StreamCanvas(ascii=plain, id="live-followed")
-        followed.can_focus = False
-        followed.set_mode("solo")
-        yield followed
+        yield self.canvas
+        yield self.placeholder
+        yield self.followed
 
     @property
-    def canvas(self) -> StreamCanvas:
-        return self.query_one("#live-streams", StreamCanvas)
-
-    @property
-    def followed(self) -> StreamCanvas:
-        """The text of one rollout, under the wall of a narrow screen."""
-        return self.query_one("#live-followed", StreamCanvas)
-
-    @property
-    def placeholder(self) -> LineView:
-        return self.query_one("#live-told", LineView)
+    def uses_ascii(self) -> bool:
+        return wants_ascii(self._page.host.settings, self._page.host.environ)
 
     @property
     def canvases(self) -> tuple[StreamCanvas, StreamCanvas]:
@@ -109,12 +90,11 @@ class RolloutWall(Vertical):
         if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
             self._estimated_at = now
             self._estimates = self._streams.estimates()
-        rollouts = self._cursor.shown_rollouts()
+        cursor, canvas, batch = self._cursor, self.canvas, self._cursor.batch
+        rollouts, mode = cursor.shown_rollouts(), cursor.mode
         self._streams.prune([one.id for one in rollouts])
-        mode, canvas = self._cursor.mode, self.canvas
         canvas.set_mode(mode)
         canvas.set_panes([self._pane_model(one, mode) for one in rollouts])
-        batch = self._cursor.batch
         canvas.set_caption(f"Wall  step {batch.step}" if batch and mode == "wall" else "")
         self._draw_followed()
 
@@ -135,8 +115,8 @@ class RolloutWall(Vertical):
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder
         if self._cursor.is_showing_end and state is not None:
-            title, lines = "How it ended", sentences.run_summary_lines
-            found = lines(state, shown.line_width, signs)
+            title = "How it ended"
+            found = sentences.run_summary_lines(state, shown.line_width, signs)
         else:
             title, status = "Rollouts", self._page.host.session_status
             found = sentences.empty_lines(state, status, shown.line_width)
@@ -201,12 +181,6 @@ class RolloutWall(Vertical):
             self.choose_next_group(across)
         else:
             self.canvas.move_focus(across, down)
-
-    def action_left(self) -> None:
-        self.move(-1, 0)
-
-    def action_right(self) -> None:
-        self.move(1, 0)
 
     def action_up(self) -> None:
         self.move(0, -1)

@@ -1,7 +1,4 @@
-"""What stands beside the list: the change of one operation, what it rests on and resembles.
-
-Owns when these panes are drawn anew, and since when an operation is looked at.
-"""
+"""What stands beside the list: the change of one operation, what it rests on and resembles."""
 
 from __future__ import annotations
 
@@ -11,14 +8,7 @@ from engines.core.types import Operation
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, Row, line
 from studio.tui.page import Page
-from studio.tui.pages.review.change_view import (
-    MODES,
-    change_lines,
-    is_long,
-    source_lines,
-    unparsed_reply_lines,
-    wordings,
-)
+from studio.tui.pages.review import change_view
 from studio.tui.pages.review.evidence_view import evidence_rows, record_files_text, similar_rows
 from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
@@ -32,8 +22,8 @@ class ChangePane:
     def __init__(
         self, page: Page, panes: ReviewPanes, queue: ItemQueue, loader: ReviewLoader
     ) -> None:
-        self._page, self._panes, self._item_queue, self._loader = page, panes, queue, loader
-        self.mode = MODES[0]
+        self.page, self.panes, self.queue, self.loader = page, panes, queue, loader
+        self.mode = change_view.MODES[0]
         self.reset()
 
     def reset(self) -> None:
@@ -46,11 +36,12 @@ class ChangePane:
     @property
     def looked_at_s(self) -> float:
         """How long the operation under the cursor has been looked at."""
-        return max(0.0, round(self._page.host.clock() - self._shown[1], 3))
+        return max(0.0, round(self.page.host.clock() - self._shown[1], 3))
 
     def has_painted(self, item: Item) -> bool:
         """Whether this item, as it is now, stands on the screen."""
-        return self._panes.change.has_painted(self._token(item))
+        token = self._token(item)
+        return token is not None and token == self.panes.change.painted
 
     def _token(self, item: Item) -> object:
         """What a decision about it is made on; None while it is not known."""
@@ -58,133 +49,125 @@ class ChangePane:
             return (item.id, item.unparsed)
         op = item.operation
         assert op is not None
-        if not self._loader.knows_base:
+        if not self.loader.knows_base:
             return None
-        now = self._item_queue.texts.get(op.target or "")
+        now = self.queue.texts.get(op.target or "")
         return (op.id, op.kind, op.target, op.text, op.flags, now)
 
     # -- drawing -----------------------------------------------------------------------------
 
     def draw(self) -> None:
         """Draw what is under the cursor, if anything about it is new."""
-        self._loader.request_base()
-        item, state, panes = self._item_queue.item, self._page.state, self._panes
+        self.loader.request_base()
+        item, state, panes = self.queue.item, self.page.state, self.panes
         banner = self._banner_lines()
         if item is None or state is None:
             panes.change.show_change(None, banner)
-            self._show_findings(None, None)
+            self._show_findings(None)
             self._made_of = ()
             return
-        self._loader.request_findings(self._findings_request(item))
-        drafts = self._page.host.drafts
+        self.loader.request_findings(self._findings_request(item))
+        drafts = self.page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
-        queue = self._item_queue
-        made_of = (item, self.mode, queue.made_of, queue.stamp, self._loader.found,
+        queue = self.queue
+        made_of = (item, self.mode, queue.made_of, queue.stamp, self.loader.found,
                    drafts.notes.get(item.id), draft, banner, panes.sizes,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
         if made_of == self._made_of:
             return
         self._made_of = made_of
         if item.unparsed is not None:
-            lines = unparsed_reply_lines(
+            lines = change_view.unparsed_reply_lines(
                 item.unparsed, self._place(item), panes.change.line_width,
                 problems=self.problems.get(item.id, ()), draft=draft,
             )  # fmt: skip
         else:
             lines = self._change_lines(item, draft)
         panes.change.show_change(self._token(item), [*banner, *lines])
-        self._show_findings(item, item.operation)
+        self._show_findings(item)
         if self._shown[0] != item.id:
-            self._shown = (item.id, self._page.host.clock())
+            self._shown = (item.id, self.page.host.clock())
 
     def _place(self, item: Item) -> tuple[int, int]:
         """Where it stands in the list, from 1, and how long that is."""
-        return self._item_queue.items.index(item) + 1, len(self._item_queue.items)
+        return self.queue.items.index(item) + 1, len(self.queue.items)
 
     def _change_lines(self, item: Item, draft: str) -> list[Line]:
-        state, op, found = self._page.state, item.operation, self._loader.found
+        state, op, found = self.page.state, item.operation, self.loader.found
         assert state is not None and op is not None
-        texts = self._item_queue.texts_without(item)
+        texts = self.queue.texts_without(item)
         changes = found.changes if found is not None else None
-        before, after, _ = wordings(item, texts)
+        before, after, _ = change_view.wordings(item, texts)
         mode = self.mode
-        if mode == "words" and changes is None and before and is_long(before, after):
+        if mode == "words" and changes is None and before and change_view.is_long(before, after):
             mode = "lines"  # until the word diff has been made
-        is_tabbed = self._panes.is_tabbed
-        return change_lines(
+        return change_view.change_lines(
             item, texts, state, at=self._place(item), mode=mode,
-            width=self._panes.change.line_width, changes=changes,
-            note=self._page.host.drafts.notes.get(item.id, ""), draft=draft,
-            target=self._item_queue.target_experience(op), source=not is_tabbed, compact=is_tabbed,
+            width=self.panes.change.line_width, changes=changes,
+            note=self.page.host.drafts.notes.get(item.id, ""), draft=draft,
+            target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:
-        if (op := item.operation) is None or not self._loader.knows_base:
+        if (op := item.operation) is None or not self.loader.knows_base:
             return None
-        texts = self._item_queue.texts_without(item)
-        before, after, _ = wordings(item, texts)
+        texts = self.queue.texts_without(item)
+        before, after, _ = change_view.wordings(item, texts)
+        differ = bool(before) and before != after and change_view.is_long(before, after)
         return FindingsRequest(
-            op, texts, self._item_queue.stamp, before, after,
-            bool(before) and before != after and is_long(before, after),
-            self._panes.opened_evidence,
-        )  # fmt: skip
+            op, texts, self.queue.stamp, before, after, differ, self.panes.opened_evidence
+        )
 
     def _banner_lines(self) -> list[Line]:
         """What stands above every operation: who decides, what moved, what is left to do."""
-        session, state = self._page.session, self._page.state
+        session, state = self.page.session, self.page.state
         if session is None or state is None:
             return []
         out: list[Line] = []
         if self.lost_line:
-            told = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
-            out.append(line((told, "failed")))
+            text = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
+            out.append(line((text, "failed")))
         elif session.living and not session.controls:
             who = excerpt(session.controller) or "nobody"
             out.append(line((f"{who} decides; you look on (T takes over)", "flag")))
         if state.flagged_stale is not None:
             moved = f"the library has moved to v{state.flagged_stale} under this lesson: what it"
             out.append(line((f"{moved} touched is asked again", "flag")))
-        if self._loader.trouble:
-            out.append(line((one_line(self._loader.trouble, 300), "failed")))
-        if self._item_queue.is_all_decided:
+        if self.loader.trouble:
+            out.append(line((one_line(self.loader.trouble, 300), "failed")))
+        if self.queue.is_all_decided:
             out.append(line(("all decided: c commits, u takes the last one back", "flag")))
         return out
 
     def draw_legend(self) -> None:
         """What the signs mean, below the list where there is room."""
-        page, queue = self._page, self._item_queue
-        if self._panes.is_tabbed:
+        page, queue = self.page, self.queue
+        if self.panes.is_tabbed:
             return
-        done = queue.decider.sitting
         lines = legend_lines(
-            queue.items,
-            words=page.filter_text,
-            sort=queue.sort,
-            done=done.done,
-            mean_s=done.mean_s,
-            person=page.host.person,
-            signs=self._panes.signs,
-        )
+            queue.items, words=page.filter_text, sort=queue.sort, done=queue.decider.sitting.done,
+            mean_s=queue.decider.sitting.mean_s, person=page.host.person, signs=self.panes.signs,
+        )  # fmt: skip
         session, last = page.session, BLANK
         if queue.is_all_decided:
             last = line(("all decided: c commits", "flag"))
         elif session is not None and session.controls and not session.living:
             last = line(("no process: decided here, 1 r resumes", "dim"))
         for number, each in enumerate([*lines, last]):
-            self._panes.legend.show_line(number, each)
+            self.panes.legend.show_line(number, each)
 
     # -- what it rests on --------------------------------------------------------------------
 
-    def _show_findings(self, item: Item | None, op: Operation | None) -> None:
-        panes, found = self._panes, self._loader.found
+    def _show_findings(self, item: Item | None) -> None:
+        panes, found, op = self.panes, self.loader.found, item.operation if item else None
         if op is None or found is None:
-            told = "of each operation, what it rests on and resembles"
+            text = "of each operation, what it rests on and resembles"
             if op is not None:
-                told = "looking …"
+                text = "looking …"
             elif item is not None:
-                told = "nothing was drawn from this reply yet"
+                text = "nothing was drawn from this reply yet"
             for pane in (panes.evidence, panes.similar):
-                pane.show_rows([_note(told)])
+                pane.show_rows([_note(text)])
             panes.evidence.border_subtitle = Content("")
         else:
             rows = evidence_rows(
@@ -205,12 +188,12 @@ class ChangePane:
         self._show_source(op)
 
     def _show_source(self, op: Operation | None) -> None:
-        pane, found, state = self._panes.source, self._loader.found, self._page.state
+        pane, found, state = self.panes.source, self.loader.found, self.page.state
         if op is None or state is None:
             pane.show_rows([])
             return
-        target = self._item_queue.target_experience(op)
-        lines = source_lines(op, state, target, pane.line_width - 2)
+        target = self.queue.target_experience(op)
+        lines = change_view.source_lines(op, state, target, pane.line_width - 2)
         if found is not None and (files := record_files_text(found.groups)):
             lines.append(line(("records   ", "dim"), excerpt(files)))
         pane.show_rows([Row(str(n), each) for n, each in enumerate(lines)])

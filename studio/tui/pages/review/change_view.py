@@ -6,24 +6,18 @@ Pure. Markers of a word diff are always printed; colour only repeats them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Literal
 
-from engines.core.flags import (
-    DUPLICATE,
-    FROM_TOOL,
-    HELD_OUT_LEAK,
-    LEAK,
-    REJECTED_BEFORE,
-    TOO_LONG,
-)
-from engines.core.library import Experience, Provenance, effective_operation
+from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
+from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.cells import normalize_width, wrap
-from studio.tui.drawing.lines import Line, Span, line, paragraph, plain_text, spread, width_of
+from studio.tui.drawing.cells import cell_width, wrap
+from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
+from studio.tui.pages.text import display_text
 from studio.tui.pages.training_view import update_lines
 
 Mode = Literal["words", "lines", "side by side"]
@@ -35,10 +29,10 @@ MANY_WORDS = 200
 _REPLY_CHARS = 6_000
 
 
-def display_text(text: str) -> str:
-    """As it is drawn: inert, and only of characters whose width is settled."""
+def _shortened(text: str) -> str:
+    """Text of a model as it is drawn, cut where it is too long for the pane."""
     cut = f"{text[:MOST_CHARS]} … and {len(text) - MOST_CHARS} characters more"
-    return normalize_width(sanitize(text if len(text) <= MOST_CHARS else cut))
+    return display_text(text if len(text) <= MOST_CHARS else cut)
 
 
 _SCORES = {
@@ -76,9 +70,9 @@ def head_line(item: Item, before: str, after: str, at: tuple[int, int], width: i
     spans: list[Span] = [(f"{wanted.kind.upper()} {target}".strip(), "title"), (f"  {op.id}", "")]
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
-    words = f"{word_count(before)} -> {word_count(after)}" if before and after else ""
-    if length := words or (f"{word_count(after or before)}" if after or before else ""):
-        spans.append((f"  {length} words", "dim"))
+    lengths = [str(word_count(text)) for text in (before, after) if text]
+    if lengths:
+        spans.append((f"  {' -> '.join(lengths)} words", "dim"))
     if item.is_own and item.standing == "open":
         spans.append(("  yours, open", "open"))
     elif item.standing != "open":
@@ -104,14 +98,9 @@ def diff_lines(
 ) -> list[Line]:
     """Before and after: words marked `[-cut-]` and `{+new+}`, whole lines, or two columns.
 
-    Args:
-        before: "" where there was nothing.
-        after: "" where nothing is left.
-        mode: how.
-        width: in cells.
-        changes: the word diff where it is known; None makes it here.
+    `changes` is the word diff where it is known; None makes it here.
     """
-    before, after = display_text(before), display_text(after)
+    before, after = _shortened(before), _shortened(after)
     if not before or not after or before == after:
         mark, style = ("+ ", "added") if after and not before else ("- ", "removed")
         if before == after:
@@ -136,11 +125,9 @@ def _change_spans(change: Change) -> list[Span]:
     core = text.strip()
     if not core:
         return [(text, "")] if kind == "new" else []
-    start = text[: len(text) - len(text.lstrip())]
-    end = text[len(text.rstrip()) :]
-    if kind == "cut":
-        return [(start, ""), (f"[-{core}-]", "removed"), (end, "")]
-    return [(start, ""), (f"{{+{core}+}}", "added"), (end, "")]
+    start, end = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    marked = (f"[-{core}-]", "removed") if kind == "cut" else (f"{{+{core}+}}", "added")
+    return [(start, ""), marked, (end, "")]
 
 
 def side_by_side(before: str, after: str, width: int) -> list[Line]:
@@ -148,10 +135,8 @@ def side_by_side(before: str, after: str, width: int) -> list[Line]:
     room = max(8, (width - 3) // 2)
     left, right = wrap(before, room), wrap(after, room)
     out: list[Line] = []
-    for number in range(max(len(left), len(right))):
-        one = left[number] if number < len(left) else ""
-        other = right[number] if number < len(right) else ""
-        gap = " " * max(0, room - width_of(((one, ""),)))
+    for one, other in zip_longest(left, right, fillvalue=""):
+        gap = " " * max(0, room - cell_width(one))
         out.append(line((one, "removed"), gap, (" | ", "dim"), (other, "added")))
     return out
 
@@ -168,67 +153,53 @@ def change_lines(
     note: str = "",
     draft: str = "",
     target: Experience | None = None,
-    source: bool = True,
     compact: bool = False,
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
 
-    Args:
-        item: the operation, and what was decided of it.
-        texts: of the library as the other decisions leave it.
-        state: of the run.
-        at: its place in the list from 1, and how many there are.
-        mode: how the change is shown.
-        width: in cells.
-        changes: its word diff where it is long; None makes it here.
-        note: the person's own, not sent yet.
-        draft: a wording that was begun and not saved.
-        target: the experience in the library's head, for its history.
-        source: also say who proposed it.
-        compact: without blank lines.
+    `texts` are of the library as the other decisions leave it; `at` is its place in the list from
+    1, and how many there are. `changes` is its word diff where that is long (None makes it here),
+    `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
+    has it. `compact` leaves out blank lines and who proposed it.
     """
     op = item.operation
     assert op is not None
-    is_update = op.kind == "weights"
     before, after, proposed = wordings(item, texts)
     out = [head_line(item, before, after, at, width), *flag_lines(op, width)]
     if draft:
-        told = f"{display_text(draft)} (not handed in; e takes it up)"
-        out += _labelled_lines("yours", told, width)
+        out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
     out += gap
-    if is_update:
+    if op.kind == "weights":
         out += update_lines(op, state, width)
     else:
         out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:
         out += paragraph([(f"{excerpt(op.target)} is not in the library any more", "flag")], width)
     if proposed:
-        out += _labelled_lines("proposed", display_text(proposed), width)
+        out += labelled_lines("proposed", _shortened(proposed), width)
     out += [*gap, *_reason_lines(op, item.decision, note, width)]
-    return [*out, *source_lines(op, state, target, width)] if source else out
+    return out if compact else [*out, *source_lines(op, state, target, width)]
 
 
 def _reason_lines(op: Operation, decision: Decision | None, note: str, width: int) -> list[Line]:
     """Why it was proposed, and why it was decided as it was."""
-    told: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     if op.rationale or op.kind != "weights":
-        told.append(("why", display_text(op.rationale) or "(no reason given)"))
+        parts.append(("why", _shortened(op.rationale) or "(no reason given)"))
     if decision is not None and decision.reason:
-        told.append(("reason", display_text(decision.reason)))
+        parts.append(("reason", _shortened(decision.reason)))
     if decision is not None and decision.flags:
-        told.append(("flags now", "; ".join(flag_text(flag) for flag in decision.flags)))
+        parts.append(("flags now", "; ".join(flag_text(flag) for flag in decision.flags)))
     if note:
-        told.append(("note", f"{display_text(note)} (goes with the decision)"))
-    return [row for label, text in told for row in _labelled_lines(label, text, width)]
+        parts.append(("note", f"{_shortened(note)} (goes with the decision)"))
+    return [row for label, text in parts for row in labelled_lines(label, text, width)]
 
 
 def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
     """Before, after, and what was proposed where a person made something else of it.
 
-    Args:
-        item: the operation.
-        texts: of the library without it, whatever was decided of it.
+    `texts` are of the library without it, whatever was decided of it.
     """
     op = item.operation
     assert op is not None
@@ -236,17 +207,8 @@ def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
     wanted = effective_operation(op, edited) if edited else op
     proposed = (op.text or op.kind) if edited else ""
     now = texts.get(wanted.target or "", "")
-    match wanted.kind:
-        case "add":
-            return "", wanted.text, proposed
-        case "modify":
-            return now, wanted.text, proposed
-        case "delete":
-            return now, "", proposed
-        case "keep":
-            return now, now, proposed
-        case "weights":
-            return "", "", ""
+    after = {"keep": now, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
+    return "" if wanted.kind in ("add", "weights") else now, after, proposed
 
 
 def source_lines(
@@ -259,9 +221,9 @@ def source_lines(
     on = f"library v{state.base_version}"
     if op.kind == "weights":
         on = f"policy v{state.policy_version}"
-    out = _labelled_lines("who", f"{who}, on {on}", width)
+    out = labelled_lines("who", f"{who}, on {on}", width)
     if target is not None:
-        out += _labelled_lines("history", history_text(target), width)
+        out += labelled_lines("history", history_text(target), width)
     return out
 
 
@@ -270,13 +232,10 @@ def history_text(target: Experience) -> str:
     known = target.history
     if not known:
         return f"{excerpt(target.id)} was there from v{target.born}"
-    told = ", ".join(f"v{mark.version} {mark.kind}" for mark in known[-6:])
-    return f"{told}; last {_author_text(known[-1])}"
-
-
-def _author_text(mark: Provenance) -> str:
-    where = f" in step {mark.step} of {excerpt(mark.run)}" if mark.run else ""
-    return f"by {excerpt(mark.reviewer) or 'nobody'}{where}"
+    changes = ", ".join(f"v{mark.version} {mark.kind}" for mark in known[-6:])
+    last = known[-1]
+    where = f" in step {last.step} of {excerpt(last.run)}" if last.run else ""
+    return f"{changes}; last by {excerpt(last.reviewer) or 'nobody'}{where}"
 
 
 def unparsed_reply_lines(
@@ -288,29 +247,13 @@ def unparsed_reply_lines(
     draft: str = "",
 ) -> list[Line]:
     """A reply that could not be understood: what is wrong with it, and what it says."""
-    item = Item(repair.id, unparsed=repair)
-    out = [head_line(item, "", "", at, width)]
+    head = head_line(Item(repair.id, unparsed=repair), "", "", at, width)
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
-    out += paragraph([(lead, "")], width)
-    out += paragraph([("e mends it, E in $EDITOR, D lets it go", "key")], width)
-    out.append(())
+    keys = ("e mends it, E in $EDITOR, D lets it go", "key")
+    out = [head, *paragraph([(lead, "")], width), *paragraph([keys], width), ()]
     for reason in problems or repair.reasons[:10]:
-        out += _labelled_lines("still" if problems else "wrong", display_text(reason), width)
+        out += labelled_lines("still" if problems else "wrong", _shortened(reason), width)
     out.append(())
-    text = display_text(draft or repair.reply[:_REPLY_CHARS])
+    text = _shortened(draft or repair.reply[:_REPLY_CHARS])
     out.append(line(("as you began to mend it" if draft else "the reply", "dim")))
-    for piece in wrap(text, max(1, width - 2)):
-        out.append(line("  ", piece))
-    return out
-
-
-def _labelled_lines(label: str, text: str, width: int) -> list[Line]:
-    wide = 10
-    out: list[Line] = []
-    for number, piece in enumerate(wrap(text, max(8, width - wide))):
-        out.append(line((label.ljust(wide) if not number else " " * wide, "dim"), piece))
-    return out
-
-
-def lines_text(lines: Sequence[Line]) -> str:
-    return "\n".join(plain_text(each).rstrip() for each in lines)
+    return out + [line("  ", piece) for piece in wrap(text, max(1, width - 2))]

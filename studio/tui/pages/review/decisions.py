@@ -1,32 +1,31 @@
-"""The keys of the review page that decide one operation, and those that take back.
+"""The keys of the review page that decide one operation or many, those that take back, the commit.
 
 Nothing counts as decided before the run has said so (`studio.review.actions`), and only what
-has been painted is decided.
+has been painted is decided. What concerns many is shown before it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
-from studio.tui.page import Page
+from studio.tui.drawing.lines import Line, line
+from studio.tui.pages.review import view
 from studio.tui.pages.review.change_pane import ChangePane
-from studio.tui.pages.review.panes import ReviewPanes
-from studio.tui.pages.review.queue import ItemQueue
-from studio.tui.pages.review.view import Item, cannot_decide_text
+from studio.tui.pages.review.change_view import flag_text
+from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
 
 
 class DecisionKeys:
-    """Approve, reject, put off, note, undo and redo."""
+    """Approve, reject, put off, note, undo and redo; a range, all that is safe, and the commit."""
 
-    def __init__(
-        self, page: Page, panes: ReviewPanes, queue: ItemQueue, change: ChangePane
-    ) -> None:
-        self._page, self._panes, self._item_queue, self._change = page, panes, queue, change
+    def __init__(self, change: ChangePane) -> None:
+        self.change = change
+        self._page, self._panes, self._queue = change.page, change.panes, change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
 
     # -- what may be decided -------------------------------------------------------------------
@@ -39,10 +38,9 @@ class DecisionKeys:
         elif host.is_small:
             host.tell("deciding wants 60x16: too little is seen here", "failed")
         elif not session.controls:
-            why = cannot_decide_text(
-                living=session.living, driver=session.controller, status=state.status
-            )
-            host.tell(why, "failed")
+            who, status = session.controller, state.status
+            text = view.cannot_decide_text(living=session.living, driver=who, status=status)
+            host.tell(text, "failed")
         else:
             return session
         return None
@@ -51,12 +49,12 @@ class DecisionKeys:
         """What is under the cursor, where it may be decided: it has been drawn."""
         if self.require_session() is None:
             return None
-        host, item = self._page.host, self._item_queue.item
+        host, item = self._page.host, self._queue.item
         if item is None:
             host.tell("there is nothing to decide here")
-        elif item.id in self._item_queue.decider.busy:
+        elif item.id in self._queue.decider.busy:
             host.tell(f"{item.id} is being decided")
-        elif item != self._item_queue.current_item(item) or not self._change.has_painted(item):
+        elif item != self._queue.current_item(item) or not self.change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -88,7 +86,7 @@ class DecisionKeys:
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         host = self._page.host
         note = reason or host.drafts.notes.get(op.id, "")
-        took_s = self._change.looked_at_s
+        took_s = self.change.looked_at_s
         return Decision(op.id, action, reason=note, reviewer=host.person, took_s=took_s)
 
     def decide(self, action: DecisionAction) -> None:
@@ -105,15 +103,13 @@ class DecisionKeys:
             return
         if action == "approve" and self.has_draft(op.id) and self._warned_of_draft != op.id:
             self._warned_of_draft = op.id
-            host.tell(
-                "you have a wording of your own: e takes it up, a again approves as proposed",
-                "flag",
-            )
+            text = "you have a wording of your own: e takes it up, a again approves as proposed"
+            host.tell(text, "flag")
             return
         decision = self.make_decision(op, action)
         if action == "approve" and standing is not None and standing.reviewer == GATE:
             if (session := self.require_session()) is not None:
-                self._item_queue.decider.busy.add(op.id)
+                self._queue.decider.busy.add(op.id)
                 host.queue_request(self._approve_if_fits(session, op, decision))
             return
         self.submit([(op, decision)])
@@ -128,20 +124,20 @@ class DecisionKeys:
                 return
             await self.send(session, [(op, asked)])
         finally:
-            self._item_queue.decider.busy.discard(op.id)
+            self._queue.decider.busy.discard(op.id)
 
     def submit(self, pairs: Sequence[Pair]) -> None:
         """Queue decisions; nothing of them is shown as made before the run says so."""
         if (session := self.require_session()) is None:
             return
-        self._item_queue.decider.busy |= {op.id for op, _ in pairs}
+        self._queue.decider.busy |= {op.id for op, _ in pairs}
         self._page.host.queue_request(self.send(session, pairs))
 
     async def send(self, session: Session, pairs: Sequence[Pair]) -> None:
         """Hand decisions in now, and forget the drafts of those that were made."""
-        decider = self._item_queue.decider
+        decider = self._queue.decider
         try:
-            outcome = await decider.decide(session, pairs, self._item_queue.texts)
+            outcome = await decider.decide(session, pairs, self._queue.texts)
         finally:
             decider.busy -= {op.id for op, _ in pairs}
         drafts = self._page.host.drafts
@@ -158,7 +154,7 @@ class DecisionKeys:
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        panes, queue = self._panes, self._item_queue
+        panes, queue = self._panes, self._queue
         self._page.host.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
@@ -188,13 +184,11 @@ class DecisionKeys:
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
-        text = text.strip()
-        here = self._item_queue.item
+        text, here = text.strip(), self._queue.item
         decision = here.decision if here is not None and here.id == op.id else item.decision
         if decision is not None:
-            anew = replace(decision, reason=text, reviewer=host.person, at=0.0,
-                           assigned=None, flags=())  # fmt: skip
-            self.submit([(op, anew)])
+            noted = replace(decision, reason=text, reviewer=host.person, at=0.0)
+            self.submit([(op, replace(noted, assigned=None, flags=()))])
             return
         drafts.notes.pop(op.id, None)
         if text:
@@ -210,15 +204,110 @@ class DecisionKeys:
             self._page.host.queue_request(self._undo(session))
 
     async def _undo(self, session: Session) -> None:
-        person = self._page.host.person
-        self._show_outcome(
-            await self._item_queue.decider.undo(session, self._item_queue.texts, person)
-        )
+        decider, person = self._queue.decider, self._page.host.person
+        self._show_outcome(await decider.undo(session, self._queue.texts, person))
 
     def redo(self) -> None:
         if (session := self.require_session()) is not None:
             self._page.host.queue_request(self._redo(session))
 
     async def _redo(self, session: Session) -> None:
-        outcome = await self._item_queue.decider.redo(session)
+        outcome = await self._queue.decider.redo(session)
         self._show_outcome(replace(outcome, made=()))
+
+    # -- many at once --------------------------------------------------------------------------
+
+    async def decide_range(self, action: DecisionAction) -> None:
+        if self.require_session() is None:
+            return
+        chosen = [item for item in self._queue.range_items if item.is_open and item.operation]
+        if action == "approve":
+            chosen = [item for item in chosen if not self.has_draft(item.id)]
+        word = "Approve" if action == "approve" else "Reject"
+        if chosen:
+            await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
+        else:
+            self._page.host.tell("nothing in the range is undecided")
+        self._queue.leave_range()
+
+    async def approve_safe(self) -> None:
+        # Nor is what somebody has begun to reword approved in passing.
+        safe = [item for item in self._queue.items if item.is_safe and not self.has_draft(item.id)]
+        if not safe:
+            self._page.host.tell(
+                "nothing is safe: what is left is flagged, deletes, is being reworded, "
+                "is a weight update or a reply to mend"
+            )
+            return
+        title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
+        await self._decide_all(safe, "approve", title)
+
+    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, title: str) -> None:
+        """Decide what was listed, and still is as it was when it was."""
+        host = self._page.host
+        since = host.clock()
+        key = {"enter": "approves them" if action == "approve" else "rejects them"}
+        if not await host.confirm(title, [self._item_line(item) for item in chosen], key):
+            host.tell("nothing was decided")
+            return
+        now = {item.id: item for item in self._queue.current_items()}
+        took_s = round(max(0.0, host.clock() - since) / len(chosen), 3)
+        pairs = [
+            (op, replace(self.make_decision(op, action), took_s=took_s))
+            for item in chosen
+            if now.get(item.id) == item and (op := item.operation) is not None
+            and op.id not in self._queue.decider.busy
+        ]  # fmt: skip
+        if pairs:
+            self.submit(pairs)
+        else:
+            host.tell("they were decided meanwhile")
+
+    def _item_line(self, item: Item) -> Line:
+        op = item.operation
+        assert op is not None
+        flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
+        text = view.excerpt(op.text or self._queue.texts.get(op.target or "", ""))
+        head = f"{view.VERBS[op.kind]} {view.excerpt(op.target or 'new'):<5} "
+        return line((head, "title"), text, (flags, "flag"))
+
+    # -- the commit ----------------------------------------------------------------------------
+
+    async def commit(self, session: Session) -> None:
+        """Commit; after a look at it where something is left undecided or out of sight."""
+        queue, found = self._queue, self._queue.current_items()
+        waiting = [i.operation for i in found if i.operation is not None and i.is_open]
+        if not any(item.operation for item in found):
+            self._page.host.tell("there is nothing to commit")
+        elif any(op.kind == "weights" for op in waiting):
+            self._page.host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
+        elif queue.undecided_count(session) or queue.hidden_count(found):
+            # Not awaited: requests come in turn, and the person may take long to answer.
+            self._page.run_worker(self._confirm_commit(session))
+        else:
+            await self._send_commit(session, queue.decisions(session))
+
+    async def _confirm_commit(self, session: Session) -> None:
+        host, queue = self._page.host, self._queue
+        await host.wait_for_requests()  # what was asked in the same breath
+        found, shown = queue.current_items(), queue.decisions(session)
+        left, hidden = queue.undecided_count(session), queue.hidden_count(found)
+        title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
+        lines = view.commit_lines(session.state, found, hidden)
+        if not await host.confirm(title, lines, {"enter": "commits"}):
+            host.tell("nothing was committed")
+            return
+        host.queue_request(self._send_commit(session, shown))
+
+    async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
+        """Commit what was shown, and nothing else."""
+        host, queue = self._page.host, self._queue
+        if dict(shown) != queue.decisions(session):
+            host.tell("something else is decided by now: c shows it again", "failed")
+            return
+        counts = view.count_standings(queue.current_items())
+        text = view.counts_text({k: v for k, v in counts.items() if k not in ("open", "later")})
+        answer = await session.commit()
+        host.tell(f"{text}: {answer}")
+        host.drafts.save()
+        self._page.draw()

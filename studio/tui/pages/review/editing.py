@@ -1,7 +1,6 @@
 """Other wordings on the review page: edits, merges, and replies to mend.
 
-Owns what becomes of a text that is handed in, from the box or from $EDITOR, and that each letter
-is kept until then.
+From the box or from $EDITOR; each letter is kept until a text is handed in.
 """
 
 from __future__ import annotations
@@ -16,31 +15,19 @@ from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.page import Page
-from studio.tui.pages.review.change_pane import ChangePane
 from studio.tui.pages.review.change_view import flag_text
 from studio.tui.pages.review.decisions import DecisionKeys
-from studio.tui.pages.review.loader import ReviewLoader
-from studio.tui.pages.review.panes import Editing, ReviewPanes
-from studio.tui.pages.review.queue import ItemQueue
+from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
 
 
 class WordingKeys:
     """Edit here or in $EDITOR, merge, mend a reply or let it go."""
 
-    def __init__(
-        self,
-        page: Page,
-        *,
-        panes: ReviewPanes,
-        queue: ItemQueue,
-        loader: ReviewLoader,
-        change: ChangePane,
-        decisions: DecisionKeys,
-    ) -> None:
-        self._page, self._panes, self._item_queue = page, panes, queue
-        self._loader, self._change, self._decisions = loader, change, decisions
+    def __init__(self, decisions: DecisionKeys) -> None:
+        change = decisions.change
+        self._decisions, self._change = decisions, change
+        self._page, self._panes, self._queue = change.page, change.panes, change.queue
         self.in_editor: Callable[[str], str | None] = self._run_editor
 
     # -- beginning -----------------------------------------------------------------------------
@@ -65,22 +52,21 @@ class WordingKeys:
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
         if op.kind in ("delete", "keep"):
-            now = self._item_queue.texts_without(item).get(op.target or "", "")
+            now = self._queue.texts_without(item).get(op.target or "", "")
             if not now:
-                told = f"{op.target} is not in the library: it has no wording"
-                self._page.host.tell(told, "failed")
+                text = f"{op.target} is not in the library: it has no wording"
+                self._page.host.tell(text, "failed")
                 return None
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
 
     def merge(self) -> None:
         """Edit a wording that takes in what the library has already."""
-        if (here := self._decisions.painted_operation()) is None:
+        here = self._decisions.painted_operation()
+        if here is None or self._decisions.is_all_or_nothing(here[1]):
             return
         item, op = here
-        if self._decisions.is_all_or_nothing(op):
-            return
-        host, found, similar = self._page.host, self._loader.found, self._panes.similar
+        host, found, similar = self._page.host, self._change.loader.found, self._panes.similar
         if not op.text:
             host.tell(f"a {op.kind} has no wording to merge")
         elif found is None:
@@ -99,7 +85,7 @@ class WordingKeys:
         host, unparsed = self._page.host, editing.item.unparsed
         if unparsed is not None:
             try:
-                whole = await self._loader.load_reply(unparsed)
+                whole = await self._change.loader.load_reply(unparsed)
                 editing = replace(editing, before=whole or editing.before)
             except StudioError as error:
                 host.tell(str(error), "failed")
@@ -125,16 +111,11 @@ class WordingKeys:
     def leave_box(self) -> None:
         if (editing := self._panes.editing) is None:
             return
-        host = self._page.host
-        kept = editing.draft_key in host.drafts.edits
+        kept = editing.draft_key in self._page.host.drafts.edits
         key = "M" if editing.is_merge else "e"
         self._panes.close_box()
-        host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
+        self._page.host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
         self._page.draw()
-
-    def _tell_in_box(self, text: str) -> None:
-        """What speaks against a text, beside it."""
-        self._panes.box.border_subtitle = Content(text)
 
     # -- handing in ----------------------------------------------------------------------------
 
@@ -144,11 +125,10 @@ class WordingKeys:
             self._submit(editing, text, anyway=anyway)
 
     def _submit(self, editing: Editing, text: str, *, anyway: bool) -> None:
-        """A text was handed in, from the box or an editor."""
         session, item = self._decisions.require_session(), editing.item
         if session is None:
             return
-        host, busy, op = self._page.host, self._item_queue.decider.busy, item.operation
+        host, busy, op = self._page.host, self._queue.decider.busy, item.operation
         if item.id in busy:
             host.tell(f"{item.id} is being decided")
         elif not text.strip():
@@ -176,22 +156,21 @@ class WordingKeys:
                     await self._object(editing, decision, f"does not fit: {found.objection}")
                     return
                 if new := [flag for flag in found.flags if flag not in op.flags]:
-                    told = ", ".join(flag_text(flag) for flag in new)
-                    text = f"enter or y approves it anyway: FLAG {told}"
+                    flags = ", ".join(flag_text(flag) for flag in new)
+                    text = f"enter or y approves it anyway: FLAG {flags}"
                     await self._object(editing, decision, text)
                     self._panes.box.warned = decision.text or ""
                     return
             await self._decisions.send(session, [(op, decision)])
         finally:
-            self._item_queue.decider.busy.discard(op.id)
+            self._queue.decider.busy.discard(op.id)
 
     async def _object(self, editing: Editing, decision: Decision, text: str) -> None:
         """Say what speaks against a text; one that came from an editor is shown in the box."""
         if self._panes.editing is None:
             await self._open_box(editing, decision.text)
-        text = excerpt(text)
-        self._tell_in_box(text)
-        self._page.host.tell(text, "flag")
+        self._panes.box.border_subtitle = Content(excerpt(text))
+        self._page.host.tell(excerpt(text), "flag")
 
     # -- in $EDITOR ----------------------------------------------------------------------------
 
@@ -204,7 +183,7 @@ class WordingKeys:
                 from studio.session.unparsed_replies import with_comments, without_comments
 
                 if editing.draft_key not in drafts.edits:
-                    before = await self._loader.load_reply(unparsed) or before
+                    before = await self._change.loader.load_reply(unparsed) or before
                 text = self.in_editor(with_comments(before, unparsed.reasons))
                 text = without_comments(text or "").strip() or None
             else:
@@ -213,11 +192,9 @@ class WordingKeys:
         except (StudioError, SuspendNotSupported) as error:
             host.tell(str(error) or "this terminal cannot be lent to an editor", "failed")
             return
-        if text is None:
-            host.tell("nothing was saved, so nothing is decided")
-            return
-        if " ".join(text.split()) == " ".join(sanitize(before).split()):
-            host.tell("nothing was changed, so nothing is decided")
+        if text is None or " ".join(text.split()) == " ".join(sanitize(before).split()):
+            what = "saved" if text is None else "changed"
+            host.tell(f"nothing was {what}, so nothing is decided")
             return
         drafts.edits[editing.draft_key] = text
         drafts.mark_changed()
@@ -236,19 +213,18 @@ class WordingKeys:
         try:
             problems = (await session.resubmit(name, text, host.person)).problems
         finally:
-            self._item_queue.decider.busy.discard(name)
+            self._queue.decider.busy.discard(name)
+        drafts.mark_changed()
         if problems:
-            self._change.problems[name] = problems
-            drafts.edits[name] = text
-            drafts.mark_changed()
+            self._change.problems[name], drafts.edits[name] = problems, text
             if self._panes.editing is None:
                 await self._open_box(editing, text)
-            self._tell_in_box(f"still not understood: {excerpt(problems[0])}")
+            why = f"still not understood: {excerpt(problems[0])}"
+            self._panes.box.border_subtitle = Content(why)
             host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
         else:
             self._change.problems.pop(name, None)
             drafts.edits.pop(name, None)
-            drafts.mark_changed()
             if self._panes.editing is not None and self._panes.editing.item.id == name:
                 self._panes.close_box()
             host.tell(f"{name}: mended; what it holds is to be decided like all others")
@@ -261,8 +237,8 @@ class WordingKeys:
         if item is not None and item.unparsed is not None:
             self._page.run_worker(self._drop_reply(item.id))
         elif item is not None:
-            told = "only a reply that could not be understood is let go; r rejects this"
-            self._page.host.tell(told)
+            text = "only a reply that could not be understood is let go; r rejects this"
+            self._page.host.tell(text)
 
     async def _drop_reply(self, name: str) -> None:
         reason = await self._page.host.ask(f"let {name} go because:")

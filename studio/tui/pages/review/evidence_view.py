@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from engines.core.text.similarity import similarity
 from engines.core.types import Operation
-from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, normalize_width, wrap
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, wrap
 from studio.tui.drawing.lines import Line, Row, line, spread, width_of
 from studio.tui.pages.review.view import excerpt
+from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceRollout, GroupEvidence
@@ -43,51 +43,32 @@ def evidence_rows(
 ) -> list[Row]:
     """Per group its question and how many won, then winners, then losers.
 
-    Args:
-        groups: of the operation, in its order.
-        width: in cells.
-        opened: every witness, with more of its last words.
-        answers: whole replies by rollout id, where they were read.
-        signs: glyphs.
+    With `opened` every rollout is shown with its last words, or with its whole reply where
+    `answers` has that by the rollout's id.
     """
     out: list[Row] = []
     for group in groups:
         right = f"{group.won} of {group.n} won"
-        asked = " ".join(group.question[:2_000].split())
+        asked = display_text(" ".join(group.question[:2_000].split()))
         name = f"{group.id}  "
         if opened:
-            out.append(Row(f"{_first_rollout(group)}/q", line((name, "title"), (right, "title"))))
-            text = wrap(normalize_width(sanitize(asked)), max(8, width - _EDGE - 2))
-            out += [
-                Row(f"{_first_rollout(group)}/q{n}", line("  ", piece))
-                for n, piece in enumerate(text)
-            ]
+            key = f"{group.witnesses[0].id if group.witnesses else f'{group.id}r0'}/q"
+            out.append(Row(key, line((name, "title"), (right, "title"))))
+            pieces = wrap(asked, max(8, width - _EDGE - 2))
+            out += [Row(f"{key}{n}", line("  ", piece)) for n, piece in enumerate(pieces)]
         else:
             room = max(8, width - len(name) - len(right) - 6)
-            asked = fit(normalize_width(sanitize(asked)), room, signs.ellipsis)
-            head = line((name, "title"), asked)
+            head = line((name, "title"), fit(asked, room, signs.ellipsis))
             out.append(Row("", spread(head, line((right, "title")), width - 2)))
         winners = [each for each in group.witnesses if each.sign == "+"]
         others = [each for each in group.witnesses if each.sign != "+"]
-        few = len(winners) + len(others) if opened else _SHOWN
+        few = len(group.witnesses) if opened else _SHOWN
         for witness in (*winners[:few], *others[:few]):
             out += _witness_rows(witness, width, opened, (answers or {}).get(witness.id), signs)
-        if left := _remaining_text(len(winners) - few, len(others) - few):
+        counts = (len(winners) - few, "winner"), (len(others) - few, "loser")
+        if left := ", ".join(f"{n} more {what}{'s' * (n > 1)}" for n, what in counts if n > 0):
             out.append(Row("", line((f"  and {left} (enter)", "dim"))))
     return out
-
-
-def _first_rollout(group: GroupEvidence) -> str:
-    return group.witnesses[0].id if group.witnesses else f"{group.id}r0"
-
-
-def _remaining_text(winners: int, losers: int) -> str:
-    parts = []
-    if winners > 0:
-        parts.append(f"{winners} more winner" + ("s" if winners > 1 else ""))
-    if losers > 0:
-        parts.append(f"{losers} more loser" + ("s" if losers > 1 else ""))
-    return ", ".join(parts)
 
 
 def _witness_rows(
@@ -100,30 +81,25 @@ def _witness_rows(
     tokens = f"{rollout.usage.completion_tokens:>6}t"
     lead: Line = line(" ", (f"{sign} r{rollout.index}", style), f" {reward}{tokens}  ")
     said = rollout.tail or rollout.error or "(said nothing)"
-    last = normalize_width(sanitize(said.strip().rsplit("\n", 1)[-1][-400:]))
+    last = display_text(said.strip().rsplit("\n", 1)[-1][-400:])
     if rollout.status == "truncated":
         last = f"{last} (cut at max tokens)"
-    judged = _verdict_text(witness)
     if not opened:
+        judged = _verdict_text(witness)
         room = max(8, width - 21)
         tail = fit(judged, room // 2, signs.ellipsis) if judged else ""
         words = fit(last, max(8, room - len(tail) - 2), signs.ellipsis)
-        told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
-        return [Row(witness.id, told)]
+        return [Row(witness.id, (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ())))]
     edge = " " * width_of(lead)
     reason = wrap(_verdict_text(witness, whole=True), max(8, width - _EDGE - len(edge)))
     rows = [Row(witness.id, (*lead, (reason[0], "dim")))]
-    rows += [
-        Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(reason[1:])
-    ]
+    for n, each in enumerate(reason[1:]):
+        rows.append(Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))))
     body = answer if answer is not None else said
     if len(body) > _WHOLE_CHARS:
         body = f"… {body[-_WHOLE_CHARS:]}"
-    pieces = wrap(normalize_width(sanitize(body.strip())), max(8, width - _EDGE - 5))
-    rows += [
-        Row(f"{witness.id}/{number}", line("     ", piece)) for number, piece in enumerate(pieces)
-    ]
-    return rows
+    pieces = wrap(display_text(body.strip()), max(8, width - _EDGE - 5))
+    return rows + [Row(f"{witness.id}/{n}", line("     ", each)) for n, each in enumerate(pieces)]
 
 
 def _verdict_text(witness: EvidenceRollout, *, whole: bool = False) -> str:
@@ -131,7 +107,7 @@ def _verdict_text(witness: EvidenceRollout, *, whole: bool = False) -> str:
     if verdict is None:
         return "not judged"
     said = verdict.critique or verdict.error or ""
-    return normalize_width(sanitize(said[:_WHOLE_CHARS])) if whole else excerpt(said)
+    return display_text(said[:_WHOLE_CHARS]) if whole else excerpt(said)
 
 
 def record_files_text(groups: Sequence[GroupEvidence]) -> str:
@@ -156,13 +132,10 @@ def find_similar(
     wording = operation.text if text is None else text
     if not wording or operation.kind == "weights":
         return ()
-    found = [
-        (name, similarity(wording, other), other)
-        for name, other in texts.items()
-        if name != operation.target
-    ]
-    found.sort(key=lambda near: -near[1])
-    return tuple(near for near in found[:_NEAR] if near[1] >= _LIKE)
+    scores = ((name, similarity(wording, other), other) for name, other in texts.items()
+              if name != operation.target)  # fmt: skip
+    near = sorted(scores, key=lambda each: -each[1])[:_NEAR]
+    return tuple(each for each in near if each[1] >= _LIKE)
 
 
 def similar_rows(near: Sequence[Near], width: int) -> list[Row]:
@@ -170,9 +143,7 @@ def similar_rows(near: Sequence[Near], width: int) -> list[Row]:
     out: list[Row] = []
     for name, score, text in near:
         lead = f"{excerpt(name)[:8]:<5} {score:.2f}  "
-        pieces = wrap(normalize_width(sanitize(text)), max(8, width - len(lead) - 2))
-        for number, piece in enumerate(pieces):
-            key = name if not number else ""
-            head = (lead, "title") if not number else (" " * len(lead), "")
-            out.append(Row(key, line(head, piece)))
+        first, *further = wrap(display_text(text), max(8, width - len(lead) - 2))
+        out.append(Row(name, line((lead, "title"), first)))
+        out += [Row("", line(" " * len(lead), piece)) for piece in further]
     return out

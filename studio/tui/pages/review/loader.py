@@ -1,6 +1,6 @@
 """What has to be read for a review: evidence, the library, whole replies.
 
-Owns blocking reads, in a thread, one at a time; keeps what it found. Draws nothing.
+Reads block, so they go to a thread, one at a time. What was found is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from textual.worker import Worker
@@ -57,24 +58,25 @@ class FindingsRequest:
 
 
 class RunReader:
-    """Blocking reads about one run, for a thread."""
+    """Blocking reads about one run, for a thread; StudioError where it is gone or damaged."""
 
     def __init__(self, workspace: Workspace, run: RunDir) -> None:
         self._workspace, self._run = workspace, run
-        self._room: EvidenceLoader | None = None
         self._groups: OrderedDict[str, tuple[GroupEvidence, ...]] = OrderedDict()
         self._known: OrderedDict[tuple[str, str, int, bool], Findings] = OrderedDict()
+
+    @cached_property
+    def _evidence(self) -> EvidenceLoader:
+        from studio.review.evidence import EvidenceLoader
+
+        return EvidenceLoader(self._run)
 
     def cached_findings(self, wanted: FindingsRequest) -> Findings | None:
         """What was found before; reads nothing."""
         return self._known.get(wanted.key)
 
     def load_library(self, name: str, version: int) -> Library:
-        """The library that the standing decisions are about.
-
-        Raises:
-            StudioError: it is gone or damaged.
-        """
+        """The library that the standing decisions are about."""
         return self._workspace.library(name).at(version)
 
     def load_findings(self, wanted: FindingsRequest) -> Findings:
@@ -99,38 +101,25 @@ class RunReader:
         return found
 
     def load_reply(self, repair: UnparsedReply) -> str:
-        """The whole of a reply that waits to be mended.
-
-        Raises:
-            StudioError: the run's journal or records cannot be read.
-        """
-        return self._open_evidence().reply_source(repair).reply
-
-    def _open_evidence(self) -> EvidenceLoader:
-        if self._room is None:
-            from studio.review.evidence import EvidenceLoader
-
-            self._room = EvidenceLoader(self._run)
-        return self._room
+        """The whole of a reply that waits to be mended."""
+        return self._evidence.reply_source(repair).reply
 
     def _load_evidence(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         if operation.id not in self._groups:
-            self._groups[operation.id] = self._open_evidence().operation_groups(operation)
+            self._groups[operation.id] = self._evidence.operation_groups(operation)
             while len(self._groups) > _KEPT:
                 self._groups.popitem(last=False)
         return self._groups[operation.id]
 
     def _load_answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
-        room = self._open_evidence()
         out = {}
-        for group in groups:
-            for witness in group.witnesses:
-                try:
-                    messages = room.messages(witness)
-                except StudioError:
-                    continue  # one lost record; its last words are in the journal
-                said = [m.content for m in messages if m.role == "assistant"]
-                out[witness.id] = said[-1] if said else ""
+        for witness in (witness for group in groups for witness in group.witnesses):
+            try:
+                messages = self._evidence.messages(witness)
+            except StudioError:
+                continue  # one lost record; its last words are in the journal
+            said = [m.content for m in messages if m.role == "assistant"]
+            out[witness.id] = said[-1] if said else ""
         return out
 
 

@@ -1,6 +1,6 @@
 """Review: decide each operation with what it changes, rests on and resembles before one's eyes.
 
-Owns the keys, and which part answers each of them; every part has a module of its own.
+The page hears the keys; a part with a module of its own answers each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from studio.session.base import Disconnected, EventReceived, Message, Session
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
 from studio.tui.pages.review import panes
-from studio.tui.pages.review.batches import BatchKeys
 from studio.tui.pages.review.change_pane import ChangePane
 from studio.tui.pages.review.change_view import MODES
 from studio.tui.pages.review.decisions import DecisionKeys
@@ -50,16 +49,8 @@ class ReviewPage(Page):
         self.loader = ReviewLoader(self)
         self.queue = ItemQueue(self, self.shown)
         self.change = ChangePane(self, self.shown, self.queue, self.loader)
-        self.decisions = DecisionKeys(self, self.shown, self.queue, self.change)
-        self.batches = BatchKeys(self, self.queue, self.decisions)
-        self.wording = WordingKeys(
-            self,
-            panes=self.shown,
-            queue=self.queue,
-            loader=self.loader,
-            change=self.change,
-            decisions=self.decisions,
-        )
+        self.decisions = DecisionKeys(self.change)
+        self.wording = WordingKeys(self.decisions)
 
     def compose(self) -> ComposeResult:
         yield from self.shown.compose()
@@ -89,11 +80,10 @@ class ReviewPage(Page):
         self._of = session
         self.queue.reset()
         self.change.reset()
+        reader = RunReader(self.host.workspace, session.run) if session is not None else None
+        self.loader.reset(reader)
         if session is not None:
-            self.loader.reset(RunReader(self.host.workspace, session.run))
             self.filter_text = self.host.drafts.filter
-        else:
-            self.loader.reset()
         if self.shown.editing is not None:
             self.shown.close_box()
 
@@ -127,7 +117,7 @@ class ReviewPage(Page):
     # -- what every page has -------------------------------------------------------------------
 
     def initial_focus(self) -> Widget:
-        return self.shown.initial_focus
+        return self.shown.operations if self.shown.editing is None else self.shown.box
 
     def panes(self) -> list[Widget]:
         return self.shown.focusable
@@ -163,17 +153,16 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.batches.decide_range(action))
+            self.run_worker(self.decisions.decide_range(action))
         else:
             self.decisions.decide(action)
 
     def action_describe(self, what: str) -> None:
         """Ask for the reason of a rejection, or for a note."""
         if (here := self.decisions.painted_operation()) is not None:
-            item, op = here
-            rejects = what == "reject"
+            (item, op), asks = here, self.decisions
             self.run_worker(
-                self.decisions.reject_because(op) if rejects else self.decisions.ask_note(item, op)
+                asks.reject_because(op) if what == "reject" else asks.ask_note(item, op)
             )
 
     def action_reword(self, how: str) -> None:
@@ -188,7 +177,7 @@ class ReviewPage(Page):
 
     def action_approve_safe(self) -> None:
         if self.decisions.require_session() is not None:
-            self.run_worker(self.batches.approve_safe())
+            self.run_worker(self.decisions.approve_safe())
 
     def action_undo(self) -> None:
         self.decisions.undo()
@@ -199,7 +188,7 @@ class ReviewPage(Page):
     def action_commit(self) -> None:
         if (session := self.decisions.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.batches.commit(session))
+            self.host.queue_request(self.decisions.commit(session))
 
     def action_range(self) -> None:
         self.queue.toggle_range()

@@ -1,7 +1,6 @@
 """The panes of the review page: where they stand, their titles, and the box for a wording.
 
-Where they stand follows from the size of the page alone, never from what they hold. What is
-drawn in them is `studio.tui.pages.review.change_pane`'s and `studio.tui.pages.review.queue`'s.
+Where they stand follows from the size of the page alone, never from what they hold.
 """
 
 from __future__ import annotations
@@ -29,24 +28,19 @@ from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 CSS = """
-ReviewPage { layout: vertical; }
 ReviewPage #review-left { height: 7fr; width: 100%; }
-ReviewPage #review-ops { height: 1fr; }
 ReviewPage #review-legend { height: 8; display: none; padding: 0 1; }
 ReviewPage #review-right { height: 13fr; width: 100%; }
-ReviewPage #review-change { height: 7fr; }
-ReviewPage #review-edit { height: 7fr; }
+ReviewPage #review-change, ReviewPage #review-edit { height: 7fr; }
 ReviewPage TabRows { height: 6fr; display: none; }
 ReviewPage.-side { layout: horizontal; }
 ReviewPage.-side #review-left { width: 34%; max-width: 52; height: 100%; }
 ReviewPage.-side #review-right { width: 1fr; height: 100%; }
-ReviewPage.-side #review-change { height: 12fr; }
+ReviewPage.-side #review-change, ReviewPage.-side #review-evidence { height: 12fr; }
 ReviewPage.-side #review-edit { height: 8fr; }
-ReviewPage.-side #review-evidence { height: 12fr; }
 ReviewPage.-all #review-legend { display: block; }
 ReviewPage.-all #review-similar { height: 8; }
-ReviewPage.-editing #review-evidence { display: none; }
-ReviewPage.-editing #review-source { display: none; }
+ReviewPage.-editing #review-evidence, ReviewPage.-editing #review-source { display: none; }
 """
 
 
@@ -101,9 +95,6 @@ class ChangeView(LineView):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._update_more_hint()
-
-    def has_painted(self, token: object) -> bool:
-        return token is not None and token == self.painted
 
     def render_line(self, y: int) -> Strip:
         self.painted = self._shows
@@ -160,10 +151,6 @@ class ReviewPanes:
             yield from self._tabs
 
     @property
-    def initial_focus(self) -> Widget:
-        return self.box if self.editing is not None else self.operations
-
-    @property
     def focusable(self) -> list[Widget]:
         """What `tab` goes through, in reading order."""
         if self.editing is not None:
@@ -216,12 +203,13 @@ class ReviewPanes:
     def _name_panes(self) -> None:
         # Content: text in a title is never markup.
         self.change.border_title = Content("Change")
-        for tab, word in self._tabs.items():
+        tabs = self._tabs.items()
+        for tab, word in tabs:
+            title = "Similar in library" if tab is self.similar else word
             if self.is_tabbed:
-                shown = " ".join(f"[{w}]" if t is tab else w for t, w in self._tabs.items())
-                tab.border_title = Content(f"{shown}  (tab)")
-            else:
-                tab.border_title = Content("Similar in library" if tab is self.similar else word)
+                title = " ".join(f"[{name}]" if each is tab else name for each, name in tabs)
+                title += "  (tab)"
+            tab.border_title = Content(title)
 
     def open_evidence(self, opened: bool) -> None:
         """Give the evidence the room of its neighbours, or give it back."""

@@ -1,7 +1,6 @@
 """What waits on the review page and what was decided: the list, its cursor and a range in it.
 
-Owns the order, the filter's effect and the texts of the library as the standing decisions would
-leave it. Decides nothing.
+Keeps the texts of the library as the standing decisions would leave it. Decides nothing.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class ItemQueue:
                 self.stamp += 1
         rows = [self._row(item) for item in self.items]
         if not rows:
-            told = empty_lines(state, words=page.filter_text, living=living)
-            rows = [Row("", each) for each in told]
+            hints = empty_lines(state, words=page.filter_text, living=living)
+            rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
@@ -82,12 +81,10 @@ class ItemQueue:
         if (op := item.operation) is not None:
             # What is about to be deleted still stands in its own row.
             text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-        of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
+        made_of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
         known = self._rows.get(item.id)
-        if known is None or any(
-            a is not b and a != b for a, b in zip(known[0], of, strict=True)
-        ):  # fmt: skip
-            known = self._rows[item.id] = (of, item_row(item, text, signs))
+        if known is None or known[0] != made_of:
+            known = self._rows[item.id] = (made_of, item_row(item, text, signs))
         return known[1]
 
     @property
@@ -113,19 +110,7 @@ class ItemQueue:
 
     def current_item(self, item: Item) -> Item | None:
         """The same from the run's state now: a frame may not have been drawn since it changed."""
-        state, name = self._page.state, item.id
-        if state is None:
-            return None
-        if item.unparsed is not None:
-            return Item(name, unparsed=state.repairs.get(name))
-        decision = self.decider.just.get(name) or state.decisions.get(name)
-        return Item(
-            name,
-            state.operations.get(name),
-            decision,
-            deferred=name in state.deferred,
-            is_own=name in state.own,
-        )
+        return next((one for one in self.current_items() if one.id == item.id), None)
 
     def decisions(self, session: Session) -> dict[str, Decision]:
         """Those that stand, as far as is known here."""

@@ -1,11 +1,11 @@
 """What waits to be decided and what was, as rows: pure, from the state of a run.
 
-Owns the order, the filter and the words of the list beside a change. Knows no widget; what
-one operation would do is `studio.tui.pages.review.change_view`'s.
+What one operation would do is `studio.tui.pages.review.change_view`'s.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,9 +13,9 @@ from typing import Literal
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
-from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, normalize_width, pad
-from studio.tui.drawing.lines import Line, Row, Span, line
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad
+from studio.tui.drawing.lines import Line, Row, line
+from studio.tui.pages.text import display_text, holds_words, legend_line
 
 Sort = Literal["flagged first", "by kind", "in order"]
 Standing = Literal["open", "approved", "rejected", "edited", "later"]
@@ -66,7 +66,7 @@ class Item:
 
 def items(
     state: RunState,
-    just: Mapping[str, Decision] | None = None,
+    recent: Mapping[str, Decision] | None = None,
     *,
     sort: Sort = "flagged first",
     words: str = "",
@@ -74,16 +74,11 @@ def items(
 ) -> list[Item]:
     """Operations in an order that deciding them does not change, then replies to mend.
 
-    Those that were put off in an earlier step come after all others.
-
-    Args:
-        state: of the run.
-        just: decisions that are on disk, and that the state has not heard of yet.
-        sort: flagged ones first, by kind, or as they were proposed.
-        words: only what holds all of these.
-        texts: what the targets say, which is looked through too.
+    Those that were put off in an earlier step come after all others. `recent` are decisions that
+    are on disk, and that the state has not heard of yet; `texts` what the targets say, which a
+    filter looks through too.
     """
-    made = {**state.decisions, **just} if just else state.decisions
+    made = {**state.decisions, **recent} if recent else state.decisions
     found = [
         Item(op.id, op, made.get(op.id), None, op.id in state.deferred, op.id in state.own)
         for op in state.operations.values()
@@ -94,36 +89,31 @@ def items(
         found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
     found.sort(key=lambda item: item.deferred and not item.is_own)
     found += [Item(reply.id, unparsed=reply) for reply in state.repairs.values()]
-    wanted = words.casefold().split()
-    return [item for item in found if _matches(item, wanted, texts or {})] if wanted else found
+    if not words.strip():
+        return found
+    return [item for item in found if holds_words(_search_text(item, texts or {}), words)]
 
 
-def _matches(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
+def _search_text(item: Item, texts: Mapping[str, str]) -> str:
     if item.unparsed is not None:
-        parts = [item.id, "mend", item.unparsed.kind, item.unparsed.reply]
-    else:
-        op = item.operation
-        assert op is not None
-        flags = [flag.name for flag in op.flags] + (["flagged"] if op.flags else ["unflagged"])
-        now = texts.get(op.target or "", "")
-        parts = [op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags]
-    text = " ".join(parts).casefold()
-    return all(word in text for word in words)
+        return f"{item.id} mend {item.unparsed.kind} {item.unparsed.reply}"
+    op = item.operation
+    assert op is not None
+    flags = [flag.name for flag in op.flags] + (["flagged"] if op.flags else ["unflagged"])
+    now = texts.get(op.target or "", "")
+    return " ".join([op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags])
 
 
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
 def excerpt(text: str) -> str:
     """The beginning of a text on one line, for a row of a list."""
-    return normalize_width(sanitize(" ".join(text[:600].split())))[:200]
+    return display_text(" ".join(text[:600].split()))[:200]
 
 
 def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
     """One line: how it stands, what it does, to what, whether it is flagged, how it begins.
 
-    Args:
-        item: the operation or reply.
-        now: what its target says before it; "" where there is none.
-        signs: glyphs.
+    `now` is what its target says before it; "" where there is none.
     """
     if item.unparsed is not None:
         said = excerpt(item.unparsed.reply)
@@ -133,25 +123,22 @@ def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
     assert op is not None
     standing = item.standing
     sign = "t" if standing == "later" else getattr(signs, standing)
-    said = excerpt(op.text or now)
-    return Row(
-        op.id,
-        (
-            (sign, _STYLES.get(standing, standing)),
-            (" ", ""),
-            (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
-            (" ", ""),
-            (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
-            (signs.flag + " " if op.flags else "  ", "flag"),
-            (said, "dim" if standing in ("rejected", "later") else ""),
-        ),
+    row = line(
+        (sign, _STYLES.get(standing, standing)),
+        " ",
+        (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
+        " ",
+        (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
+        (signs.flag + " " if op.flags else "  ", "flag"),
+        (excerpt(op.text or now), "dim" if standing in ("rejected", "later") else ""),
     )
+    return Row(op.id, row)
 
 
 @lru_cache(maxsize=4096)
 def _id_column(name: str) -> str:
     """An id in a column of its own, and a blank behind it."""
-    name = normalize_width(sanitize(name))
+    name = display_text(name)
     return pad(crop(name, 8), 5) + " " if len(name) < 5 else crop(name, 8) + " "
 
 
@@ -167,14 +154,11 @@ def legend_lines(
 ) -> list[Line]:
     """What the signs mean, what is safe, and how this session goes. Always as many lines."""
     safe = sum(item.is_safe for item in found)
-    pace = (
-        "" if mean_s is None else f", {mean_s:.0f} s/op" if mean_s >= 10 else f", {mean_s:.1f} s/op"
-    )
+    pace = "" if mean_s is None else f", {mean_s:.{0 if mean_s >= 10 else 1}f} s/op"
+    decided, flagged = ("open", "approved", "rejected"), (signs.flag, "flag", "flagged")
     return [
-        _signs_line(
-            (signs.open, "open"), (signs.approved, "approved"), (signs.rejected, "rejected")
-        ),
-        _signs_line((signs.edited, "edited"), ("t", "later"), (signs.flag, "flagged")),
+        legend_line(*((getattr(signs, word), word, word) for word in decided)),
+        legend_line((signs.edited, "edited", "edited"), ("t", "dim", "later"), flagged),
         line(("safe: no flag, not a delete", "dim")),
         line(("safe now: ", "dim"), f"{safe}" + ("  (A approves them)" if safe else "")),
         line(("filter: ", "dim"), excerpt(words) if words else "all"),
@@ -183,21 +167,9 @@ def legend_lines(
     ]
 
 
-def _signs_line(*pairs: tuple[str, str]) -> Line:
-    out: list[Span] = []
-    for sign, word in pairs:
-        style = {"flagged": "flag", "later": "dim"}.get(word, word)
-        out += [(sign, style), (f" {word}  ", "dim")]
-    return tuple(out)
-
-
-def count_standings(found: Iterable[Item]) -> dict[str, int]:
+def count_standings(found: Iterable[Item]) -> Mapping[str, int]:
     """How many operations stand how: `{"approved": 3, …}`; those of none are left away."""
-    out: dict[str, int] = {}
-    for item in found:
-        if item.operation is not None:
-            out[item.standing] = out.get(item.standing, 0) + 1
-    return out
+    return Counter(item.standing for item in found if item.operation is not None)
 
 
 def counts_text(counted: Mapping[str, int]) -> str:
@@ -209,10 +181,7 @@ def counts_text(counted: Mapping[str, int]) -> str:
 def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> list[Line]:
     """What `c` would do, before it is done.
 
-    Args:
-        state: of the run.
-        found: everything there is, whatever the filter shows of it.
-        hidden: how many of those that are decided the filter does not show.
+    `found` is everything there is; `hidden` says how many decided ones of it the filter hides.
     """
     counted = count_standings(found)
     left = counted.get("open", 0)
@@ -225,12 +194,8 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
     weights = next((i for i in found if i.operation and i.operation.kind == "weights"), None)
     now = state.base_version
     version = f"v{now} becomes v{now + 1}" if changes else f"stays v{now}"
-    lines = [
-        line(
-            ("decided    ", "dim"), counts_text({k: v for k, v in counted.items() if k != "open"})
-        ),
-        line(("library    ", "dim"), version),
-    ]
+    decided = counts_text({k: v for k, v in counted.items() if k != "open"})
+    lines = [line(("decided    ", "dim"), decided), line(("library    ", "dim"), version)]
     if weights is not None:
         at = state.policy_version
         is_taken = weights.standing == "approved"
@@ -241,22 +206,13 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
         lines.append(line((f"filter     {hidden} {what} hidden by it, and committed too", "flag")))
     if left:
         more = "operation is" if left == 1 else "operations are"
-        lines.append(
-            line(
-                (f"undecided  {left} {more} decided later: kept here, out of this version", "flag")
-            )
-        )
+        text = f"undecided  {left} {more} decided later: kept here, out of this version"
+        lines.append(line((text, "flag")))
     return lines
 
 
 def cannot_decide_text(*, living: bool, driver: str, status: str) -> str:
-    """Why this screen may not decide, and what works.
-
-    Args:
-        living: whether a process of the run answers.
-        driver: who decides, "" for nobody.
-        status: of the run.
-    """
+    """Why this screen may not decide, and what works; `driver` is who decides, "" for nobody."""
     if living:
         return f"{excerpt(driver) or 'nobody'} decides in this run; T takes over"
     if status == "finished":
@@ -270,38 +226,29 @@ def cannot_decide_text(*, living: bool, driver: str, status: str) -> str:
 def empty_lines(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
     """What an empty list says: why nothing is here, and the key that helps."""
     if words:
-        return _hint_lines(
-            f"nothing holds “{excerpt(words)}”", "esc clears the filter, / changes it."
-        )
-    if state is not None and state.started is None:
-        return _hint_lines("The run is being opened.", "What waits for you comes here.")
-    if state is None:
-        return _hint_lines("No run is open.", "5 lists them, 0 starts or resumes one.")
-    match state.status:
-        case "finished":
-            what = "The run is finished, and everything was decided."
-            if state.trains_weights:
-                return _hint_lines(what, "1 shows how training went, 5 lists every run.")
-            return _hint_lines(what, "3 shows what was learned, 4 what changed.")
-        case "failed":
-            return _hint_lines(
-                "The run failed; nothing waits here.", "5 and r resume it, 1 says why."
-            )
-        case "stopped" | "held":
-            return _hint_lines("The run was stopped; nothing waits here.", "5 and r resume it.")
-    if not living:
-        return _hint_lines(
-            "No process of the run is there; nothing waits here.", "5 and r resume it."
-        )
-    if state.status == "paused":
-        return _hint_lines(
-            "The run is paused.", "p goes on; proposals of the next lesson come here."
-        )
-    what = f"Nothing waits yet: step {state.step} is being tried." if state.step else "Nothing yet."
-    if state.trains_weights:
-        return _hint_lines(what, "Its weight update is decided here; 1 shows the step.")
-    return _hint_lines(what, "What is learned from it is proposed here; 1 shows it.")
-
-
-def _hint_lines(what: str, key: str) -> list[Line]:
+        what, key = f"nothing holds “{excerpt(words)}”", "esc clears the filter, / changes it."
+    elif state is None:
+        what, key = "No run is open.", "5 lists them, 0 starts or resumes one."
+    elif state.started is None:
+        what, key = "The run is being opened.", "What waits for you comes here."
+    elif state.status == "finished":
+        what = "The run is finished, and everything was decided."
+        key = "3 shows what was learned, 4 what changed."
+        if state.trains_weights:
+            key = "1 shows how training went, 5 lists every run."
+    elif state.status == "failed":
+        what, key = "The run failed; nothing waits here.", "5 and r resume it, 1 says why."
+    elif state.status in ("stopped", "held"):
+        what, key = "The run was stopped; nothing waits here.", "5 and r resume it."
+    elif not living:
+        what, key = "No process of the run is there; nothing waits here.", "5 and r resume it."
+    elif state.status == "paused":
+        what, key = "The run is paused.", "p goes on; proposals of the next lesson come here."
+    else:
+        what = "Nothing yet."
+        if state.step:
+            what = f"Nothing waits yet: step {state.step} is being tried."
+        key = "What is learned from it is proposed here; 1 shows it."
+        if state.trains_weights:
+            key = "Its weight update is decided here; 1 shows the step."
     return [line(what), line((key, "dim"))]

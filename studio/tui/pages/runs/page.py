@@ -19,7 +19,7 @@ from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
-from studio.tui.pages.background import export_file, write_export
+from studio.tui.pages.background import draw_if_open, export_file, write_export
 from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
@@ -38,7 +38,6 @@ class RunsPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
     SCOPED_CSS = False  # the size classes stand on the screen
     DEFAULT_CSS = """
-    RunsPage #runs-list { height: 1fr; }
     RunsPage #runs-detail { height: 11; }
     .-short RunsPage #runs-detail { height: 8; }
     .-flat RunsPage #runs-detail { height: 5; }
@@ -73,8 +72,7 @@ class RunsPage(Page):
     # -- reading ---------------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:
-        if target:
-            self.go_to(target)
+        super().open_at(target)
         if self._timer is not None:
             self._timer.resume()
         self.reload_runs()
@@ -105,52 +103,43 @@ class RunsPage(Page):
             self._reading = False
         if not self.children:
             return  # the screen was left meanwhile
-        if self._timer is not None:
-            # A workspace that takes long to read is read less often: never more than a tenth
-            # of the time.
-            took = self.host.clock() - began
-            if took * 10 > AGAIN_S:
-                self._timer.pause()
-                self.set_timer(took * 10, self._timer.resume)
-        if self.is_open:
-            self.host.draw_now()
+        # A workspace that takes long to read is read for a tenth of the time at most.
+        took = self.host.clock() - began
+        if self._timer is not None and took * 10 > AGAIN_S:
+            self._timer.pause()
+            self.set_timer(took * 10, self._timer.resume)
+        draw_if_open(self)
 
     # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
-        rows = self._rows()
-        found = self.list_pane
-        if rows is None:
-            found.show_rows([Row("", told) for told in self._empty_lines(found.line_width)])
-        else:
-            found.show_rows(rows)
-        n = len(self.runs or ())
-        shown = f"{sum(bool(row.key) for row in rows or ())} of {n}" if self.filter_text else str(n)
-        found.border_title = Content(f"Runs {shown}" if self.runs is not None else "Runs")
-        about = [f"filter: {sanitize(self.filter_text)}"] if self.filter_text else []
-        about += [f"sort: {self.sort}", *([f"compare with {self.marked}"] if self.marked else [])]
-        found.border_subtitle = Content("   ".join(about))
+        rows, found = self._rows(), self.list_pane
+        empty = [] if rows else self._empty_lines(found.line_width - 2)
+        found.show_rows(rows or [Row("", each) for each in empty])
+        title = "Runs" if self.runs is None else f"Runs {len(self.runs)}"
+        about = [f"sort: {self.sort}", *([f"compare with {self.marked}"] if self.marked else [])]
+        if self.filter_text:
+            about.insert(0, f"filter: {sanitize(self.filter_text)}")
+            if self.runs is not None:
+                title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.runs)}"
+        found.border_title, found.border_subtitle = Content(title), Content("   ".join(about))
         self._draw_detail()
 
-    def _rows(self) -> list[Row] | None:
-        if not self.runs:
-            return None
-        shown = filter_runs(self.runs, self.filter_text, self.sort)
+    def _rows(self) -> list[Row]:
+        """[] where there is nothing to list."""
+        shown = filter_runs(self.runs or (), self.filter_text, self.sort)
         here = self.session.run.run if self.session is not None else ""
-        if not shown:
-            return None
         return runs_rows(shown, self.list_pane.line_width - 2, self.now(), self.marked, here)
 
     def _empty_lines(self, width: int) -> list[Line]:
         """What stands where there is no row, and the key that helps."""
         if self.trouble:
-            return paragraph([(sanitize(self.trouble), "failed")], width - 2)
+            return paragraph([(sanitize(self.trouble), "failed")], width)
         if self.runs is None:
             return [line("reading the workspace ...")]
         if self.filter_text:
-            return [
-                line(f"no run holds {sanitize(self.filter_text)!r}: ", ("esc", "key"), " clears")
-            ]
+            words = sanitize(self.filter_text)
+            return [line(f"no run holds {words!r}: ", ("esc", "key"), " clears")]
         return [line("no run yet: ", ("0", "key"), " starts one")]
 
     def _draw_detail(self) -> None:
@@ -169,10 +158,7 @@ class RunsPage(Page):
             return False
         if self.filter_text:
             self.apply_filter("")
-        return self.list_pane.go_to(name) or self._show_row_of(name)
-
-    def _show_row_of(self, name: str) -> bool:
-        if (rows := self._rows()) is not None:
+        if not self.list_pane.go_to(name) and (rows := self._rows()):
             self.list_pane.show_rows(rows, name)
         return self.list_pane.key == name
 
@@ -193,9 +179,8 @@ class RunsPage(Page):
         elif row.get("ending") == "budget":
             self.run_worker(self._resume_with_more(run))
         elif shown.word == "finished":
-            self.host.tell(
-                f"{run.run} is finished: nothing is left to resume; enter opens it", "failed"
-            )
+            text = f"{run.run} is finished: nothing is left to resume; enter opens it"
+            self.host.tell(text, "failed")
         else:
             self.host.start_run(["--resume", run.run])
 
@@ -245,9 +230,8 @@ class RunsPage(Page):
         if run is None:
             self.host.tell("no run is under the cursor", "failed")
         elif run.listed.shown.word == "damaged":
-            self.host.tell(
-                f"{run.run} is damaged: studio doctor --repair mends what can be", "failed"
-            )
+            text = f"{run.run} is damaged: studio doctor --repair mends what can be"
+            self.host.tell(text, "failed")
             return None
         return run
 

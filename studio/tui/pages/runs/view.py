@@ -1,22 +1,23 @@
 """Every run of a workspace as lines: the table, and what stands behind the chosen one.
 
-Pure: from what `studio.workspace.listing.known_runs` found, and the time of day it is told.
+Pure: from what `studio.workspace.listing.known_runs` found, and the time of day.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from studio.report.training import learned_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
+from studio.tui.pages.text import holds_words
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun, MeasuredSet
@@ -55,12 +56,13 @@ _COLUMNS = (
 
 def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[KnownRun]:
     """Those that hold every word of the filter, in order; newest first where nothing else says."""
-    words = filter_text.lower().split()
-    found = [run for run in runs if all(word in _search_text(run) for word in words)]
+    found = [run for run in runs if holds_words(_search_text(run), filter_text)]
     if sort == "reward":
         found.sort(key=lambda run: -1.0 if (mean := _reward(run)) is None else mean, reverse=True)
     elif sort == "cost":
-        found.sort(key=lambda run: (-(run.listed.row.get("cost_usd") or 0.0), -_tokens(run)))
+        found.sort(
+            key=lambda run: (-(run.listed.row.get("cost_usd") or 0.0), -run.listed.row["tokens"])
+        )
     elif sort == "name":
         found.sort(key=lambda run: run.run)
     return found
@@ -69,14 +71,9 @@ def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[
 def runs_rows(
     runs: Sequence[KnownRun], width: int, now: float, marked: str = "", here: str = ""
 ) -> list[Row]:
-    """The table: a heading, then a row a run.
+    """The table: a heading, then a row a run; `width` cells, without what the list draws before.
 
-    Args:
-        runs: as `filter_runs` gives them.
-        width: in cells, what the list draws before a row left out.
-        now: seconds since the epoch, for "today".
-        marked: the run that another is to be compared with.
-        here: the run that is open on this screen.
+    `marked` is the run that another is to be compared with, `here` the one that is open.
     """
     if not runs:
         return []
@@ -127,13 +124,9 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     text, style = state_span(run)
     head = line((one_line(run.run, 60), "title"), "  ", (text, style))
     if shown.word == "damaged":
-        told = sanitize(shown.move)
         doctor = "studio doctor says what is wrong; studio doctor --repair mends what can be."
-        return [
-            head,
-            *labelled_lines("damage", told, width),
-            *labelled_lines("next", doctor, width),
-        ]
+        damage = labelled_lines("damage", sanitize(shown.move), width)
+        return [head, *damage, *labelled_lines("next", doctor, width)]
     out = [head]
     if back is not None:
         of = f"batch {back.batch_size}, groups of {back.group_size}, seed {back.seed}"
@@ -146,8 +139,8 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
         for number, pooled in row["rewards"].items()
         if pooled["n"]
     ]
-    told = f"{scripted}{', '.join(epochs)}" if epochs else "none yet"
-    out += labelled_lines("rewards", told, width)
+    rewards = f"{scripted}{', '.join(epochs)}" if epochs else "none yet"
+    out += labelled_lines("rewards", rewards, width)
     if back is not None and back.measured:
         sets = "; ".join(_held_out_text(measured) for measured in back.measured)
         out += labelled_lines("held out", one_line(f"{scripted}{sets}", 400), width)
@@ -193,48 +186,36 @@ def runs_csv(runs: Sequence[KnownRun]) -> str:
         known = [pooled for pooled in row["rewards"].values() if pooled["n"]]
         began = row.get("began")
         held_out = back.measured[0].last if back and back.measured else None
-        writer.writerow(
-            sanitize(str(value)) if value is not None else ""
-            for value in (
-                *(run.run, run.listed.shown.word),
-                *((back.model, back.data) if back else ("", "")),
-                *(row["epoch"], row["epochs"], row["steps"], row["library"], row["version"]),
-                *((known[-1]["mean"], known[-1]["n"]) if known else (None, 0)),
-                held_out,
-                *(row["tokens"], row.get("cost_usd"), row["open"], row["losses"]),
-                *(
-                    int(row["rehearsal"]),
-                    datetime.fromtimestamp(began).isoformat() if began else None,
-                ),
-            )
+        values = (
+            *(run.run, run.listed.shown.word),
+            *((back.model, back.data) if back else ("", "")),
+            *(row["epoch"], row["epochs"], row["steps"], row["library"], row["version"]),
+            *((known[-1]["mean"], known[-1]["n"]) if known else (None, 0)),
+            held_out,
+            *(row["tokens"], row.get("cost_usd"), row["open"], row["losses"]),
+            int(row["rehearsal"]),
+            datetime.fromtimestamp(began).isoformat() if began else None,
         )
+        writer.writerow("" if value is None else sanitize(str(value)) for value in values)
     return out.getvalue()
 
 
 def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
     row, back = run.listed.row, run.background
     scripted = "~" if row["rehearsal"] else ""
-    reward = _reward(run)
-    cost = row.get("cost_usd")
-    return tuple(
-        one_line(text, 80)
-        for text in (
-            run.run,
-            back.model if back else "-",
-            back.data if back else "-",
-            f"{row['epoch']}/{row['epochs']}",
-            _version_text(row),
-            "-" if reward is None else f"{scripted}{reward:.3f}",
-            f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
-            f"${cost:.2f}" if cost is not None else _tokens_text(_tokens(run)),
-            time_text(row.get("began"), now),
-        )
+    reward, cost = _reward(run), row.get("cost_usd")
+    texts = (
+        run.run,
+        back.model if back else "-",
+        back.data if back else "-",
+        f"{row['epoch']}/{row['epochs']}",
+        f"v{row['version']}" if row.get("policy_version") is None else learned_text(row),
+        "-" if reward is None else f"{scripted}{reward:.3f}",
+        f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
+        f"${cost:.2f}" if cost is not None else _tokens_text(int(row["tokens"])),
+        time_text(row.get("began"), now),
     )
-
-
-def _version_text(row: Mapping[str, Any]) -> str:
-    """`v3` of its library, `policy v3` of a run that trains weights."""
-    return f"v{row['version']}" if row.get("policy_version") is None else learned_text(row)
+    return tuple(one_line(text, 80) for text in texts)
 
 
 def _fit_columns(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[int]]:
@@ -259,10 +240,6 @@ def _reward(run: KnownRun) -> float | None:
     return known[-1] if known else None
 
 
-def _tokens(run: KnownRun) -> int:
-    return int(run.listed.row["tokens"])
-
-
 def _tokens_text(tokens: int) -> str:
     """`412k tok`: a cost that is not known is never shown as zero money."""
     if tokens < 10_000:
@@ -273,4 +250,4 @@ def _tokens_text(tokens: int) -> str:
 def _search_text(run: KnownRun) -> str:
     back, shown = run.background, run.listed.shown
     about = f"{back.model} {back.data}" if back else ""
-    return f"{run.run} {run.listed.row['library']} {shown.word} {about}".lower()
+    return f"{run.run} {run.listed.row['library']} {shown.word} {about}"

@@ -1,7 +1,6 @@
 """What starting something would mean, found out before anything is spent.
 
-Owns reading a run file for the start page and the checks of its `c`. It asks no model and
-writes nothing. All of it blocks: it belongs into a thread, one at a time.
+It asks no model and writes nothing. All of it blocks: it belongs into a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 
 if TYPE_CHECKING:
+    from studio.config.source import Source
     from studio.run.plan import RunPlan
 
 _READ_AT_MOST = 65_536
@@ -80,33 +80,17 @@ def find_run_files(workspace: Workspace, folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def load_facts(
-    workspace: Workspace,
-    overrides: tuple[str, ...],
-    *,
-    runfile: str | None = None,
-    resume: str | None = None,
-) -> RunFacts:
+def load_facts(workspace: Workspace, source: Source) -> RunFacts:
     """Read the run file, the data and what there is of the run already.
 
     Raises:
         StudioError: it could not be started so; the same that `studio headless` would say.
     """
-    return _make_facts(*_make_plan(workspace, overrides, runfile, resume))
+    return _make_facts(*_make_plan(workspace, source))
 
 
-def run_checks(
-    workspace: Workspace,
-    overrides: tuple[str, ...],
-    *,
-    runfile: str | None = None,
-    resume: str | None = None,
-) -> CheckReport:
-    """All that `--dry-run` and the doctor look at, for one run.
-
-    Raises:
-        StudioError: it could not be started so.
-    """
+def run_checks(workspace: Workspace, source: Source) -> CheckReport:
+    """All that `--dry-run` and the doctor look at, for one run; raises as `load_facts`."""
     import asyncio
 
     from studio.estimate.cost import estimate
@@ -114,7 +98,7 @@ def run_checks(
     from studio.estimate.text import amounts_text, exceeded_limits_text, limits_text
     from studio.run.budget import check_budget, limits_of, open_budget
 
-    plan, notes, beside = _make_plan(workspace, overrides, runfile, resume)
+    plan, notes, beside = _make_plan(workspace, source)
     found = _make_facts(plan, notes, beside)
     config = plan.loaded.config
     check_budget(plan.loaded, config)
@@ -128,25 +112,16 @@ def run_checks(
     ]
     if found.costs:
         if total.cost_usd is None:
-            unpriced = f"no price for {found.model}: cost shows as tokens only"
-            checks.append(Check(False, unpriced))
+            checks.append(Check(False, f"no price for {found.model}: cost shows as tokens only"))
         checks.append(Check(False, f"{found.endpoint or 'the endpoint'} was not asked"))
     if limits := limits_of(config):
         kept = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
         short = exceeded_limits_text(total, kept.remaining if kept is not None else {})
-        checks.append(
-            Check(False, f"the budget will likely not do: {short}")
-            if short
-            else Check(True, f"the budget will likely do: {limits_text(limits)}")
-        )
+        text = f"not do: {short}" if short else f"do: {limits_text(limits)}"
+        checks.append(Check(not short, f"the budget will likely {text}"))
     checks += _preflight_checks(workspace.path)
-    return CheckReport(
-        found,
-        tuple(checks),
-        amounts_text(total, "likely"),
-        amounts_text(total, "most"),
-        assumed,
-    )
+    likely, most = amounts_text(total, "likely"), amounts_text(total, "most")
+    return CheckReport(found, tuple(checks), likely, most, assumed)
 
 
 def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
@@ -155,20 +130,18 @@ def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
     Raises:
         StudioError: its run file or its data cannot be read.
     """
-    plan, _, _ = _make_plan(workspace, (), None, run)
+    from studio.config.source import Source
+
+    plan, _, _ = _make_plan(workspace, Source((), resume=run))
     return {problem.id: problem.answer for problem in plan.problems if problem.answer is not None}
 
 
-def _make_plan(
-    workspace: Workspace, overrides: tuple[str, ...], runfile: str | None, resume: str | None
-) -> tuple[RunPlan, tuple[str, ...], str]:
+def _make_plan(workspace: Workspace, source: Source) -> tuple[RunPlan, tuple[str, ...], str]:
     """The plan, what was told of it, and why it is a new run where an old one is there."""
-    from studio.config.source import Source
     from studio.run.plan import RunRequest, load_plan
 
     notes: list[str] = []
-    source = Source(overrides, runfile, resume)
-    review = None if resume is not None else "wait"
+    review = None if source.resume is not None else "wait"
     request = RunRequest(workspace=workspace, source=source, review=review, keyless=True)
 
     def plan(restart_step: str | None) -> RunPlan:
@@ -177,7 +150,7 @@ def _make_plan(
     try:
         return plan(None), tuple(notes), ""
     except ConfigError as error:
-        if runfile is None:
+        if source.runfile is None:
             raise
         notes.clear()
         try:

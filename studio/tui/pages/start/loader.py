@@ -46,33 +46,34 @@ class FactsLoader:
         return self.checked.get(self.key(choice))
 
     async def load_facts(self, choice: Choice) -> RunFacts | None:
-        asked = self.key(choice)
-        if asked not in self.facts:
-            found = await self._run_in_thread("reading it ...", checks.load_facts, choice)
-            self.facts[asked] = found
-        known = self.facts[asked]
-        return known if isinstance(known, RunFacts) else None
+        found = await self._load(self.facts, "reading it ...", checks.load_facts, choice)
+        return found if isinstance(found, RunFacts) else None
 
     async def load_checks(self, choice: Choice) -> CheckReport | None:
-        asked = self.key(choice)
-        if asked not in self.checked:
-            found = await self._run_in_thread("checking ...", checks.run_checks, choice)
-            self.checked[asked] = found
-        known = self.checked[asked]
-        return known if isinstance(known, CheckReport) else None
+        found = await self._load(self.checked, "checking ...", checks.run_checks, choice)
+        return found if isinstance(found, CheckReport) else None
 
-    async def _run_in_thread(self, doing: str, what: Callable[..., _T], choice: Choice) -> _T | str:
+    async def _load(
+        self, known: dict[_Asked, _T | str], doing: str, what: Callable[..., _T], choice: Choice
+    ) -> _T | str:
         """What a thread finds out, or why it could not."""
+        from studio.config.source import Source
+
+        asked = self.key(choice)
+        if asked in known:
+            return known[asked]
         async with self._one_at_a_time:
             self.busy = doing
             self._draw()
             try:
-                overrides = tuple(shlex.split(self.overrides_of(choice)))
-                given = {"runfile" if choice.do == "new" else "resume": choice.argument}
-                workspace = self._page.host.workspace
-                return await asyncio.to_thread(what, workspace, overrides, **given)
+                words = tuple(shlex.split(self.overrides_of(choice)))
+                source, workspace = Source(words, choice.argument), self._page.host.workspace
+                if choice.do != "new":
+                    source = Source(words, resume=choice.argument)
+                known[asked] = await asyncio.to_thread(what, workspace, source)
             except (StudioError, OSError) as error:
-                return str(error)
+                known[asked] = str(error)
             finally:
                 self.busy = ""
                 self._page.call_later(self._draw)
+        return known[asked]

@@ -17,28 +17,23 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.lines import Line, Row, line, paragraph, plain_text
+from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
-from studio.tui.pages.start import checks as start_checks
-from studio.tui.pages.start.checks import CheckReport, RunFacts
+from studio.tui.pages.start import view
+from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.start.loader import FactsLoader
-from studio.tui.pages.start.view import (
-    Choice,
-    check_lines,
-    choice_rows,
-    choices,
-    facts_lines,
-    first_choice,
-    refusal_lines,
-    run_lines,
-)
+from studio.tui.pages.start.view import Choice
+from studio.tui.pages.text import holds_words
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
+
+
+_Named = list[tuple[str, str]]  # presets or run files, and what to say of each
 
 
 class StartPage(Page):
@@ -48,7 +43,6 @@ class StartPage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("start")]
     SCOPED_CSS = False  # the size classes stand on the screen
     DEFAULT_CSS = """
-    StartPage #start-list { height: 1fr; }
     StartPage #start-facts { height: 55%; }
     .-short StartPage #start-facts, .-flat StartPage #start-facts { height: 60%; }
     """
@@ -64,8 +58,8 @@ class StartPage(Page):
         self.loader = FactsLoader(self, self._draw_facts)
         self.list_pane = RowList(id="start-list", classes="pane")
         self.facts_pane = LineView(id="start-facts", classes="pane")
-        self._presets: list[tuple[str, str]] = []
-        self._files: list[tuple[str, str]] = []
+        self._presets: _Named = []
+        self._files: _Named = []
 
     def compose(self) -> ComposeResult:
         yield self.list_pane
@@ -85,20 +79,16 @@ class StartPage(Page):
         run_exclusive(self, "start", self._read)
 
     async def _read(self) -> None:
-        def read_workspace() -> tuple[
-            tuple[KnownRun, ...], list[tuple[str, str]], list[tuple[str, str]]
-        ]:
+        def read_workspace() -> tuple[tuple[KnownRun, ...], _Named, _Named]:
             from studio.presets import list_presets
             from studio.workspace.listing import known_runs
 
             workspace = self.host.workspace
             runs = known_runs(workspace, {run.run: run for run in self.runs})
-            files = start_checks.find_run_files(workspace, self.folder)
-            configs = workspace.configs
-            named = [
-                (str(path), f"in {configs if path.parent == configs else 'this folder'}")
-                for path in files
-            ]
+            named = []
+            for path in find_run_files(workspace, self.folder):
+                is_ours = path.parent == workspace.configs
+                named.append((str(path), f"in {workspace.configs if is_ours else 'this folder'}"))
             return runs, list(list_presets()), named
 
         try:
@@ -117,7 +107,7 @@ class StartPage(Page):
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
         self.runs = tuple(runs)
-        self.found = choices(self.runs, self._presets, self._files)
+        self.found = view.choices(self.runs, self._presets, self._files)
         self.draw()
 
     def go_to_choice(self, key: str) -> bool:
@@ -140,19 +130,17 @@ class StartPage(Page):
         found.border_title = Content("Start or resume")
         shown = self._filtered_choices()
         if shown:
-            found.show_rows(
-                choice_rows(shown, found.line_width - 2), found.key or first_choice(shown) or None
-            )
+            rows = view.choice_rows(shown, found.line_width - 2)
+            found.show_rows(rows, found.key or view.first_choice(shown) or None)
         else:
-            found.show_rows([Row("", told) for told in self._empty_lines(found.line_width - 2)])
+            found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
         self._draw_facts()
 
     def _filtered_choices(self) -> list[Choice]:
-        words = self.filter_text.lower().split()
         return [
             one
             for one in self.found or ()
-            if all(word in f"{one.do} {one.name} {one.text}".lower() for word in words)
+            if holds_words(f"{one.do} {one.name} {one.text}", self.filter_text)
         ]
 
     def _empty_lines(self, width: int) -> list[Line]:
@@ -165,32 +153,31 @@ class StartPage(Page):
     def _draw_facts(self) -> None:
         if not self.children:
             return
-        view = self.facts_pane
-        choice = self.selected_choice
+        pane, choice = self.facts_pane, self.selected_choice
         name = sanitize(choice.name) if choice is not None else ""
-        view.border_title = Content("It could not be started" if self.refusal else name)
-        view.border_subtitle = Content(self.loader.busy)
-        view.show_lines(self._facts_lines(choice, view.line_width))
+        pane.border_title = Content("It could not be started" if self.refusal else name)
+        pane.border_subtitle = Content(self.loader.busy)
+        pane.show_lines(self._facts_lines(choice, pane.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
         if self.refusal:
-            return refusal_lines(self.refusal, width)
+            return view.refusal_lines(self.refusal, width)
         if choice is None:
             return []
         known, checks = self.loader.known_facts(choice), self.loader.known_checks(choice)
         out: list[Line] = []
         if choice.run is not None:
-            out = run_lines(choice.run, width, self.now())
+            out = view.run_lines(choice.run, width, self.now())
         elif isinstance(known, RunFacts):
-            out = facts_lines(known, width, self.loader.overrides_of(choice))
+            out = view.facts_lines(known, width, self.loader.overrides_of(choice))
         elif known is not None:
-            out = [*refusal_lines(known, width), line(("e", "key"), " changes the settings")]
+            out = [*view.refusal_lines(known, width), line(("e", "key"), " changes the settings")]
         elif self.loader.busy:
             out = [line((self.loader.busy, "dim"))]
         if isinstance(checks, CheckReport):
-            out = [*check_lines(checks, width), (), *out]
+            out = [*view.check_lines(checks, width), (), *out]
         elif checks is not None and checks != known:
-            out = [*refusal_lines(checks, width), (), *out]
+            out = [*view.refusal_lines(checks, width), (), *out]
         elif checks is None and out and (choice.run is not None or isinstance(known, RunFacts)):
             out += [(), line(("c", "key"), " checks it and says what it would cost")]
         return out
@@ -246,10 +233,10 @@ class StartPage(Page):
         """Start a new run: at once where nothing costs, else after the estimate was seen."""
         known = await self.loader.load_facts(choice)
         if known is None:
-            self._draw_facts()
-            self.host.tell("it cannot be started so; the reason stands below", "failed")
+            self._tell_not_startable()
             return
-        words = shlex.split(self.loader.overrides_of(choice))
+        overrides = self.loader.overrides_of(choice)
+        words = shlex.split(overrides)
         again = known.mode in ("resume", "finished", "beside")
         if again or known.costs:
             keys = {"y": "start it"}
@@ -257,16 +244,15 @@ class StartPage(Page):
                 old = {"finished": "open it", "resume": "go on with it"}.get(known.mode, "")
                 keys = {**({"o": old} if old else {}), "n": "new run"}
             width = min(96, self.app.size.width * 8 // 10 - 4)  # of a box over the page
-            lines = facts_lines(known, width, self.loader.overrides_of(choice))
+            lines, title = view.facts_lines(known, width, overrides), "It is there already."
             if known.costs:
                 checks = await self.loader.load_checks(choice)
                 if checks is None:
-                    self._draw_facts()
-                    self.host.tell("it cannot be started so; the reason stands below", "failed")
+                    self._tell_not_startable()
                     return
-                lines += [(), *check_lines(checks, width)]
-            told = "It asks a model that may cost money." if known.costs else "It is there already."
-            key = await self.host.confirm(told, lines, keys)
+                lines += [(), *view.check_lines(checks, width)]
+                title = "It asks a model that may cost money."
+            key = await self.host.confirm(title, lines, keys)
             if not key:
                 return
             if key == "o" and known.mode == "finished":
@@ -275,6 +261,10 @@ class StartPage(Page):
             if key == "n":
                 words = [*words, "--restart-step", "0"]
         self.host.start_run([choice.argument, *words, "--review", "wait"])
+
+    def _tell_not_startable(self) -> None:
+        self._draw_facts()
+        self.host.tell("it cannot be started so; the reason stands below", "failed")
 
     def action_check(self) -> None:
         if (choice := self.selected_choice) is None:
@@ -313,9 +303,3 @@ class StartPage(Page):
         if choice.do == "new":
             await self.loader.load_facts(choice)
         self._draw_facts()
-
-    def text_to_copy(self, whole: bool) -> str:
-        facts = self.facts_pane
-        if self.app.focused is facts:
-            return "\n".join(plain_text(one) for one in facts.lines)
-        return super().text_to_copy(whole)

@@ -1,7 +1,6 @@
 """What one would do next, as lines: resume, attach, start; and what the chosen one would mean.
 
-Pure: from the runs of the workspace, the presets and run files there are, and what
-`studio.tui.pages.start.checks` found out.
+Pure: from the runs, presets and run files there are, and what was found out of them.
 """
 
 from __future__ import annotations
@@ -43,27 +42,16 @@ class Choice:
 
 
 def choices(
-    runs: Sequence[KnownRun],
-    presets: Sequence[tuple[str, str]],
-    files: Sequence[tuple[str, str]],
+    runs: Sequence[KnownRun], presets: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]
 ) -> tuple[Choice, ...]:
     """What waits for a person first, then what lives, what can go on, and what could begin.
 
-    Args:
-        runs: newest first.
-        presets: name and what it is.
-        files: path of a run file, and what to say of it.
+    Runs come newest first; presets and paths of run files with what to say of them.
     """
-    waiting: list[Choice] = []
-    living: list[Choice] = []
-    ended: list[Choice] = []
-    for run in runs:
-        found = _run_choice(run)
-        if found is None:
-            continue
-        (waiting if found.style == "flag" else living if found.do == "attach" else ended).append(
-            found
-        )
+    known = [found for run in runs if (found := _run_choice(run)) is not None]
+    waiting = [one for one in known if one.style == "flag"]
+    living = [one for one in known if one.style != "flag" and one.do == "attach"]
+    ended = [one for one in known if one.style != "flag" and one.do != "attach"]
     new = [Choice("new", name, name, what) for name, what in presets]
     new += [Choice("new", path, path.rpartition("/")[2], what) for path, what in files]
     return (*waiting, *living, *ended[:MOST_RESUMED], *new)
@@ -111,10 +99,8 @@ def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
             rows.append(Row("", line(("new run from a preset or a run file", "dim"))))
         name = pad(fit(one_line(choice.name, 60), room), room)
         text = fit(one_line(choice.text, 400), max(8, width - room - 12))
-        verb = pad(_VERBS[choice.do], 7)
-        rows.append(
-            Row(choice.key, line((verb, "key"), " ", (name, "title"), "  ", (text, choice.style)))
-        )
+        verb = (pad(_VERBS[choice.do], 7), "key")
+        rows.append(Row(choice.key, line(verb, " ", (name, "title"), "  ", (text, choice.style))))
     return rows
 
 
@@ -176,9 +162,7 @@ def check_line(check: Check, width: int) -> list[Line]:
 
 def refusal_lines(text: str, width: int) -> list[Line]:
     """Everything that was said when something could not be started."""
-    return [
-        row for part in sanitize(text).split("\n") for row in paragraph([(part, "failed")], width)
-    ]
+    return paragraph([(sanitize(text), "failed")], width)
 
 
 def _mode_text(facts: RunFacts) -> str:

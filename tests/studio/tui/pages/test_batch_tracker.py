@@ -11,7 +11,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import CallKey
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
-from studio.tui.pages.live.event_history import load_event_history
+from studio.tui.pages.live.feed import load_event_history
 from tests.studio.tui.stage import finished_workspace, held_workspace
 
 
@@ -75,8 +75,8 @@ def test_between_steps_the_last_batch_is_the_journals_and_whole(tmp_path: Path) 
     watched = BatchTracker()
     watched.handle_snapshot(state, None, anew=True)
     assert watched.batch is None  # the state has let go of the rollouts of steps that are through
-    past = load_event_history(run)
-    watched.restore_batch(past.batch, state)
+    _, last_batch = load_event_history(run)
+    watched.restore_batch(last_batch, state)
     assert watched.batch is not None
     assert (watched.batch.step, len(watched.batch.rollouts)) == (4, watched.batch.size)
     assert len(watched.batch.verdicts) == watched.batch.size

@@ -62,7 +62,7 @@ async def test_it_opens_at_rollouts_groups_operations_and_problems(
         app.open_page("inspect", asked.get(target, target))
         await has_read(pilot)
         expected = wanted.get(target, "s1p1r2" if target == "s1p1r2" else "s1p1r0")
-        assert page_of(app).selection.chosen == expected
+        assert page_of(app).records.chosen == expected
 
 
 async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_journal(
@@ -75,7 +75,7 @@ async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_j
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", lesson.operations[0].id)
         await has_read(pilot)
-        assert page_of(app).selection.chosen == lesson.operations[0].evidence[0]
+        assert page_of(app).records.chosen == lesson.operations[0].evidence[0]
 
 
 async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
@@ -87,7 +87,7 @@ async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
         await has_read(pilot)
         app.open_page("inspect", "op77.1")
         await has_read(pilot)
-        assert page_of(app).selection.chosen == "s1p0r1" and "op77.1" in asked.told[-1]
+        assert page_of(app).records.chosen == "s1p0r1" and "op77.1" in asked.told[-1]
         assert not page_of(app).go_to("nothing")
 
 
@@ -97,12 +97,12 @@ async def test_n_and_shift_n_go_through_the_group_and_round(app: StudioApp) -> N
         await has_read(pilot)
         page = page_of(app)
         await pilot.press("n")
-        assert page.selection.chosen == "s1p0r1" and page.list_pane.key == "s1p0r1"
+        assert page.records.chosen == "s1p0r1" and page.list_pane.key == "s1p0r1"
         await pilot.press("N", "N")
-        assert page.selection.chosen == "s1p0r3"
+        assert page.records.chosen == "s1p0r3"
         await pilot.press("k")
         await pilot.pause()
-        assert page.selection.chosen == "s1p0r2"
+        assert page.records.chosen == "s1p0r2"
 
 
 async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp) -> None:
@@ -112,14 +112,14 @@ async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp)
         page = page_of(app)
         await pilot.press("w")
         await pilot.pause()
-        assert page.selection.split == ("s1p0r1", "s1p0r0")
+        assert page.records.split == ("s1p0r1", "s1p0r0")
         left, right = page.text_pane, page.query_one("#inspect-other", RowList)
         assert left.size.width > 30 and abs(left.size.width - right.size.width) <= 1
         texts = [pane.text() for pane in (left, right)]
         assert "#### 66" in texts[0] and "#### 56" in texts[1]
         await pilot.press("escape")
         await pilot.pause()
-        assert page.selection.split is None and not right.display
+        assert page.records.split is None and not right.display
 
 
 async def test_w_says_when_a_group_has_no_contrast(
@@ -133,7 +133,7 @@ async def test_w_says_when_a_group_has_no_contrast(
         app.open_page("inspect", "s4p0")
         await has_read(pilot)
         await pilot.press("w")
-        assert page_of(app).selection.split is None and "no winner beside a loser" in asked.told[-1]
+        assert page_of(app).records.split is None and "no winner beside a loser" in asked.told[-1]
 
 
 async def test_space_folds_the_part_under_the_cursor_or_all_from_the_list(app: StudioApp) -> None:
@@ -273,7 +273,7 @@ async def test_rollouts_under_way_are_subscribed_to_and_let_go_of(workspace: Wor
         from studio.tui.pages.inspect.view import Member
 
         page.records.members = (Member("s1p0r0", 0, "won", 1.0), Member("s1p0r1", 1, "queued"))
-        page.selection.subscribe(anew=True)
+        page.records.subscribe(anew=True)
         assert session.subscribed == {"s1p0r1"}
         await pilot.press("5")
         await has_read(pilot)
@@ -290,7 +290,7 @@ async def test_records_that_are_gone_are_told_and_nothing_breaks(
     async with app.run_test(size=(80, 24)) as pilot:
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
-        assert "is not there" in page_of(app).selection.trouble
+        assert "is not there" in page_of(app).records.trouble
         await pilot.press("n", "w", "t", "space", "o", "S", "escape")
 
 

@@ -23,7 +23,7 @@ from studio.review.undo_stack import (
     last_step_of,
 )
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
-from studio.tui.pages.review.change_view import change_lines, diff_lines, lines_text, side_by_side
+from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side
 from studio.tui.pages.review.evidence_view import (
     evidence_rows,
     find_similar,
@@ -60,6 +60,10 @@ def approve(op: Operation, assigned: str | None = None) -> Decision:
 
 def drawn(lines: list[Line]) -> list[str]:
     return [plain_text(each).rstrip() for each in lines]
+
+
+def lines_text(lines: list[Line]) -> str:
+    return "\n".join(drawn(lines))
 
 
 # -- the list -------------------------------------------------------------------------------------

@@ -1,0 +1,187 @@
+"""The panes of the library page: the list, and beside it what is known of one experience."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rich.text import Text
+
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.page import Page
+from studio.tui.pages.library import view
+from studio.tui.pages.library.loader import LibraryLoader
+from studio.tui.pages.library.view import Item, LibraryState
+from studio.tui.pages.text import display_text
+from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.row_list import RowList
+
+Side = Literal["about", "uses", "history", "change"]
+
+
+class EntryList:
+    """Its order, and what is listed of a library."""
+
+    def __init__(self, page: Page, loader: LibraryLoader) -> None:
+        self._page, self._loader = page, loader
+        self.pane = RowList(id="library-list", classes="pane")
+        self.sort: view.Sort = view.SORTS[0]
+        self.items: tuple[Item, ...] = ()
+        self.wanted = ""  # an id to go to as soon as it is known
+        self._made_of: object = None  # what the list was made of
+
+    @property
+    def item(self) -> Item | None:
+        """What is under the cursor."""
+        key = self.pane.key
+        return next((one for one in self.items if one.id == key), None)
+
+    def choose_next_sort(self) -> None:
+        offered = [sort for sort in view.SORTS if sort != "uses" or self._loader.uses]
+        at = offered.index(self.sort) if self.sort in offered else 0
+        self.sort = offered[(at + 1) % len(offered)]
+
+    def draw(self, contents: LibraryState) -> None:
+        pane, words = self.pane, self._page.filter_text
+        width = max(20, pane.line_width - 2)
+        made_of = (id(contents), self.sort, words, width)
+        if self._made_of != made_of or not pane.rows:
+            self._made_of = made_of
+            self.items = view.items(contents, self.sort, words)
+            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses))
+            wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
+            pane.show_rows(rows or _note_rows(self._nothing_text(contents), "dim", width), wanted)
+            if wanted:
+                self.wanted = ""
+        held = {e.id for e in contents.library.experiences}
+        added = sum(e.id not in held for e in contents.draft.experiences) if contents.draft else 0
+        pane.border_title = Text(view.title_text(contents, len(held) + added, len(self.items)))
+        about = [f"/ {one_line(words, 20)}"] if words else []
+        if additions := sum(operation.kind == "add" for operation in contents.open):
+            what = "additions wait" if additions > 1 else "addition waits"
+            about.insert(0, f"{additions} {what} (2)")
+        about.append(f"sort: {self.sort}")
+        if self._page.session is None:
+            about.append("read-only")
+        if self._loader.trouble:
+            about.append("could not be read anew")
+        pane.border_subtitle = Text("  ".join(about))
+
+    def _nothing_text(self, contents: LibraryState) -> str:
+        if words := self._page.filter_text:
+            return f"nothing here holds {words!r}: esc clears the filter"
+        waiting = len(contents.open)
+        wait = "1 operation waits" if waiting == 1 else f"{waiting} operations wait"
+        more = "; i proposes one" if self._page.session is not None else ""
+        return f"nothing has been learned yet{f'; {wait} in 2 Review' if waiting else ''}{more}"
+
+    def draw_libraries(self, name: str) -> bool:
+        """No version is known: list the libraries there are, or say why none is.
+
+        `name` is of the library that is shown, "" where one is to be chosen. Returns whether
+        there are libraries to choose from.
+        """
+        pane, loader, page = self.pane, self._loader, self._page
+        self.items, self._made_of = (), None
+        width = max(20, pane.line_width - 2)
+        if page.session is None and not name and loader.libraries:
+            pane.border_title, pane.border_subtitle = "Libraries", "enter opens one"
+            pane.show_rows(view.library_rows(loader.libraries, page.filter_text, width))
+            return True
+        pane.border_title, pane.border_subtitle = "Library", None
+        text, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
+        if loader.trouble:
+            text, style = one_line(loader.trouble, 800), "failed"
+        elif page.session is not None and not name:
+            text = "the run has not begun: its library is not known yet"
+        elif name or loader.libraries is None:
+            text = "reading the library …"
+        pane.show_rows(_note_rows(text, style, width))
+        return False
+
+
+class SidePane:
+    """What it shows of the experience under the cursor."""
+
+    def __init__(self, page: Page, loader: LibraryLoader) -> None:
+        self._page, self._loader = page, loader
+        self.about = LineView(id="library-about", classes="pane")
+        self.uses = RowList(id="library-uses", classes="pane")
+        self.shows: Side = "about"
+
+    def show(self, side: Side) -> None:
+        """Choose what it shows."""
+        if side == self.shows:
+            return
+        was, self.shows = self.shows, side
+        self.uses.display, self.about.display = side == "uses", side != "uses"
+        if side == "uses":
+            self.uses.focus(scroll_visible=False)
+            # Only then its size is known.
+            self._page.call_after_refresh(self._page.draw)
+        elif was == "uses" and self._page.is_open and (home := self._page.initial_focus()):
+            home.focus(scroll_visible=False)
+        self.about.scroll_to(y=0, animate=False)
+
+    def clear(self) -> None:
+        self.about.border_title = self.about.border_subtitle = None
+        self.about.show_lines([])
+        self.uses.show_rows([])
+
+    def draw(self, one: Item | None, contents: LibraryState) -> None:
+        """Draw it for one experience; None: nothing is under the cursor."""
+        if one is None:
+            self.clear()
+            return
+        about, name = self.about, display_text(one.id)
+        match self.shows:
+            case "uses":
+                self._draw_uses(one, contents)
+                return
+            case "about":
+                title, lines = name, self._about_lines(one, contents)
+            case "change":
+                title = f"{name}: its last change"
+                lines = view.last_change_lines(self._loader.history, one.id, about.line_width)
+                lines = lines or [line((f"no commit has changed {name}", "dim"))]
+            case "history":
+                title, lines = f"{name}: history", self._history_lines()
+        about.border_title = Text(title)
+        about.border_subtitle = None if self.shows == "about" else "esc"
+        about.show_lines(lines)
+
+    def _about_lines(self, one: Item, contents: LibraryState) -> list[Line]:
+        width, loader = self.about.line_width, self._loader
+        alike = loader.similar(contents.library, one)
+        experience = contents.library.get(one.id)
+        lines = view.detail_lines(one, experience, alike, width, cited=bool(loader.uses))
+        if self._page.session is None:
+            command = f"studio library edit {contents.library.name} {one.id}"
+            lines += [(), *paragraph((("change it with ", "dim"), (command, "")), width)]
+        return lines
+
+    def _history_lines(self) -> list[Line]:
+        commits = self._loader.commits
+        if commits is None:
+            return [line(("reading …", "dim"))]
+        texts = commits or ["no commit concerns it"]
+        return view.history_text_lines(texts, self.about.line_width)
+
+    def _draw_uses(self, one: Item, contents: LibraryState) -> None:
+        pane, session, citations = self.uses, self._page.session, self._loader.citations
+        pane.border_title = Text(f"{display_text(one.id)}: uses")
+        pane.border_subtitle = "enter opens one, esc"
+        rows = view.use_rows(
+            one,
+            contents.library.get(one.id),
+            session.run.run if session is not None else "",
+            max(20, pane.line_width - 2),
+            known=citations.rollouts if citations is not None else {},
+            unread=citations.unread if citations is not None else 0,
+        )
+        pane.show_rows(rows)
+
+
+def _note_rows(text: str, style: str, width: int) -> list[Row]:
+    """Rows that say something and cannot be chosen."""
+    return [Row("", row) for row in paragraph(((text, style),), width)]
