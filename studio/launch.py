@@ -28,7 +28,7 @@ from studio.estimate.dry_run import tell_estimate
 from studio.process import harden
 from studio.report.progress import to_stderr
 from studio.run.headless import run_headless
-from studio.run.plan import RunRequest, load_plan
+from studio.run.new_or_resume import RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets

@@ -347,7 +347,7 @@ FAULTS = (
     ),
     Fault(
         "a resumed run forgets who reviews it",
-        "studio/run/plan.py",
+        "studio/run/new_or_resume.py",
         "reviewer=review or state.reviewer)",
         "reviewer=new.reviewer)",
         (

@@ -17,8 +17,8 @@ LONG_FUNCTIONS = {
     "engines/core/state/fold.py:fold": "one flat match, an arm an event",
 }
 
-MOST_LINES = 54_500
-"""Lines of the product that are not blank. Lower it with what goes; the aim is 50,000."""
+MOST_LINES = 50_000
+"""Lines of the product that are not blank. More is refused: what is added pays with what goes."""
 
 
 @cache

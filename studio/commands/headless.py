@@ -62,7 +62,7 @@ def headless(
     from studio.config.source import parse_source
     from studio.estimate.dry_run import print_dry_run, tell_estimate
     from studio.run.headless import run_headless
-    from studio.run.plan import RunRequest, load_plan
+    from studio.run.new_or_resume import RunRequest, load_plan
 
     source = parse_source(
         "studio headless",

@@ -52,7 +52,7 @@ def train(
     import asyncio
 
     from studio.config.source import parse_source
-    from studio.run.plan import RunRequest
+    from studio.run.new_or_resume import RunRequest
     from studio.training import stages
 
     if stage not in STAGES:

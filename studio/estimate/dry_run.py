@@ -19,7 +19,7 @@ from studio.report.tables import print_result
 from studio.run.assemble import check_verifier
 from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.models import rehearsal_note
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 
 
 async def print_dry_run(plan: RunPlan, *, json: bool) -> int:

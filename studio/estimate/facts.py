@@ -27,7 +27,7 @@ from studio.estimate.cost import Facts, Range
 from studio.run.budget import embedding_terms, terms_of
 from studio.run.held_out import evaluated_sets, measurement_settings, score_book_opener
 from studio.run.library_start import choose_library
-from studio.run.plan import RunPlan, forked_library
+from studio.run.new_or_resume import RunPlan, forked_library
 
 READ_AT_MOST = 4000
 """Records of an earlier run that lengths are taken from: more hardly change a mean."""

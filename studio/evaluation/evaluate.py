@@ -15,6 +15,7 @@ from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting.gather import gather_all
+from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.evaluate import (
     HeldOutSet,
     Measurement,
@@ -22,7 +23,7 @@ from engines.pipeline.evaluation.evaluate import (
     measure,
     partial_measurement,
 )
-from engines.pipeline.evaluation.metrics import Comparison, compare, group_by_question
+from engines.pipeline.evaluation.metrics import group_by_question
 from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger

@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
-from engines.pipeline.evaluation.metrics import compare
+from engines.pipeline.evaluation.comparison import compare
 from studio.library.references import FoundVersion
 from studio.report.rates import difference_text, evaluation_text, question_rewards
 from studio.report.summary import diff_counts_text, diff_lines

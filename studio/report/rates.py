@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.core.events import EvaluationFinished
+from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.metrics import (
-    Comparison,
     Interval,
     Rewards,
-    compare,
     group_by_question,
     mean_at_k,
     mean_interval,

@@ -38,7 +38,7 @@ from studio.run.models import (
     sampling_of,
     slots_for,
 )
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 from studio.run.publish import make_publisher
 from studio.run.resume_checks import check_weights
 from studio.run.reviewers import open_reviewers

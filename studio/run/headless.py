@@ -30,7 +30,7 @@ from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import set_power_lines
 from studio.run.models import rehearsal_note, short_log_note
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
 from studio.run.training import CpuMeter
 from studio.session.client import is_alive

@@ -10,8 +10,8 @@ from engines.core.ids import digest
 from engines.core.protocols import Ledger, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.data.dataset import read_problems
+from engines.pipeline.evaluation.comparison import minimum_detectable_effect
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
-from engines.pipeline.evaluation.metrics import minimum_detectable_effect
 from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
@@ -20,7 +20,7 @@ from studio.config.loading import LoadedRun
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 
 _MEASURED_BY = (
     "seed",

@@ -31,7 +31,7 @@ from studio.config.settings.run import RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 
 Embedder = EmbeddingClient | RehearsalEmbeddings
 

@@ -12,7 +12,7 @@ from engines.record.export import format_agent_yaml
 from engines.record.libraries import LibraryFolder
 from studio.config.settings.run import RunConfig
 from studio.run.models import endpoint_of
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 
 
 def make_publisher(

@@ -22,7 +22,7 @@ from engines.pipeline.reviewers.limits import MetricLimits
 from studio.config.settings.run import RunConfig
 from studio.report.summary import count_text
 from studio.run.models import Roles, Tell
-from studio.run.plan import RunPlan
+from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import weight_facts
 
 if TYPE_CHECKING:

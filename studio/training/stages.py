@@ -15,7 +15,7 @@ from studio.exit_codes import run_exit_code
 from studio.report.progress import to_stderr
 from studio.run.headless import run_headless
 from studio.run.models import is_local
-from studio.run.plan import RunPlan, RunRequest, load_plan
+from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left

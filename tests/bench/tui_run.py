@@ -35,7 +35,7 @@ from engines.pipeline.run import practise
 from engines.record.run_dir import Workspace
 from studio.config.source import Source
 from studio.run.assemble import open_run_context
-from studio.run.plan import RunRequest, load_plan
+from studio.run.new_or_resume import RunRequest, load_plan
 from studio.session.server import serve
 
 RUN = "recorded"

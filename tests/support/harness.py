@@ -32,7 +32,7 @@ from engines.verifiers.open import open_verifier
 from studio.config.loading import load_run
 from studio.config.source import Source
 from studio.run.assemble import open_run_context
-from studio.run.plan import RunRequest, plan_run
+from studio.run.new_or_resume import RunRequest, plan_run
 
 QUIET = ("evaluation.do_eval=false",)
 

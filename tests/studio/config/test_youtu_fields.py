@@ -22,7 +22,7 @@ from studio.config.loading import load_run
 from studio.config.source import Source
 from studio.config.youtu import find_youtu_config
 from studio.run.assemble import open_run_context
-from studio.run.plan import RunRequest, load_plan
+from studio.run.new_or_resume import RunRequest, load_plan
 from tests.support.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint
 from tests.support.youtu_checkout import ENV, GONE, checkout
 

@@ -14,7 +14,7 @@ from engines.record.run_dir import Workspace
 
 if TYPE_CHECKING:
     from studio.config.source import Source
-    from studio.run.plan import RunPlan
+    from studio.run.new_or_resume import RunPlan
 
 _READ_AT_MOST = 65_536
 _RUN_FILE_KEYS = ("policy:", "exp_id:", "practice:", "agent:")
@@ -138,7 +138,7 @@ def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
 
 def _make_plan(workspace: Workspace, source: Source) -> tuple[RunPlan, tuple[str, ...], str]:
     """The plan, what was told of it, and why it is a new run where an old one is there."""
-    from studio.run.plan import RunRequest, load_plan
+    from studio.run.new_or_resume import RunRequest, load_plan
 
     notes: list[str] = []
     review = None if source.resume is not None else "wait"

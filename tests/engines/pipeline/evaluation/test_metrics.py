@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from engines.pipeline.evaluation.comparison import Comparison, compare, minimum_detectable_effect
 from engines.pipeline.evaluation.distributions import sign_test
 from engines.pipeline.evaluation.intervals import Interval
 from engines.pipeline.evaluation.metrics import (
-    Comparison,
     Rate,
-    compare,
     group_by_question,
     mean_at_k,
     mean_interval,
-    minimum_detectable_effect,
     pass_at_k,
     pass_curve,
     pass_rate,
