@@ -73,28 +73,27 @@ def build_model(
     digest = lora.base_digest(model)
     model.requires_grad_(False)
     with quiet_transformers():
-        if settings.adapter is not None:
-            model = lora.load_adapter(model, settings.adapter, settings.lora is not None)
-            if settings.lora is not None and (
-                odd := lora.adapter_mismatch_text(settings.adapter, settings.lora)
-            ):
-                tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
-        elif settings.lora is not None:
-            model = lora.add_lora(model, settings.lora, settings.seed, place)
+        model = _add_adapter(model, settings, place, tell)
     local = LocalModel(
-        model,
-        tokenizer,
-        settings,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        base_digest=digest,
+        model, tokenizer, settings, device=device, dtype=dtype, threads=threads, base_digest=digest
     )
     trained = local.trainable_note() if local.trainable_parameters() else ""
     for line in (template_note(tokenizer), local.decoder_note, trained):
         if line:
             tell(line)
     return local
+
+
+def _add_adapter(
+    model: Any, settings: LocalSettings, place: str, tell: Callable[[str], None]
+) -> Any:
+    wanted = settings.lora
+    if settings.adapter is None:
+        return model if wanted is None else lora.add_lora(model, wanted, settings.seed, place)
+    model = lora.load_adapter(model, settings.adapter, wanted is not None)
+    if wanted is not None and (odd := lora.adapter_mismatch_text(settings.adapter, wanted)):
+        tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
+    return model
 
 
 def _must_use_cache(name: str) -> bool:
