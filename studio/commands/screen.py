@@ -110,7 +110,7 @@ def why_no_screen(
         return "standard input", "it is no terminal, and the screen needs keys"
     if not stderr.isatty():  # where it is drawn, so that stdout stays free for data
         return "standard error", "it is no terminal, and the screen is drawn there"
-    if environ.get("TERM", "") in ("", "dumb"):
+    if environ.get("TERM", "") in ("", "dumb", "unknown"):
         named = environ.get("TERM") or "not set"
         return "TERM", f"it is {named}: such a terminal cannot draw a screen"
     return None

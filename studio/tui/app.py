@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -258,9 +257,8 @@ def open_screen(
 ) -> tuple[Attachment, int]:
     """Open the screen, and return what it was attached to and an exit code when it is left."""
     from studio.tui.settings.file import read_settings
-    from studio.tui.terminal.terminal import check_terminal, exit_on_hangup
+    from studio.tui.terminal.terminal import exit_on_hangup
 
-    check_terminal(sys.stderr, sys.stdin, os.environ)
     settings = read_settings(workspace)
     remap_keys(settings.keys, settings.place)
     app = StudioApp(Workspace(workspace), run=run, starting=starting, settings=settings)

@@ -1,4 +1,4 @@
-"""The terminal itself: whether it can be drawn on, and how it is left in every case."""
+"""How the terminal is left in every case."""
 
 from __future__ import annotations
 
@@ -8,42 +8,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import App
 from textual.geometry import Size
 
-from engines.core.errors import ConfigError
-
 PATIENCE_S = 5.0
 """For leaving in good order once the terminal is gone; then the process just ends."""
-_WAY = "Run `studio headless` for the run and `studio review` to decide line by line."
 _RESET = (
     "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"  # mouse
     "\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?2026l"  # paste, size, focus, frames
     "\x1b[<u\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"  # keys, wrap, screen, cursor, colours
 )
-
-
-def check_terminal(stderr: TextIO, stdin: TextIO, environ: Mapping[str, str]) -> None:
-    """Raise where the screen cannot be drawn or heard.
-
-    Raises:
-        ConfigError: names what is missing and the commands that need no terminal.
-    """
-    for name, stream, does in (("stderr", stderr, "drawn on"), ("stdin", stdin, "heard from")):
-        if stream is None or stream.closed or not stream.isatty():
-            raise ConfigError(
-                "the screen", f"{name} is no terminal, and the screen is {does} it.", _WAY
-            )
-    term = environ.get("TERM", "")
-    if term in ("", "dumb", "unknown"):
-        what = f'TERM is "{term}"' if term else "TERM is not set"
-        raise ConfigError("the screen", f"{what}: no cursor can be moved there.", _WAY)
 
 
 @contextlib.contextmanager

@@ -293,6 +293,7 @@ class Pipe(StringIO):
         (Pipe(), Terminal(), "xterm-256color", "standard input"),
         (Terminal(), Pipe(), "xterm-256color", "standard error"),
         (Terminal(), Terminal(), "dumb", "TERM"),
+        (Terminal(), Terminal(), "unknown", "TERM"),
         (Terminal(), Terminal(), None, "TERM"),
     ],
 )

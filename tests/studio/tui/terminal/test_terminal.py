@@ -16,46 +16,8 @@ from studio.tui import app as app_module
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE
 from studio.tui.terminal.look import AsciiFilter
-from studio.tui.terminal.terminal import check_terminal, exit_on_hangup
+from studio.tui.terminal.terminal import exit_on_hangup
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
-
-XTERM = {"TERM": "xterm-256color"}
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_is_taken() -> None:
-    check_terminal(Tty(), Tty(), XTERM)
-
-
-@pytest.mark.parametrize(
-    ("stderr", "stdin", "environ", "told"),
-    [
-        (io.StringIO(), Tty(), XTERM, "stderr is no terminal"),
-        (Tty(), io.StringIO(), XTERM, "stdin is no terminal"),
-        (None, Tty(), XTERM, "stderr is no terminal"),
-        (Tty(), Tty(), {"TERM": "dumb"}, 'TERM is "dumb"'),
-        (Tty(), Tty(), {"TERM": "unknown"}, 'TERM is "unknown"'),
-        (Tty(), Tty(), {}, "TERM is not set"),
-    ],
-)
-def test_what_cannot_be_drawn_on_is_refused_with_the_way_around(
-    stderr: Tty, stdin: Tty, environ: dict[str, str], told: str
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        check_terminal(stderr, stdin, environ)
-    assert told in refused.value.cause
-    assert "studio headless" in refused.value.move and "studio review" in refused.value.move
-
-
-def test_a_closed_stream_is_no_terminal() -> None:
-    closed = Tty()
-    closed.close()
-    with pytest.raises(ConfigError):
-        check_terminal(closed, Tty(), XTERM)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
@@ -144,7 +106,6 @@ def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
         app.redraw_soon()
 
     monkeypatch.setattr(app_module, "StudioApp", lambda *_, **__: app)
-    monkeypatch.setattr("studio.tui.terminal.terminal.check_terminal", lambda *_: None)
     opened = app.run
     monkeypatch.setattr(app, "run", lambda **_: opened(headless=True, auto_pilot=None, mouse=False))
     monkeypatch.setattr(app.attachment, "_restore_place", begin)  # called once the run is known
