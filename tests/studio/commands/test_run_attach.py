@@ -25,7 +25,7 @@ from engines.core.errors import StudioError
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.commands.screen import show, why_no_screen
-from studio.report.summary import exit_code
+from studio.exit_codes import run_exit_code
 from studio.run.detached import ReadyRun, RefusedStart, StartingProcess, start
 from studio.session import client
 from studio.session.socket_file import bind_path
@@ -372,7 +372,7 @@ def test_after_the_screen_of_a_run_that_ended_its_exit_code_is_that_of_the_comma
     assert shown(workspace, AScreen(), run="rehearsal") == (0, line)  # as it was before
     assert shown(workspace, AScreen(ended_here="held"), run="rehearsal") == (3, line)
     state = Workspace(workspace).run("rehearsal").state()
-    assert exit_code(state) == 3
+    assert run_exit_code(state) == 3
 
 
 def test_a_process_that_refuses_is_told_on_stderr_with_its_code(workspace: Path) -> None:

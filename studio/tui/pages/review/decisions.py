@@ -25,7 +25,7 @@ class DecisionKeys:
 
     def __init__(self, change: ChangePane) -> None:
         self.change = change
-        self._page, self._panes, self._queue = change.page, change.panes, change.queue
+        self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
 
     # -- what may be decided -------------------------------------------------------------------
@@ -49,12 +49,12 @@ class DecisionKeys:
         """What is under the cursor, where it may be decided: it has been drawn."""
         if self.require_session() is None:
             return None
-        host, item = self._page.host, self._queue.item
+        host, item = self._page.host, self._review_queue.item
         if item is None:
             host.tell("there is nothing to decide here")
-        elif item.id in self._queue.decider.busy:
+        elif item.id in self._review_queue.decider.busy:
             host.tell(f"{item.id} is being decided")
-        elif item != self._queue.current_item(item) or not self.change.has_painted(item):
+        elif item != self._review_queue.current_item(item) or not self.change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -109,7 +109,7 @@ class DecisionKeys:
         decision = self.make_decision(op, action)
         if action == "approve" and standing is not None and standing.reviewer == GATE:
             if (session := self.require_session()) is not None:
-                self._queue.decider.busy.add(op.id)
+                self._review_queue.decider.busy.add(op.id)
                 host.queue_request(self._approve_if_fits(session, op, decision))
             return
         self.submit([(op, decision)])
@@ -124,20 +124,20 @@ class DecisionKeys:
                 return
             await self.send(session, [(op, asked)])
         finally:
-            self._queue.decider.busy.discard(op.id)
+            self._review_queue.decider.busy.discard(op.id)
 
     def submit(self, pairs: Sequence[Pair]) -> None:
         """Queue decisions; nothing of them is shown as made before the run says so."""
         if (session := self.require_session()) is None:
             return
-        self._queue.decider.busy |= {op.id for op, _ in pairs}
+        self._review_queue.decider.busy |= {op.id for op, _ in pairs}
         self._page.host.queue_request(self.send(session, pairs))
 
     async def send(self, session: Session, pairs: Sequence[Pair]) -> None:
         """Hand decisions in now, and forget the drafts of those that were made."""
-        decider = self._queue.decider
+        decider = self._review_queue.decider
         try:
-            outcome = await decider.decide(session, pairs, self._queue.texts)
+            outcome = await decider.decide(session, pairs, self._review_queue.texts)
         finally:
             decider.busy -= {op.id for op, _ in pairs}
         drafts = self._page.host.drafts
@@ -154,7 +154,7 @@ class DecisionKeys:
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        panes, queue = self._panes, self._queue
+        panes, queue = self._panes, self._review_queue
         self._page.host.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
@@ -184,7 +184,7 @@ class DecisionKeys:
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
-        text, here = text.strip(), self._queue.item
+        text, here = text.strip(), self._review_queue.item
         decision = here.decision if here is not None and here.id == op.id else item.decision
         if decision is not None:
             noted = replace(decision, reason=text, reviewer=host.person, at=0.0)
@@ -204,15 +204,15 @@ class DecisionKeys:
             self._page.host.queue_request(self._undo(session))
 
     async def _undo(self, session: Session) -> None:
-        decider, person = self._queue.decider, self._page.host.person
-        self._show_outcome(await decider.undo(session, self._queue.texts, person))
+        decider, person = self._review_queue.decider, self._page.host.person
+        self._show_outcome(await decider.undo(session, self._review_queue.texts, person))
 
     def redo(self) -> None:
         if (session := self.require_session()) is not None:
             self._page.host.queue_request(self._redo(session))
 
     async def _redo(self, session: Session) -> None:
-        outcome = await self._queue.decider.redo(session)
+        outcome = await self._review_queue.decider.redo(session)
         self._show_outcome(replace(outcome, made=()))
 
     # -- many at once --------------------------------------------------------------------------
@@ -220,7 +220,9 @@ class DecisionKeys:
     async def decide_range(self, action: DecisionAction) -> None:
         if self.require_session() is None:
             return
-        chosen = [item for item in self._queue.range_items if item.is_open and item.operation]
+        chosen = [
+            item for item in self._review_queue.range_items if item.is_open and item.operation
+        ]
         if action == "approve":
             chosen = [item for item in chosen if not self.has_draft(item.id)]
         word = "Approve" if action == "approve" else "Reject"
@@ -228,11 +230,15 @@ class DecisionKeys:
             await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
         else:
             self._page.host.tell("nothing in the range is undecided")
-        self._queue.leave_range()
+        self._review_queue.leave_range()
 
     async def approve_safe(self) -> None:
         # Nor is what somebody has begun to reword approved in passing.
-        safe = [item for item in self._queue.items if item.is_safe and not self.has_draft(item.id)]
+        safe = [
+            item
+            for item in self._review_queue.items
+            if item.is_safe and not self.has_draft(item.id)
+        ]
         if not safe:
             self._page.host.tell(
                 "nothing is safe: what is left is flagged, deletes, is being reworded, "
@@ -250,13 +256,13 @@ class DecisionKeys:
         if not await host.confirm(title, [self._item_line(item) for item in chosen], key):
             host.tell("nothing was decided")
             return
-        now = {item.id: item for item in self._queue.current_items()}
+        now = {item.id: item for item in self._review_queue.current_items()}
         took_s = round(max(0.0, host.clock() - since) / len(chosen), 3)
         pairs = [
             (op, replace(self.make_decision(op, action), took_s=took_s))
             for item in chosen
             if now.get(item.id) == item and (op := item.operation) is not None
-            and op.id not in self._queue.decider.busy
+            and op.id not in self._review_queue.decider.busy
         ]  # fmt: skip
         if pairs:
             self.submit(pairs)
@@ -267,7 +273,7 @@ class DecisionKeys:
         op = item.operation
         assert op is not None
         flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
-        text = view.excerpt(op.text or self._queue.texts.get(op.target or "", ""))
+        text = view.excerpt(op.text or self._review_queue.texts.get(op.target or "", ""))
         head = f"{view.VERBS[op.kind]} {view.excerpt(op.target or 'new'):<5} "
         return line((head, "title"), text, (flags, "flag"))
 
@@ -275,7 +281,7 @@ class DecisionKeys:
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""
-        queue, found = self._queue, self._queue.current_items()
+        queue, found = self._review_queue, self._review_queue.current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
             self._page.host.tell("there is nothing to commit")
@@ -288,7 +294,7 @@ class DecisionKeys:
             await self._send_commit(session, queue.decisions(session))
 
     async def _confirm_commit(self, session: Session) -> None:
-        host, queue = self._page.host, self._queue
+        host, queue = self._page.host, self._review_queue
         await host.wait_for_requests()  # what was asked in the same breath
         found, shown = queue.current_items(), queue.decisions(session)
         left, hidden = queue.undecided_count(session), queue.hidden_count(found)
@@ -301,7 +307,7 @@ class DecisionKeys:
 
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
-        host, queue = self._page.host, self._queue
+        host, queue = self._page.host, self._review_queue
         if dict(shown) != queue.decisions(session):
             host.tell("something else is decided by now: c shows it again", "failed")
             return

@@ -27,7 +27,7 @@ class WordingKeys:
     def __init__(self, decisions: DecisionKeys) -> None:
         change = decisions.change
         self._decisions, self._change = decisions, change
-        self._page, self._panes, self._queue = change.page, change.panes, change.queue
+        self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
         self.in_editor: Callable[[str], str | None] = self._run_editor
 
     # -- beginning -----------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class WordingKeys:
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
         if op.kind in ("delete", "keep"):
-            now = self._queue.texts_without(item).get(op.target or "", "")
+            now = self._review_queue.texts_without(item).get(op.target or "", "")
             if not now:
                 text = f"{op.target} is not in the library: it has no wording"
                 self._page.host.tell(text, "failed")
@@ -128,7 +128,7 @@ class WordingKeys:
         session, item = self._decisions.require_session(), editing.item
         if session is None:
             return
-        host, busy, op = self._page.host, self._queue.decider.busy, item.operation
+        host, busy, op = self._page.host, self._review_queue.decider.busy, item.operation
         if item.id in busy:
             host.tell(f"{item.id} is being decided")
         elif not text.strip():
@@ -163,7 +163,7 @@ class WordingKeys:
                     return
             await self._decisions.send(session, [(op, decision)])
         finally:
-            self._queue.decider.busy.discard(op.id)
+            self._review_queue.decider.busy.discard(op.id)
 
     async def _object(self, editing: Editing, decision: Decision, text: str) -> None:
         """Say what speaks against a text; one that came from an editor is shown in the box."""
@@ -213,7 +213,7 @@ class WordingKeys:
         try:
             problems = (await session.resubmit(name, text, host.person)).problems
         finally:
-            self._queue.decider.busy.discard(name)
+            self._review_queue.decider.busy.discard(name)
         drafts.mark_changed()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text

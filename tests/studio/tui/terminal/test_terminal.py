@@ -1,17 +1,14 @@
 """The terminal: refused, left in good order, drawn on without its characters."""
 
 import asyncio
-import io
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from rich.segment import Segment
 from textual.color import Color
 
-from engines.core.errors import ConfigError
 from studio.tui import app as app_module
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE
@@ -118,11 +115,3 @@ def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
     assert "\x1b[2J" not in told and "text of a model" not in told.replace(
         'secret = "text of a model"', ""
     )
-
-
-def test_the_screen_is_refused_before_anything_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with pytest.raises(ConfigError, match="no terminal"):
-        app_module.open_screen(tmp_path)
