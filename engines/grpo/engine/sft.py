@@ -8,12 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.core.errors import ConflictError
 from engines.core.types import Group, GroupOutcome, LostWork
-from engines.grpo.checkpoint.contents import EngineState
 from engines.grpo.engine.optimiser import Optimiser, clip_gradient
 from engines.grpo.engine.schedule import learning_rate
 from engines.grpo.engine.weight_engine import (
@@ -37,8 +34,6 @@ from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 if TYPE_CHECKING:
     from torch import Tensor
 
-KIND = "sft"
-"""What its checkpoints say, so that no other engine goes on from them."""
 MEMORY_ADVICE = "set policy.local.gradient_checkpointing=true, or take shorter demonstrations"
 
 
@@ -48,6 +43,9 @@ class SFTEngine(WeightEngine):
     `instructions` are the system prompt of demonstrations without messages of their own;
     `forward_tokens` of one pass, padding included, change no figure but the time.
     """
+
+    kind = "sft"
+    learns_by = "fine-tuning"
 
     def __init__(
         self,
@@ -120,18 +118,8 @@ class SFTEngine(WeightEngine):
         )
 
     def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        plain = {"kind": KIND, "forward_tokens": self._forward_tokens, "halved": self._halved}
+        plain = {"kind": self.kind, "forward_tokens": self._forward_tokens, "halved": self._halved}
         return plain, {}
-
-    def _read_state(self, folder: Path) -> EngineState:
-        state = super()._read_state(folder)
-        if state.plain.get("kind") != KIND:
-            raise ConflictError(
-                str(folder),
-                "it was not made by fine-tuning, whose optimiser would have to go on from it.",
-                "Begin from its weights instead: policy.adapter=run:RUN and another --name.",
-            )
-        return state
 
     def _load_own_state(self, plain: Mapping[str, Any], kept: Mapping[str, Tensor]) -> None:
         self._forward_tokens, self._halved = int(plain["forward_tokens"]), bool(plain["halved"])

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
@@ -98,6 +99,8 @@ class WeightEngine(ABC):
     """
 
     steps_per_batch = 1
+    kind: str | None = None  # how a checkpoint names its way to learn; GRPO's has no name
+    learns_by = "GRPO"
     learning_scale = 1.0  # what the learning rate is multiplied with besides its schedule
 
     def __init__(
@@ -209,7 +212,15 @@ class WeightEngine(ABC):
         raise AssertionError("this engine proposes no rollback")
 
     def _read_state(self, folder: Path) -> EngineState:
-        return read_checkpoint(folder, self._local)
+        state = read_checkpoint(folder, self._local)
+        if state.plain.get("kind") != self.kind:
+            way = self.learns_by
+            raise ConflictError(
+                str(folder),
+                f"it was not made by {way}, whose optimiser would have to go on from it.",
+                "Begin from its weights instead: policy.adapter=run:RUN and another --name.",
+            )
+        return state
 
     def _consolidate(
         self, batch: Sequence[Group], stop: threading.Event

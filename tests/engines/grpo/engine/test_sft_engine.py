@@ -167,6 +167,11 @@ async def test_a_checkpoint_of_another_engine_is_refused_and_changes_nothing(
     with pytest.raises(ConflictError, match="not made by fine-tuning"):
         await an_engine(local).restore(tmp_path / "1")
     assert local.weights_digest() == before
+    await an_engine(local).save(tmp_path / "2")
+    weights = other.state().adapter
+    with pytest.raises(ConflictError, match="not made by GRPO"):
+        await other.restore(tmp_path / "2")
+    assert all(torch.equal(weights[name], now) for name, now in other.state().adapter.items())
 
 
 @pytest.mark.parametrize(
