@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.support.forked_studio import STUDIO as STUDIO
+from tests.support.forked_studio import ForkedStudio, run_forked
 
 SMALL = (
     "practice.epochs=1",
@@ -23,7 +25,7 @@ class Process:
     """A `studio headless … --json` whose events can be awaited."""
 
     def __init__(self, workspace: Path, *arguments: str) -> None:
-        self.child = subprocess.Popen(
+        self.child = ForkedStudio(
             [*STUDIO, "--workspace", str(workspace), "headless", *arguments, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -50,9 +52,6 @@ class Process:
         return self.child.returncode
 
 
-STUDIO = (sys.executable, "-W", "error", "-m", "studio")
-
-
 @contextmanager
 def running(workspace: Path, *arguments: str) -> Iterator[Process]:
     process = Process(workspace, *arguments)
@@ -67,11 +66,8 @@ def studio(
     workspace: Path, *arguments: str, typed: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; `typed` is its standard input."""
-    return subprocess.run(
-        [*STUDIO, "--workspace", str(workspace), *arguments],
-        input=typed if typed is not None else "",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    done: subprocess.CompletedProcess[str] = run_forked(
+        [*STUDIO, "--workspace", str(workspace), *arguments], input=typed or "", text=True, **pipes
     )
+    return done

@@ -25,6 +25,8 @@ from typing import Any
 
 import pyte
 
+from tests.support.forked_studio import STUDIO, ForkedStudio
+
 LONGEST_S = 15.0
 _LOOK_S = 0.02
 """At least so often it is looked whether a command has ended."""
@@ -73,15 +75,20 @@ class Terminal:
         self.modes_before = self.modes()
         self._sized(columns, rows)
         given: dict[str, str | None] = {**os.environ, **_PLAIN, **(environ or {})}
-        self.child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _LAUNCH, *command],
-            stdin=self._slave,
-            stdout=self._slave,
-            stderr=self._slave if stderr is None else stderr,
-            env={name: value for name, value in given.items() if value is not None},
-            cwd=cwd,
-            start_new_session=True,
-        )
+        options: dict[str, Any] = {
+            "stdin": self._slave,
+            "stdout": self._slave,
+            "stderr": self._slave if stderr is None else stderr,
+            "env": {name: value for name, value in given.items() if value is not None},
+            "cwd": cwd,
+        }
+        # What Python asks the environment for as it starts takes a start.
+        asked = any(name.startswith(("LC_", "LANG", "PYTHON")) for name in environ or {})
+        if tuple(command[: len(STUDIO)]) == STUDIO and not asked:
+            self.child: subprocess.Popen[Any] = ForkedStudio(command, terminal=True, **options)
+        else:
+            launched = [sys.executable, "-I", "-S", "-c", _LAUNCH, *command]
+            self.child = subprocess.Popen(launched, start_new_session=True, **options)
         _OPEN.append(self)
 
     def __enter__(self) -> Terminal:

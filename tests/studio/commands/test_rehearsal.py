@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO
 from tests.support.run_studio import studio
 
 
 def a_server(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return ForkedStudio(
         [*STUDIO, "rehearsal", "serve", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from tests.support.fake_endpoint import Behaviour, FakeEndpoint, fake_endpoint, refuses, says
+from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO
 from tests.support.run_studio import Result, studio
 
@@ -438,7 +439,7 @@ def test_a_reader_that_leaves_does_not_end_the_run_nor_change_its_exit_code(
     data = workspace.parent / "unknown.jsonl"
     data.write_text('{"question": "Who wrote it?", "answer": "1"}\n', "utf-8")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(
+    with ForkedStudio(
         [*STUDIO, "--workspace", str(workspace), "headless", "replay", f"data.practice={data}",
          "policy=replay:replay", "practice.epochs=2", "--json"],
         stdout=subprocess.PIPE,
@@ -454,7 +455,7 @@ def test_a_reader_that_leaves_does_not_end_the_run_nor_change_its_exit_code(
 
 
 def test_a_reader_that_leaves_a_listing_is_no_bug(practised: Path) -> None:
-    with subprocess.Popen(
+    with ForkedStudio(
         [*STUDIO, "--workspace", str(practised), "library", "show", "rehearsal"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

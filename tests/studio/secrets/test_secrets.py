@@ -25,7 +25,9 @@ import orjson
 import pytest
 
 from engines.policies.rehearsal.reply import complete_request
+from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import STUDIO, running
+from tests.support.processes import studio as process_studio
 from tests.support.run_studio import Result, studio
 from tests.support.threaded_server import Reply, serving, streamed
 
@@ -246,7 +248,7 @@ def test_no_planted_key_appears_to_a_watcher_or_after_an_edit_that_holds_it(
         with running(workspace, file, "--review", "wait", "evaluation.do_eval=false") as process:
             process.until("StageEntered", stage="review")
             watching = [
-                subprocess.Popen(
+                ForkedStudio(
                     [*STUDIO, "--workspace", str(workspace), "ctl", "watch", *more],
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 )
@@ -257,10 +259,7 @@ def test_no_planted_key_appears_to_a_watcher_or_after_an_edit_that_holds_it(
                 child.stdout.readline()  # it has been told where the run stands
             monkeypatch.setenv("EDITOR", f"sed -i s/.*/edited:{keys.replace(' ', '_')}/")
             typed = "e\n" + "a\n" * 8
-            reviewed = subprocess.run(
-                [*STUDIO, "--workspace", str(workspace), "review"],
-                input=typed, capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
+            reviewed = process_studio(workspace, "review", typed=typed)
             code = process.end()
             seen = [child.communicate(timeout=30)[0] for child in watching]
         events = json.dumps(process.events)

@@ -26,6 +26,7 @@ from studio.session import client, protocol
 from studio.session.live import LiveSession
 from studio.session.protocol import ControlledElsewhereError, NotRunningError
 from studio.session.socket_file import bind_path, connect_path
+from tests.support.forked_studio import ForkedStudio, run_forked
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.run_studio import run_here, studio
 
@@ -413,9 +414,7 @@ def test_a_status_that_nobody_reads_to_its_end_is_no_bug(living: RunDir) -> None
     os.close(ours)  # as `head` leaves it
     words = ("--workspace", str(living.path.parents[1]), "ctl", "status")
     try:
-        asked = subprocess.run(
-            [*STUDIO, *words], stdout=theirs, stderr=subprocess.PIPE, timeout=60, check=False
-        )
+        asked = run_forked([*STUDIO, *words], stdout=theirs, stderr=subprocess.PIPE)
     finally:
         os.close(theirs)
     assert (asked.returncode, asked.stderr) == (0, b"")
@@ -430,7 +429,7 @@ def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> N
         assert "ann decides on a screen" in refused.stderr and "--wait" in refused.stderr
         words = ("--workspace", str(workspace), "review", "--wait")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        waiting = subprocess.Popen([*STUDIO, *words], text=True, **pipes)  # type: ignore[call-overload]
+        waiting = ForkedStudio([*STUDIO, *words], text=True, **pipes)
         try:
             told = waiting.stderr.readline()
             assert "ann decides on a screen" in told and "Waiting until it is left" in told

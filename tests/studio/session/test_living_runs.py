@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.session import client
+from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.run_studio import run_here as studio
 
@@ -150,15 +150,11 @@ def test_a_second_process_on_a_living_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_watch_prints_the_events_of_a_living_run(tmp_path: Path) -> None:
-    import subprocess
-
-    from tests.support.processes import STUDIO
-
     with running(tmp_path, "rehearsal", *SMALL, "--review", "wait") as process:
         process.until("StageEntered", stage="review")
-        with subprocess.Popen(
+        with ForkedStudio(
             [*STUDIO, "--workspace", str(tmp_path), "ctl", "watch", "--json"],
-            stdout=subprocess.PIPE,
+            stdout=PIPE,
             text=True,
         ) as watcher:
             assert watcher.stdout is not None
@@ -202,7 +198,7 @@ def test_a_review_that_waits_stays_for_every_step_until_the_run_ends(tmp_path: P
         assert empty.stdout == f"run rehearsal: nothing is open\n{goes_on}\n"
 
         command = [*STUDIO, "--workspace", str(tmp_path), "review", "--wait"]
-        with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as waiting:
+        with ForkedStudio(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as waiting:
             assert waiting.stdin and waiting.stdout and waiting.stderr
             waiting.stdin.write("a\n" * 9)
             waiting.stdin.flush()
