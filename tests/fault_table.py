@@ -356,7 +356,7 @@ FAULTS = (
     ),
     Fault(
         "a stop after the step under way ends with the code of an interruption",
-        "studio/report/summary.py",
+        "studio/exit_codes.py",
         'if state.ending == "stopped" and state.reason != "after this step":',
         'if state.ending == "stopped":',
         ("tests/studio/report/test_summary.py",),
