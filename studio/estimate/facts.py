@@ -27,6 +27,7 @@ from studio.estimate.cost import Facts, Range
 from studio.run.budget import embedding_terms, terms_of
 from studio.run.held_out import evaluated_sets, measurement_settings, score_book_opener
 from studio.run.library_start import choose_library
+from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, forked_library
 
 READ_AT_MOST = 4000
@@ -169,12 +170,14 @@ def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str, per: float) -> 
     open_book = score_book_opener(
         plan.workspace.evaluations, measurement_settings(config, plan.fingerprint), config
     )
+    # Weights that are trained are known by their content, and those of a later step by nobody.
+    weights = "" if config.trains else weights_digest(config.policy)
     return replace(
         facts,
         held_out=len(contents) * k,
         held_out_question=_question_tokens(per, problems),
         evaluated_after=_evaluation_steps(plan, len(sets)) if sets else (),
-        known=len(contents) * k - open_book(guidance, "").count_missing(contents, k),
+        known=len(contents) * k - open_book(guidance, weights).count_missing(contents, k),
     )
 
 

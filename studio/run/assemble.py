@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.protocols import Reviewer
@@ -37,6 +38,7 @@ from studio.run.models import (
     rollout_slots,
     sampling_of,
     slots_for,
+    weights_digest,
 )
 from studio.run.new_or_resume import RunPlan
 from studio.run.publish import make_publisher
@@ -210,7 +212,7 @@ class _RunParts:
             cohort=roles.local is not None,
             checkpoints=training.checkpoints if training else None,
             history=self.past,
-            weights=roles.weights,
+            weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
         )
 

@@ -92,11 +92,19 @@ class RunRequest:
         return replace(self, source=source, name=name)
 
 
-def load_plan(request: RunRequest, tell: Callable[[str], None] = to_stderr) -> RunPlan:
-    """Read the run file and decide what to open; `tell` gets a note on what was assumed."""
+def load_plan(
+    request: RunRequest,
+    tell: Callable[[str], None] = to_stderr,
+    *,
+    loaded: LoadedRun | None = None,
+) -> RunPlan:
+    """Read the run file and decide what to open; `tell` gets a note on what was assumed.
+
+    `loaded` is what the request's `load` gave already; None reads the file now.
+    """
     if request.review is not None:
         open_reviewers(request.review, None)  # a finished run would never open it
-    loaded = request.load()
+    loaded = loaded or request.load()
     plan = plan_run(request, loaded)
     notes = [*loaded.warnings]
     if plan.mode == "resume" and request.source.resume is None:  # else its own file was read

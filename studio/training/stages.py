@@ -33,7 +33,7 @@ async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
     match stage:
         case "grpo":
             _check_trains(loaded)
-            return await _run_plan(load_plan(asked), json)
+            return await _run_plan(load_plan(asked, loaded=loaded), json)
         case "sft":
             tuning = _tuning_request(asked, loaded, "sft")
             return await _run_plan(load_plan(tuning), json)

@@ -223,6 +223,7 @@ def test_two_processes_train_the_tiny_policy_and_leave_one_journal(tmp_path: Pat
         "grpo-tiny",
         "practice.epochs=1",
         "practice.batch_size=4",
+        "practice.group_size=4",
         "data.truncate=8",
         "evaluation.do_eval=false",
     )
@@ -232,5 +233,5 @@ def test_two_processes_train_the_tiny_policy_and_leave_one_journal(tmp_path: Pat
     lines = (run_folder / "journal.jsonl").read_bytes().splitlines()
     kinds = Counter(orjson.loads(line)["e"]["kind"] for line in lines)
     assert (kinds["RunStarted"], kinds["RunEnded"], kinds["CheckpointSaved"]) == (1, 1, 1)
-    assert (kinds["StepFinished"], kinds["RolloutFinished"]) == (2, 8 * 8)
+    assert (kinds["StepFinished"], kinds["RolloutFinished"]) == (2, 8 * 4)
     assert kinds["LessonCommitted"] == 2

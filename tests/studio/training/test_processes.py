@@ -15,8 +15,7 @@ from engines.record.run_dir import Workspace
 from tests.bench.kill import measure
 from tests.engines.record.test_journal import file_size_limit
 from tests.support.processes import SMALL, STUDIO, running
-from tests.support.processes import studio as process
-from tests.support.run_studio import studio
+from tests.support.run_studio import run_here, studio
 
 BRIEF = (*SMALL, "practice.batch_size=2", "practice.group_size=2", "data.truncate=4")
 
@@ -111,7 +110,7 @@ def test_two_runs_on_one_library_both_commit_and_the_second_is_told_that_its_bas
     shared = ("library.name=shared", *BRIEF, "data.truncate=2")
     with running(tmp_path, "rehearsal", *shared, "--name", "one", "--review", "wait") as first:
         first.until("StageEntered", stage="review")
-        second = process(
+        second = run_here(
             tmp_path, "headless", "rehearsal", *shared, "library.start=shared@0", "--name", "two",
             "seed=5",
         )  # fmt: skip
@@ -120,7 +119,7 @@ def test_two_runs_on_one_library_both_commit_and_the_second_is_told_that_its_bas
         assert before
         words = ("sums carefully", "borrowed tens", "stories to their end", "signs by their rank")
         typed = "".join(f"e A person's own rule about {about}.\n" for about in words)
-        reviewed = process(tmp_path, "review", "one", typed=typed)
+        reviewed = run_here(tmp_path, "review", "one", typed=typed)
         assert reviewed.returncode == 0, reviewed.stderr
         first.end()
     assert set(before) <= set(texts(tmp_path, "shared"))  # nothing is lost

@@ -24,7 +24,7 @@ QUICK = (
     "policy.max_tokens=64",
     "data.truncate=16",
     "practice.batch_size=4",
-    "practice.group_size=8",
+    "practice.group_size=4",
     "practice.epochs=1",
     "grpo.checkpoint_steps=2",
     "grpo.tensorboard=false",
@@ -54,6 +54,32 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def trained(trained_once: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained_once, tmp_path / "practice")
+    return tmp_path / "practice"
+
+
+@pytest.fixture(scope="module")
+def trained_longer(
+    trained_once: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Result]:
+    """The run after it went on for a second epoch, and what that printed."""
+    folder = tmp_path_factory.mktemp("longer") / "practice"
+    shutil.copytree(trained_once, folder)
+    return folder, train(folder, "practice.epochs=2")
+
+
+@pytest.fixture(scope="module")
+def forked_once(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run `grpo-tiny-2` beside it keeps its first three steps."""
+    folder = tmp_path_factory.mktemp("forked") / "practice"
+    shutil.copytree(trained_once, folder)
+    done = train(folder, "--restart-step", "3")
+    assert done.code == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def forked(forked_once: Path, tmp_path: Path) -> Path:
+    shutil.copytree(forked_once, tmp_path / "practice")
     return tmp_path / "practice"
 
 
@@ -213,7 +239,8 @@ def test_a_batch_that_a_budget_does_not_cover_goes_on_with_those_that_it_does(
     tmp_path: Path, budget: str, code: int, steps: int
 ) -> None:
     with within(60):
-        done = train(tmp_path / "practice", "data.truncate=8", budget)
+        words = ("data.truncate=8", "practice.group_size=8", budget)
+        done = train(tmp_path / "practice", *words)
     assert done.code == code, done.stderr
     state = RunDir(tmp_path / "practice" / "runs" / "grpo-tiny").state()
     assert (state.steps_finished, state.lost) == (steps, {})
@@ -240,37 +267,34 @@ def test_a_reward_function_that_fails_is_a_recorded_failure(
     assert state.policy_version == 0
 
 
-def test_a_finished_run_goes_on_with_more_epochs(trained: Path) -> None:
-    done = train(trained, "practice.epochs=2")
+def test_a_finished_run_goes_on_with_more_epochs(trained_longer: tuple[Path, Result]) -> None:
+    folder, done = trained_longer
     assert done.code == 0, done.stderr
-    assert RunDir(trained / "runs" / "grpo-tiny").state().policy_version == 2 * STEPS
+    assert RunDir(folder / "runs" / "grpo-tiny").state().policy_version == 2 * STEPS
 
 
 def test_a_cut_run_that_goes_on_with_more_epochs_computes_again_as_it_was_planned(
-    trained: Path, trained_once: Path, tmp_path: Path
+    trained: Path, trained_longer: tuple[Path, Result]
 ) -> None:
-    shutil.copytree(trained_once, tmp_path / "whole")
+    whole, ended = trained_longer
     cut(trained, line_of(trained, ev.LessonCommitted, 4))
     killed = train(trained, "practice.epochs=2")
-    ended = train(tmp_path / "whole", "practice.epochs=2")
     assert (killed.code, ended.code) == (0, 0), killed.stderr + ended.stderr
     assert "computing steps 3 to 4 again" in killed.stderr
     assert "other figures" not in killed.stderr
     # Of four steps the last had 0.146 of the cosine, of eight the fifth has half of it.
     for done in (killed, ended):
         assert "rises from 0.000293 to 0.001" in done.stderr
-    assert weights(trained, 2 * STEPS) == weights(tmp_path / "whole", 2 * STEPS)
+    assert weights(trained, 2 * STEPS) == weights(whole, 2 * STEPS)
 
 
-def test_a_fork_begins_with_the_weights_of_its_step(trained: Path) -> None:
-    done = train(trained, "--restart-step", "3")
-    assert done.code == 0, done.stderr
-    (kept,) = trained.glob("runs/grpo-tiny-2/checkpoints/*/*/global_step_3")
-    (own,) = trained.glob("runs/grpo-tiny-2/checkpoints/*/*/global_step_4")
+def test_a_fork_begins_with_the_weights_of_its_step(forked_once: Path) -> None:
+    (kept,) = forked_once.glob("runs/grpo-tiny-2/checkpoints/*/*/global_step_3")
+    (own,) = forked_once.glob("runs/grpo-tiny-2/checkpoints/*/*/global_step_4")
     adapter = "adapter_model.safetensors"
-    assert (own / adapter).read_bytes() == weights(trained)
-    assert (kept / adapter).read_bytes() != weights(trained)
-    assert RunDir(trained / "runs" / "grpo-tiny-2").state().policy_version == STEPS
+    assert (own / adapter).read_bytes() == weights(forked_once)
+    assert (kept / adapter).read_bytes() != weights(forked_once)
+    assert RunDir(forked_once / "runs" / "grpo-tiny-2").state().policy_version == STEPS
 
 
 def test_the_agent_of_a_trained_run_is_mounted_with_its_weights(trained: Path) -> None:
@@ -310,13 +334,12 @@ def a_model(folder: Path, offset: float = 0.0) -> Path:
     return folder
 
 
-def test_a_fork_whose_parent_is_gone_goes_on_from_its_own_checkpoint(trained: Path) -> None:
-    assert train(trained, "--restart-step", "3").code == 0
-    shutil.rmtree(trained / "runs" / "grpo-tiny")
-    fork = trained / "runs" / "grpo-tiny-2"
+def test_a_fork_whose_parent_is_gone_goes_on_from_its_own_checkpoint(forked: Path) -> None:
+    shutil.rmtree(forked / "runs" / "grpo-tiny")
+    fork = forked / "runs" / "grpo-tiny-2"
     for file in next(fork.glob("checkpoints/*/*/global_step_4")).iterdir():
         file.write_bytes(file.read_bytes()[:-1])
-    done = train(trained, "practice.epochs=2")
+    done = train(forked, "practice.epochs=2")
     assert done.code == 0, done.stderr
     assert "computing step 4 again from what was recorded, on the checkpoint of step 3" in (
         done.stderr
@@ -324,18 +347,17 @@ def test_a_fork_whose_parent_is_gone_goes_on_from_its_own_checkpoint(trained: Pa
     assert RunDir(fork).state().steps_finished == 2 * STEPS
 
 
-def test_a_fork_with_neither_its_parent_nor_a_checkpoint_is_refused(trained: Path) -> None:
-    assert train(trained, "--restart-step", "3").code == 0
-    shutil.rmtree(trained / "runs" / "grpo-tiny")
-    fork = trained / "runs" / "grpo-tiny-2"
+def test_a_fork_with_neither_its_parent_nor_a_checkpoint_is_refused(forked: Path) -> None:
+    shutil.rmtree(forked / "runs" / "grpo-tiny")
+    fork = forked / "runs" / "grpo-tiny-2"
     for file in fork.glob("checkpoints/*/*/*/adapter_model.safetensors"):
         file.write_bytes(file.read_bytes()[:-1])
-    done = train(trained, "practice.epochs=2")
+    done = train(forked, "practice.epochs=2")
     assert done.code == 2, done.stderr
     assert "run grpo-tiny, whose 3 steps it adopted, is gone, and no checkpoint" in done.stderr
     shutil.rmtree(fork / "checkpoints")
     before = (fork / "journal.jsonl").read_bytes()
-    done = train(trained, "practice.epochs=2")
+    done = train(forked, "practice.epochs=2")
     assert done.code == 2, done.stderr
     assert (fork / "journal.jsonl").read_bytes() == before
 
@@ -369,17 +391,25 @@ def test_doctor_looks_at_the_checkpoints(trained: Path, harm: str, code: int, sa
     assert (told.code != 0) is bool(code), told.stdout
 
 
+@pytest.fixture(scope="module")
+def with_other_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
+    """A finished run whose model was changed afterwards, and the words that began it."""
+    place = tmp_path_factory.mktemp("other-model")
+    folder = a_model(place / "base")
+    words = (f"policy.model=hf:{folder}", "data.truncate=8")
+    assert train(place / "practice", *words).code == 0
+    a_model(folder, 0.5)
+    return place / "practice", words
+
+
 @pytest.mark.parametrize("restart", [(), ("--restart-step", "2")])
 def test_a_model_that_was_changed_meanwhile_is_refused(
-    tmp_path: Path, restart: tuple[str, ...]
+    with_other_model: tuple[Path, tuple[str, ...]], restart: tuple[str, ...]
 ) -> None:
-    folder = a_model(tmp_path / "base")
-    words = (f"policy.model=hf:{folder}", "data.truncate=8", "practice.epochs=2")
-    assert train(tmp_path / "practice", *words, "practice.epochs=1").code == 0
-    runs = tmp_path / "practice" / "runs"
+    workspace, words = with_other_model
+    runs = workspace / "runs"
     before = (runs / "grpo-tiny" / "journal.jsonl").read_bytes()
-    a_model(folder, 0.5)
-    done = train(tmp_path / "practice", *words, *restart)
+    done = train(workspace, *words, "practice.epochs=2", *restart)
     assert done.code == 2, done.stderr
     assert "are not those it began with. Put the model back" in done.stderr
     assert (runs / "grpo-tiny" / "journal.jsonl").read_bytes() == before
@@ -444,12 +474,17 @@ def test_settings_that_no_engine_takes_leave_no_run_behind(
     assert not list(tmp_path.glob("practice/runs/*"))
 
 
-def test_the_loop_tells_its_cpu_seconds(tmp_path: Path) -> None:
-    done = train(tmp_path / "practice", "data.truncate=4")
-    assert "training loop: " in done.stderr
-    assert "CPU seconds in 1 step (" in done.stderr
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """What a run of one step prints that learns in great strides."""
+    workspace = tmp_path_factory.mktemp("hasty") / "practice"
+    return train(workspace, "grpo.learning_rate=0.05", "data.truncate=4")
 
 
-def test_an_odd_learning_rate_is_warned_of(tmp_path: Path) -> None:
-    done = train(tmp_path / "practice", "grpo.learning_rate=0.05", "data.truncate=4")
-    assert "warning: grpo.learning_rate=0.05 is unusual" in done.stderr
+def test_the_loop_tells_its_cpu_seconds(hasty: Result) -> None:
+    assert "training loop: " in hasty.stderr
+    assert "CPU seconds in 1 step (" in hasty.stderr
+
+
+def test_an_odd_learning_rate_is_warned_of(hasty: Result) -> None:
+    assert "warning: grpo.learning_rate=0.05 is unusual" in hasty.stderr
