@@ -9,10 +9,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
@@ -128,9 +130,14 @@ def _carry_out(arguments: Sequence[str]) -> int:
     words = move_workspace_first(arguments)
     if _run_without_parser(words):
         return exit_codes.DONE
-    command = typer.main.get_command(app)
-    result = command.main(words, prog_name="studio", standalone_mode=False)
+    result = _build_parser().main(words, prog_name="studio", standalone_mode=False)
     return result if isinstance(result, int) else exit_codes.DONE
+
+
+@cache
+def _build_parser() -> TyperGroup:
+    """Of all commands; once a process, since it reads the signature of each."""
+    return typer.main.get_group(app)
 
 
 def _run_without_parser(words: Sequence[str]) -> bool:

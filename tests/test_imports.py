@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -17,6 +18,7 @@ print(*sys.modules)
 """
 
 
+@cache
 def loaded_by(package: str, left_out: tuple[str, ...] = ()) -> set[str]:
     """Modules in memory once every module of a package is imported."""
     done = subprocess.run(

@@ -23,6 +23,8 @@ from engines.record.appender import write_atomic
 from engines.record.journal import Journal, parse_entry
 from engines.record.lock import write_lock
 
+LOCK_WAIT_S = 10.0
+"""How long a commit waits for another process that is writing there."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 _Version = tuple[Library, ev.LibraryCommitted | None]
@@ -119,11 +121,14 @@ class LibraryFolder:
 
     @contextmanager
     def lock_for_commit(
-        self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0
+        self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float | None = None
     ) -> Iterator[Committer]:
-        """Hold the library's lock with its head at hand; raises LockedError after `timeout_s`."""
+        """Hold the library's lock with its head at hand; raises LockedError after `timeout_s`.
+
+        None stands for `LOCK_WAIT_S`.
+        """
         self._resume_line()  # where there is no such library, no lock is made for it
-        with write_lock(self.path, timeout_s=timeout_s):
+        with write_lock(self.path, timeout_s=LOCK_WAIT_S if timeout_s is None else timeout_s):
             after = self._resume_line()
             journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=after)
             try:

@@ -18,6 +18,9 @@ from studio.config.tree import Key
 MOST_VALUES = 100_000
 """Of a file: a few lines of aliases to aliases stand for millions."""
 
+ParsedFiles = dict[Path, yaml.Node | None]
+"""What stands in each file that one composition has read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -70,17 +73,16 @@ def syntax_error(file: Path, error: yaml.MarkedYAMLError) -> ConfigError:
 
 
 def find_defaults(
-    file: Path, group: str, folders: Sequence[Path], seen: set[Path]
+    file: Path, group: str, folders: Sequence[Path], nodes: ParsedFiles
 ) -> Iterator[tuple[str, str]]:
     """Config names in `defaults` lists, with file:line, through all files they reach.
 
     Reading them all here also finds broken YAML with its column before Hydra looks.
     """
-    if file in seen:
+    if file in nodes:
         return
-    seen.add(file)
-    node = parse_yaml(file)
-    for entry in _default_entries(node):
+    nodes[file] = parse_yaml(file)
+    for entry in _default_entries(nodes[file]):
         names = [entry.value]
         if isinstance(entry, yaml.MappingNode):
             names = [
@@ -97,7 +99,7 @@ def find_defaults(
                 continue
             yield target, f"{file}:{entry.start_mark.line + 1}"
             if found := find_config(target, folders):
-                yield from find_defaults(found, target.rpartition("/")[0], folders, seen)
+                yield from find_defaults(found, target.rpartition("/")[0], folders, nodes)
 
 
 def _default_entries(node: yaml.Node | None) -> list[yaml.Node]:
@@ -113,19 +115,26 @@ def find_config(target: str, folders: Sequence[Path]) -> Path | None:
 
 
 def config_positions(
-    target: str, package: str, folders: Sequence[Path]
+    target: str, package: str, folders: Sequence[Path], nodes: ParsedFiles
 ) -> Iterator[tuple[Key, Place]]:
     file = find_config(target, folders)
     mount = tuple(package.split(".")) if package and package != "_global_" else ()
     if file is not None:
-        yield from file_positions(file, mount)
+        node = nodes[file] if file in nodes else parse_yaml(file)
+        yield from _mounted_positions(node, mount, file)
 
 
 def file_positions(file: Path, mount: Key) -> Iterator[tuple[Key, Place]]:
     """Every key of a file that is mounted below `mount`, with its line."""
+    return _mounted_positions(parse_yaml(file), mount, file)
+
+
+def _mounted_positions(
+    node: yaml.Node | None, mount: Key, file: Path
+) -> Iterator[tuple[Key, Place]]:
     if mount:
         yield mount, Place(f"{file}:1")
-    yield from _node_positions(parse_yaml(file), mount, file)
+    yield from _node_positions(node, mount, file)
 
 
 def _node_positions(node: yaml.Node | None, key: Key, file: Path) -> Iterator[tuple[Key, Place]]:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,6 +147,30 @@ async def fake_endpoint(*script: Behaviour) -> AsyncIterator[FakeEndpoint]:
         yield fake
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def an_endpoint(*script: Behaviour) -> Iterator[FakeEndpoint]:
+    """A fake endpoint in a thread of its own; the first behaviour answers the ping."""
+    ready = threading.Event()
+    over: list[Any] = []
+
+    async def serve() -> None:
+        async with fake_endpoint(*script) as fake:
+            stop = asyncio.Event()
+            over.extend([fake, asyncio.get_running_loop(), stop])
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(20)
+    fake, loop, stop = over
+    try:
+        yield fake
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
 
 
 def event(value: object) -> bytes:

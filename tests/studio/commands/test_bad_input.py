@@ -18,6 +18,7 @@ from typing import Literal
 import pytest
 import typer
 
+from engines.record import libraries
 from engines.record.lock import write_lock
 from studio.cli import app
 from tests.support.processes import SMALL
@@ -821,6 +822,7 @@ def locked(row: Row, workspace: Path) -> Iterator[None]:
 def test_bad_input_ends_with_exit_2_a_message_and_nothing_lost(
     row: Row, practised: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(libraries, "LOCK_WAIT_S", 0.0)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "EDITOR", "VISUAL"):
         monkeypatch.delenv(name, raising=False)
     if row.command == "headless":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from studio.config.loading import load_run
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.fingerprint import fingerprint
+from studio.config.settings.run import RunConfig
 from studio.secrets.rules import is_secret
 from tests.studio.config.run_files import SMALL, loaded, refused, write
 
@@ -64,16 +65,20 @@ def test_a_refused_key_is_not_repeated(tmp_path: Path, override: str) -> None:
     assert "sk-123" not in str(refused(tmp_path, SMALL, override))
 
 
-# Every example composes two files, at some milliseconds each.
+@pytest.fixture(scope="module")
+def small_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    return loaded(tmp_path_factory.mktemp("small"), SMALL).config
+
+
+# Every example composes a file, at some milliseconds each.
 @settings(max_examples=30, deadline=None)
 @given(st.text(alphabet="ab${}\\:. \n'", max_size=30))
 def test_any_text_survives_being_written_and_read(
-    tmp_path_factory: pytest.TempPathFactory, text: str
+    small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     folder = tmp_path_factory.mktemp("round")
-    config = loaded(folder, SMALL).config
-    agent = config.agent.model_copy(update={"instructions": text})
-    written = dump_run_yaml(config.model_copy(update={"agent": agent}))
+    agent = small_config.agent.model_copy(update={"instructions": text})
+    written = dump_run_yaml(small_config.model_copy(update={"agent": agent}))
     assert loaded(folder, written).config.agent.instructions == text
 
 

@@ -202,11 +202,19 @@ def test_status_says_which_replies_wait_to_be_mended() -> None:
     assert not any("mended" in line for line in status_lines(status_of(RunState())))
 
 
-def test_a_dry_run_of_a_fork_counts_the_evaluation_it_begins_with(tmp_path: Path) -> None:
-    workspace = tmp_path / "practice"
-    run = ("rehearsal", *RUN, *HELD_OUT, "evaluation.limit=7")
-    assert headless(workspace, *run, "evaluation.do_eval=false").code == exit_codes.DONE
-    found = dry(workspace, *run, "evaluation.do_eval=true", "--restart-step", "2")
+FORKED = ("rehearsal", *RUN, *HELD_OUT, "evaluation.limit=7")
+
+
+@pytest.fixture(scope="module")
+def before_fork(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which `FORKED` was practised without an evaluation."""
+    workspace = tmp_path_factory.mktemp("forked") / "practice"
+    assert headless(workspace, *FORKED, "evaluation.do_eval=false").code == exit_codes.DONE
+    return workspace
+
+
+def test_a_dry_run_of_a_fork_counts_the_evaluation_it_begins_with(before_fork: Path) -> None:
+    found = dry(before_fork, *FORKED, "evaluation.do_eval=true", "--restart-step", "2")
     (evaluation,) = (s for s in found["stages"] if s["stage"] == "evaluation")
     # With what it adopted, and after the epochs that end at steps 4 and 8.
     assert evaluation["calls"]["likely"] == 3 * 7
@@ -229,13 +237,10 @@ def test_a_try_says_that_no_budget_is_kept(tmp_path: Path) -> None:
     assert "budget" not in studio("try", "rehearsal", workspace=tmp_path).stderr
 
 
-def test_the_workspace_of_a_dry_run_of_a_fork_is_left_as_it_is(tmp_path: Path) -> None:
-    workspace = tmp_path / "practice"
-    run = ("rehearsal", *RUN, "evaluation.do_eval=false")
-    assert headless(workspace, *run).code == exit_codes.DONE
-    found = dry(workspace, *run, "--restart-step", "2")
+def test_the_workspace_of_a_dry_run_of_a_fork_is_left_as_it_is(before_fork: Path) -> None:
+    found = dry(before_fork, *FORKED, "evaluation.do_eval=false", "--restart-step", "2")
     assert found["calls"]["at_most"] < found["whole_run"]["calls"]["at_most"]
-    assert [found.run for found in Workspace(workspace).runs()] == ["rehearsal"]
+    assert [found.run for found in Workspace(before_fork).runs()] == ["rehearsal"]
 
 
 KEYED = """\

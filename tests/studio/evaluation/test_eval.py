@@ -12,7 +12,14 @@ import orjson
 import pytest
 import yaml
 
-from tests.support.fake_endpoint import FakeEndpoint, fake_endpoint, hangs, refuses, says
+from tests.support.fake_endpoint import (
+    FakeEndpoint,
+    an_endpoint,
+    fake_endpoint,
+    hangs,
+    refuses,
+    says,
+)
 from tests.support.processes import STUDIO
 from tests.support.run_studio import Result, studio
 
@@ -178,22 +185,20 @@ async def test_a_stopped_evaluation_goes_on_where_it_was(workspace: Path) -> Non
     assert data["paid"]["calls"] == 18
 
 
-async def test_another_endpoint_is_another_measurement(workspace: Path) -> None:
+def test_another_endpoint_is_another_measurement(workspace: Path) -> None:
     for text in ("#### 7", "no idea"):
-        async with fake_endpoint(says(text)) as endpoint:
-            child = await _child(workspace, *_asking(endpoint))
-            await child.communicate()
+        with an_endpoint(says(text)) as endpoint:
+            studio(*_asking(endpoint), workspace=workspace)
             assert len(endpoint.requests) == 1 + 30
 
 
-async def test_an_evaluation_with_gaps_ends_with_losses_and_says_why(workspace: Path) -> None:
+def test_an_evaluation_with_gaps_ends_with_losses_and_says_why(workspace: Path) -> None:
     # Fewer than would be taken for an outage are left without an answer.
-    async with fake_endpoint(*[says("#### 7")] * 19, refuses(400, "no more today")) as endpoint:
-        child = await _child(workspace, *_asking(endpoint)[:-1])
-        out, _ = await child.communicate()
-    assert child.returncode == 4
-    assert b"none: 12 unjudged, the first because: " in out
-    assert b"no more today" in out
+    with an_endpoint(*[says("#### 7")] * 19, refuses(400, "no more today")) as endpoint:
+        done = studio(*_asking(endpoint)[:-1], workspace=workspace)
+    assert done.code == 4
+    assert "none: 12 unjudged, the first because: " in done.stdout
+    assert "no more today" in done.stdout
 
 
 def _asking(endpoint: FakeEndpoint) -> list[str]:
@@ -307,47 +312,40 @@ def test_a_file_that_holds_itself_is_no_crash(workspace: Path, tmp_path: Path) -
     assert (done.code, "By its YAML aliases it holds itself" in done.stderr) == (2, True)
 
 
-async def test_a_secret_of_the_request_reaches_no_file(
+def test_a_secret_of_the_request_reaches_no_file(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_FIELD", "a-value-nobody-may-see")
-    async with fake_endpoint(says("#### 7")) as endpoint:
-        child = await _child(
-            workspace, *_asking(endpoint), "policy.extra_body={mine: '${oc.env:MY_FIELD}'}"
-        )
-        await child.communicate()
-        assert child.returncode == 0
+    with an_endpoint(says("#### 7")) as endpoint:
+        mine = "policy.extra_body={mine: '${oc.env:MY_FIELD}'}"
+        assert studio(*_asking(endpoint), mine, workspace=workspace).code == 0
         assert endpoint.bodies[-1]["mine"] == "a-value-nobody-may-see"
     kept = b"".join(file.read_bytes() for file in workspace.rglob("*") if file.is_file())
     assert b"oc.env:MY_FIELD" in kept
     assert b"a-value-nobody-may-see" not in kept
 
 
-async def test_another_value_of_a_named_variable_is_another_measurement(
+def test_another_value_of_a_named_variable_is_another_measurement(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with fake_endpoint(says("#### 7")) as endpoint:
+    with an_endpoint(says("#### 7")) as endpoint:
         for effort in ("low", "high"):
             monkeypatch.setenv("EFFORT", effort)
             more = "policy.extra_body={effort: '${oc.env:EFFORT}'}"
-            child = await _child(workspace, *_asking(endpoint), more)
-            await child.communicate()
+            studio(*_asking(endpoint), more, workspace=workspace)
         assert len(endpoint.requests) == 2 * 31
     kept = b"".join(f.read_bytes() for f in (workspace / "evaluations").glob("*/about.json"))
     assert kept.count(b"${oc.env:EFFORT} #") == 2
     assert b'"low"' not in kept + b""
 
 
-async def test_the_reflector_is_neither_asked_nor_spoken_of(workspace: Path) -> None:
-    async with fake_endpoint(says("#### 7")) as endpoint:
+def test_the_reflector_is_neither_asked_nor_spoken_of(workspace: Path) -> None:
+    with an_endpoint(says("#### 7")) as endpoint:
         dead = "reflector={model: 'openai:r', base_url: 'http://127.0.0.1:9/v1', api_key: k}"
-        child = await _child(workspace, *_asking(endpoint), dead)
-        out, _ = await child.communicate()
-        assert child.returncode == 0
-        child = await _child(workspace, *_asking(endpoint), "reflector=rehearsal")
-        out, said = await child.communicate()
-    assert json.loads(out)["rehearsal"] is False
-    assert b"scripted" not in said
+        assert studio(*_asking(endpoint), dead, workspace=workspace).code == 0
+        done = studio(*_asking(endpoint), "reflector=rehearsal", workspace=workspace)
+    assert json.loads(done.stdout)["rehearsal"] is False
+    assert "scripted" not in done.stderr
 
 
 def test_another_log_of_the_same_name_is_another_model(workspace: Path, tmp_path: Path) -> None:

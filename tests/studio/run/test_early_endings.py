@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from studio import exit_codes
-from tests.studio.run.test_headless import an_endpoint
-from tests.support.fake_endpoint import refuses, says
+from tests.support.fake_endpoint import an_endpoint, refuses, says
 from tests.support.run_studio import studio
 
 RUN = ("practice.epochs=1", "practice.group_size=4", "practice.concurrency=2")

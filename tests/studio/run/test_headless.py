@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.record.run_dir import Workspace
-from tests.support.fake_endpoint import Behaviour, FakeEndpoint, fake_endpoint, refuses, says
+from tests.support.fake_endpoint import an_endpoint, refuses, says
 from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO
 from tests.support.run_studio import Result, studio
@@ -37,30 +33,6 @@ def events(result: Result) -> list[dict[str, Any]]:
 
 def runs(workspace: Path) -> list[str]:
     return [run.run for run in Workspace(workspace).runs()]
-
-
-@contextmanager
-def an_endpoint(*script: Behaviour) -> Iterator[FakeEndpoint]:
-    """A fake endpoint in a thread of its own; the first behaviour answers the ping."""
-    ready = threading.Event()
-    over: list[Any] = []
-
-    async def serve() -> None:
-        async with fake_endpoint(*script) as fake:
-            stop = asyncio.Event()
-            over.extend([fake, asyncio.get_running_loop(), stop])
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert ready.wait(20)
-    fake, loop, stop = over
-    try:
-        yield fake
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
 
 
 def asking(endpoint: str, role: str = "policy") -> tuple[str, ...]:

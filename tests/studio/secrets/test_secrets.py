@@ -291,14 +291,15 @@ def test_all_that_is_written_is_for_its_owner_alone_whatever_the_umask_says(
 ) -> None:
     before = os.umask(0)
     try:
-        with running(workspace, "rehearsal", "--review", "wait", "data.truncate=4") as process:
+        few = ("data.truncate=4", "evaluation.limit=2")
+        with running(workspace, "rehearsal", "--review", "wait", *few) as process:
             process.until("StageEntered", stage="review")
             sockets = list(workspace.rglob("control.sock"))
             assert [stat.S_IMODE(path.stat().st_mode) for path in sockets] == [0o600]
             assert modes(workspace) == set()
-        assert studio("headless", "rehearsal", "data.truncate=4", "practice.epochs=1",
+        assert studio("headless", "rehearsal", *few, "practice.epochs=1",
                       "--review", "auto", workspace=workspace).code == 0  # fmt: skip
-        studio("eval", "rehearsal", "--library", "rehearsal", workspace=workspace)
+        studio("eval", "rehearsal", few[1], "--library", "rehearsal", workspace=workspace)
         studio("data", "add", "arithmetic", "--name", "mine", workspace=workspace)
         studio("library", "edit", "rehearsal", "--add", "By hand.", workspace=workspace)
         studio("doctor", workspace=workspace)
