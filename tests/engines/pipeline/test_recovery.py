@@ -40,7 +40,7 @@ SMALL = (
     "practice.experiences_per_query=2",
 )
 LAST = 2048
-"""Bytes at the end of a file that are cut one by one: several lines, and what is before is whole."""
+"""Bytes at the end of a file that are cut one by one: several lines of it."""
 FLIPS = 2000
 RUN, LIBRARY = "runs/rehearsal", "libraries/rehearsal"
 
@@ -76,8 +76,8 @@ def cuts(path: Path, last: int = LAST) -> range:
 def test_a_run_journal_cut_at_every_byte_of_its_last_2_kb_is_a_beginning_and_told(
     tmp_path: Path,
 ) -> None:
-    # Half as long as the others' run: its whole journal is read 2,049 times.
-    asyncio.run(practised(tmp_path, *SMALL, "practice.epochs=1"))
+    # A quarter of the others' run: its whole journal is read 2,049 times.
+    asyncio.run(practised(tmp_path, *SMALL, "practice.epochs=1", "data.truncate=2"))
     source = tmp_path / RUN / "journal.jsonl"
     states, ends = prefixes(source)
     whole, path = source.read_bytes(), tmp_path / "journal.jsonl"
