@@ -85,14 +85,17 @@ def _decoder(hint: Any) -> Decoder:
 
 def _dataclass_decoder(cls: type[Any]) -> Decoder:
     hints = get_type_hints(cls)
-    # Lazily, because a dataclass may refer to itself.
-    fields = [f.name for f in dataclasses.fields(cls) if f.init]
+
+    @functools.cache  # at the first value, because a dataclass may refer to itself
+    def decoders() -> dict[str, Decoder]:
+        return {f.name: _decoder(hints[f.name]) for f in dataclasses.fields(cls) if f.init}
 
     def decode(data: Mapping[str, Any]) -> Any:
-        unknown = data.keys() - set(fields)
-        if unknown:
-            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
-        return cls(**{name: _decoder(hints[name])(data[name]) for name in fields if name in data})
+        fields = decoders()
+        if not data.keys() <= fields.keys():
+            unknown = sorted(data.keys() - fields.keys())
+            raise TypeError(f"{cls.__name__} has no field {', '.join(unknown)}")
+        return cls(**{name: read(data[name]) for name, read in fields.items() if name in data})
 
     return decode
 

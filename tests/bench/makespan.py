@@ -110,7 +110,7 @@ class Slow:
         if self.job is not None:
             key = self.job.key
             takes = self.latencies.rollouts[key.position][key.index]
-            text = "yes" if key.index == 0 else "no"
+            text = self.job.problem.answer or "" if key.index == 0 else "no"
         elif "# Task: extract" in asked:
             found = [at for question, at in self.positions.items() if question in asked]
             takes, text = self.latencies.reflections[found[0]], "[]"
@@ -126,9 +126,6 @@ class Slow:
 
 def makespan(latencies: Latencies, slots: int, workspace: Path) -> float:
     """Of the real step; see the head of this file for what it counts."""
-    workspace.mkdir()
-    rows = [{"question": f"Is it so, in case {n:02d}?", "answer": "yes"} for n in range(GROUPS)]
-    (workspace / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     seen: list[float] = []
 
     def slowed(practice: RunContext) -> RunContext:
@@ -148,7 +145,7 @@ def makespan(latencies: Latencies, slots: int, workspace: Path) -> float:
     async def run() -> None:
         await practised(
             workspace,
-            f"data.practice={workspace / 'problems.jsonl'}",
+            f"data.truncate={GROUPS}",
             "verifier=text",
             "practice.epochs=1",
             f"practice.batch_size={GROUPS}",

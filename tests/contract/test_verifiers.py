@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
@@ -75,16 +77,26 @@ WEIRD = {
 }
 
 
-@pytest.fixture(params=CASES, ids=list(CASES))
-async def case(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+one_loop = pytest.mark.asyncio(loop_scope="module")  # that of the verifiers they share
+
+
+@pytest_asyncio.fixture(params=CASES, ids=list(CASES), scope="module", loop_scope="module")
+async def case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Verifier, str, str]]:
+    """One verifier of each kind for all tests: the processes of some take a second to start."""
     spec, gold, right = CASES[request.param]
-    if "source" in spec:
-        file = tmp_path / "mine.py"
-        file.write_text(spec["source"])
-        spec = {"name": "function", "file": str(file)}
-    verifier = open_verifier(spec)
+    verifier = open_verifier(written(spec, tmp_path_factory.mktemp("verifier")))
     yield verifier, gold, right
     await verifier.aclose()
+
+
+def written(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The spec, of a function that has a file."""
+    if "source" not in spec:
+        return spec
+    (folder / "mine.py").write_text(spec["source"])
+    return {"name": "function", "file": str(folder / "mine.py")}
 
 
 def a_rollout(answer: str | None, index: int = 0, *, failed: bool = False) -> Rollout:
@@ -101,6 +113,7 @@ def a_rollout(answer: str | None, index: int = 0, *, failed: bool = False) -> Ro
     )
 
 
+@one_loop
 async def test_verdicts_are_aligned_with_rollouts(case: tuple[Verifier, str, str]) -> None:
     verifier, gold, right = case
     rollouts = [a_rollout(right if index in (1, 4) else "nothing", index) for index in range(6)]
@@ -111,11 +124,13 @@ async def test_verdicts_are_aligned_with_rollouts(case: tuple[Verifier, str, str
     assert own or all(verdict.critique for verdict in verdicts)
 
 
+@one_loop
 async def test_no_rollouts_give_no_verdicts(case: tuple[Verifier, str, str]) -> None:
     verifier, gold, _ = case
     assert list(await verifier.verify(Problem("p", "q", gold), [])) == []
 
 
+@one_loop
 async def test_a_weird_answer_is_a_fact_and_never_an_error(
     case: tuple[Verifier, str, str],
 ) -> None:
@@ -130,6 +145,7 @@ async def test_a_weird_answer_is_a_fact_and_never_an_error(
     assert verdicts[-1].reward == 1.0
 
 
+@one_loop
 async def test_a_failed_attempt_is_unjudged(case: tuple[Verifier, str, str]) -> None:
     verifier, gold, right = case
     rollouts = [a_rollout(None, 0, failed=True), a_rollout(right, 1, failed=True)]
@@ -138,6 +154,7 @@ async def test_a_failed_attempt_is_unjudged(case: tuple[Verifier, str, str]) -> 
         assert verdict.error == "failed: rollout failed: no reply"
 
 
+@one_loop
 @pytest.mark.parametrize("truth", [None, "", "  "])
 async def test_without_a_truth_there_is_no_reward(
     case: tuple[Verifier, str, str], truth: str | None
@@ -148,6 +165,7 @@ async def test_without_a_truth_there_is_no_reward(
     assert verdict == Verdict(None)
 
 
+@one_loop
 async def test_a_weird_truth_is_no_error_either(case: tuple[Verifier, str, str]) -> None:
     verifier, _, right = case
     for truth in ("\x00", "\ud800", "$" * 300, "\\boxed{", "x" * 20_000):
@@ -155,8 +173,10 @@ async def test_a_weird_truth_is_no_error_either(case: tuple[Verifier, str, str])
         assert verdict.reward in (0.0, None)
 
 
-async def test_closing_twice_is_fine(case: tuple[Verifier, str, str]) -> None:
-    verifier, gold, right = case
+@pytest.mark.parametrize("name", CASES)
+async def test_closing_twice_is_fine(name: str, tmp_path: Path) -> None:
+    spec, gold, right = CASES[name]
+    verifier = open_verifier(written(spec, tmp_path))
     await verifier.verify(Problem("p", "q", gold), [a_rollout(right)])
     await verifier.aclose()
     await verifier.aclose()

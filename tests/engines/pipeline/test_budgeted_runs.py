@@ -45,6 +45,12 @@ def endings(found: Practised) -> list[str]:
     return [e.event.how for e in found.run.entries() if isinstance(e.event, ev.RunEnded)]
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Practised:
+    """The run that no budget ends."""
+    return asyncio.run(practised(tmp_path_factory.mktemp("straight"), *SMALL, *PRICED))
+
+
 @pytest.mark.parametrize(
     ("first", "raised"),
     [
@@ -54,9 +60,8 @@ def endings(found: Practised) -> list[str]:
     ],
 )
 async def test_a_run_whose_budget_is_raised_ends_as_an_undisturbed_one(
-    tmp_path: Path, first: str, raised: str
+    straight: Practised, tmp_path: Path, first: str, raised: str
 ) -> None:
-    straight = await practised(tmp_path / "straight", *SMALL, *PRICED)
     workspace = tmp_path / "budget"
     cut = await practised(workspace, *SMALL, *PRICED, first)
     assert (cut.state.ending, cut.state.lost) == ("budget", {})
@@ -85,12 +90,13 @@ async def test_replies_that_the_journal_does_not_name_count_as_spent(tmp_path: P
     assert "20 spent" in again.state.reason
 
 
-async def test_a_budget_that_is_just_enough_changes_nothing(tmp_path: Path) -> None:
-    straight = await practised(tmp_path / "straight", *SMALL)
+async def test_a_budget_that_is_just_enough_changes_nothing(
+    straight: Practised, tmp_path: Path
+) -> None:
     calls = recorded(straight.run)[0]
-    exact = await practised(tmp_path / "exact", *SMALL, f"budget.calls={calls}")
+    exact = await practised(tmp_path / "exact", *SMALL, *PRICED, f"budget.calls={calls}")
     assert (exact.state.ending, exact.texts) == ("finished", straight.texts)
-    short = await practised(tmp_path / "short", *SMALL, f"budget.calls={calls - 1}")
+    short = await practised(tmp_path / "short", *SMALL, *PRICED, f"budget.calls={calls - 1}")
     assert (short.state.ending, recorded(short.run)[0]) == ("budget", calls - 1)
 
 
@@ -122,12 +128,11 @@ async def test_a_budget_in_dollars_needs_the_price_of_every_role(tmp_path: Path)
 
 
 async def test_prices_of_a_rehearsal_are_money_and_without_them_the_cost_is_unknown(
-    tmp_path: Path,
+    straight: Practised, tmp_path: Path
 ) -> None:
     free = await practised(tmp_path / "free", *SMALL)
     assert free.state.usage.cost_usd is None
-    priced = await practised(tmp_path / "priced", *SMALL, *PRICED)
-    used = priced.state.usage
+    used = straight.state.usage
     expected = (used.prompt_tokens * 1 + used.completion_tokens * 4) / 1e6
     assert used.cost_usd == pytest.approx(expected)
 

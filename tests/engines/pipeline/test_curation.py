@@ -191,7 +191,7 @@ async def test_a_step_that_begins_later_is_shown_what_others_rejected_meanwhile(
 
 
 async def test_an_ordinary_rehearsal_leaks_nothing_and_an_edit_that_leaks_is_flagged(
-    tmp_path: Path,
+    learned: Practised, tmp_path: Path
 ) -> None:
     problems = read_problems(Path(str(files("sample_data"))) / "arithmetic.jsonl")
     story = next(p for p in problems if p.source == "two-step story")
@@ -200,9 +200,8 @@ async def test_an_ordinary_rehearsal_leaks_nothing_and_an_edit_that_leaks_is_fla
         text = f"Story {operation.id}: {story.question}"
         return Decision(operation.id, "edit", text=text, reviewer="person")
 
-    plain = await practised(tmp_path / "plain")
-    raised = [f.name for le in lessons(plain.run) for op in le.operations for f in op.flags]
-    assert len(plain.texts) == 4
+    raised = [f.name for le in lessons(learned.run) for op in le.operations for f in op.flags]
+    assert len(learned.texts) == 4
     assert not {names.LEAK, names.HELD_OUT_LEAK} & set(raised)
 
     person = ScriptedPerson(leaking)
@@ -212,7 +211,7 @@ async def test_an_ordinary_rehearsal_leaks_nothing_and_an_edit_that_leaks_is_fla
     assert all(names.LEAK in {f["name"] for f in d["flags"]} for d in decided)
 
 
-async def test_bundled_lessons_leak_none_of_the_bundled_problems(tmp_path: Path) -> None:
+async def test_bundled_lessons_leak_none_of_the_bundled_problems(learned: Practised) -> None:
     folder = Path(str(files("sample_data")))
     sets = [
         read_problems(folder / f"{name}.jsonl")
@@ -220,11 +219,10 @@ async def test_bundled_lessons_leak_none_of_the_bundled_problems(tmp_path: Path)
     ]
     every = [problem for problems in sets for problem in problems]
     linter = OperationLinter(practised=every, held_out=sets[1])
-    learned = (await practised(tmp_path)).texts
-    for _, text in learned:
+    for _, text in learned.texts:
         operation = replace(an_operation("add", None, text), problems=tuple(p.id for p in every))
         assert await linter.flags(operation, a_library()) == ()
-    planted = an_operation("add", None, f"{learned[0][1]} {sets[1][2].question}")
+    planted = an_operation("add", None, f"{learned.texts[0][1]} {sets[1][2].question}")
     found = await linter.flags(planted, a_library())
     assert names.HELD_OUT_LEAK in [flag.name for flag in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +18,7 @@ from tests.support.harness import Practised, heldout_rewards, paired_interval, p
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Practised:
-    import asyncio
-
-    return asyncio.run(practised(tmp_path_factory.mktemp("learned")))
-
-
-@pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    import asyncio
-
     return asyncio.run(heldout_rewards(None, tmp_path_factory.mktemp("without")))
 
 

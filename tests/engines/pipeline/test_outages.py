@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -83,6 +84,12 @@ def killed_after(events: int) -> Callable[[RunContext], RunContext]:
     return change
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Practised:
+    """The run without any outage."""
+    return asyncio.run(practised(tmp_path_factory.mktemp("straight"), *RUN))
+
+
 def same_as(found: Practised, straight: Practised) -> None:
     assert (found.texts, found.decisions()) == (straight.texts, straight.decisions())
     assert found.state.lost == straight.state.lost
@@ -115,9 +122,8 @@ async def test_a_run_whose_endpoint_is_gone_ends_with_the_cause_and_few_calls(
 
 @pytest.mark.parametrize("seen", [3, 10, 52])
 async def test_after_an_outage_a_resumed_run_ends_as_an_undisturbed_one(
-    tmp_path: Path, seen: int
+    straight: Practised, tmp_path: Path, seen: int
 ) -> None:
-    straight = await practised(tmp_path / "straight", *RUN)
     workspace = tmp_path / "outage"
     cut = await practised(workspace, *RUN, change=rollouts_fail(lambda n: n <= seen))
     assert cut.state.ending == "failed" and cut.state.lost["rollout"] >= 16
@@ -151,8 +157,9 @@ async def test_answers_that_were_fine_are_not_paid_for_again(tmp_path: Path) -> 
     assert asked_for_rollouts == rollouts
 
 
-async def test_a_run_killed_while_it_makes_good_forgets_no_second_time(tmp_path: Path) -> None:
-    straight = await practised(tmp_path / "straight", *RUN)
+async def test_a_run_killed_while_it_makes_good_forgets_no_second_time(
+    straight: Practised, tmp_path: Path
+) -> None:
     workspace = tmp_path / "outage"
     await practised(workspace, *RUN, change=rollouts_fail(lambda n: n <= 6))
     for events in (1, 2, 40):
@@ -225,9 +232,8 @@ class Broken:
 
 
 async def test_a_broken_verifier_ends_the_run_and_its_tries_are_judged_after_a_resume(
-    tmp_path: Path,
+    straight: Practised, tmp_path: Path
 ) -> None:
-    straight = await practised(tmp_path / "straight", *RUN)
     workspace = tmp_path / "outage"
     broken = Broken(Verdict(None, error="failed: KeyError: 'gold'"))
     cut = await practised(workspace, *RUN, change=lambda p: replace(p, verifier=broken))
@@ -262,9 +268,10 @@ async def test_held_out_rollouts_that_all_fail_end_the_run(tmp_path: Path) -> No
     assert done.state.ending == "finished" and not done.state.lost
 
 
-async def test_tries_that_failed_in_a_run_that_was_stopped_are_made_again(tmp_path: Path) -> None:
+async def test_tries_that_failed_in_a_run_that_was_stopped_are_made_again(
+    straight: Practised, tmp_path: Path
+) -> None:
     """No outage was called: a few calls failed, and somebody pressed Ctrl-C."""
-    straight = await practised(tmp_path / "straight", *RUN)
 
     def some_fail(practice: RunContext) -> RunContext:
         practice = rollouts_fail(lambda n: n % 9 != 0)(practice)

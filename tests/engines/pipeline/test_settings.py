@@ -177,7 +177,7 @@ async def test_a_role_that_does_not_answer_stops_the_run_before_anything_is_spen
 
 
 async def test_a_library_can_begin_from_an_earlier_one_and_ids_count_on(tmp_path: Path) -> None:
-    first = await practised(tmp_path, "practice.epochs=1")
+    first = await practised(tmp_path, *SMALL)
     later = await practised(
         tmp_path, *SMALL, "exp_id=later", f"library.start=rehearsal@{first.library.version}"
     )
@@ -191,7 +191,7 @@ async def test_a_library_can_begin_from_an_earlier_one_and_ids_count_on(tmp_path
 
 
 async def test_a_run_can_go_on_in_a_named_library_only_from_its_head(tmp_path: Path) -> None:
-    await practised(tmp_path, "practice.epochs=1", "library.name=shared")
+    await practised(tmp_path, *SMALL, "library.name=shared")
     with pytest.raises(ConflictError, match=r"library\.start=shared@1"):
         await practised(tmp_path, *SMALL, "exp_id=other", "library.name=shared")
     on = await practised(
@@ -204,7 +204,7 @@ async def test_a_run_can_go_on_in_a_named_library_only_from_its_head(tmp_path: P
 async def test_an_enhanced_agent_mounts_and_gives_the_prompt_its_library_gave(
     tmp_path: Path,
 ) -> None:
-    first = await practised(tmp_path, "practice.epochs=1")
+    first = await practised(tmp_path, *SMALL)
     agents = tmp_path / "configs/agents"
     agents.mkdir(parents=True)
     (agents / "enhanced.yaml").write_bytes(first.run.agent_file.read_bytes())

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
+import pytest_asyncio
 
 from engines.core.types import Attempt, Problem, Rollout
 from engines.verifiers.math.exact_value import same_value
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
 from tests.bench.bombs import BOMBS
+
+one_loop = pytest.mark.asyncio(loop_scope="module")  # that of the verifier they share
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def verifier() -> AsyncIterator[MathVerifier]:
+    """One for all: its processes take a second to start."""
+    verifier = MathVerifier(MathSettings(deadline_s=30))
+    yield verifier
+    await verifier.aclose()
 
 
 def a_rollout(answer: str, index: int = 0) -> Rollout:
@@ -28,7 +41,7 @@ async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged(
     # A logarithm, so that the neighbours need the very process that the bombs go to.
     right, wrong = "\\boxed{\\log(4) - \\log(2)}", "\\boxed{\\log(3)}"
     texts = [text for bomb in BOMBS.values() for text in (right, bomb, wrong)]
-    verifier = MathVerifier(MathSettings(deadline_s=0.8))
+    verifier = MathVerifier(MathSettings(deadline_s=0.5))
     await verifier.start()
     problem = Problem("p", "q", "\\log(2)", meta={"alternatives": ["0.5"]})
     rollouts = [a_rollout(text, index) for index, text in enumerate(texts)]
@@ -41,11 +54,12 @@ async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged(
     assert [verdict.reward for verdict in verdicts[2::3]] == [0.0] * 20
 
 
-async def test_what_is_nested_too_deeply_to_be_read_is_not_called_wrong() -> None:
-    verifier = MathVerifier(MathSettings(deadline_s=30))
+@one_loop
+async def test_what_is_nested_too_deeply_to_be_read_is_not_called_wrong(
+    verifier: MathVerifier,
+) -> None:
     deep = "\\boxed{" + "\\frac{" * 180 + "x" + "}{2}" * 180 + "}"
     (verdict,) = await verifier.verify(Problem("p", "q", "0.5"), [a_rollout(deep)])
-    await verifier.aclose()
     assert verdict.reward is None
     assert verdict.error == "too long: the expression is nested too deeply"
 
@@ -91,7 +105,10 @@ def test_what_may_be_read_in_two_ways_is_left_to_the_general_checker(other: str)
     assert same_value("5", other) is None
 
 
-async def test_boxes_of_one_answer_are_read_together() -> None:
+@one_loop
+async def test_boxes_of_one_answer_are_read_together(
+    verifier: MathVerifier,
+) -> None:
     cases = [
         ("\\boxed{1} and \\boxed{2}", 1.0),
         ("$\\boxed{2}, \\boxed{1}$", 1.0),
@@ -99,14 +116,15 @@ async def test_boxes_of_one_answer_are_read_together() -> None:
         ("\\boxed{7}. Wait, no: \\boxed{1, 2}", 1.0),
         ("\\boxed{7} is the first. The final answer is $1,2$. I hope it is correct.", 1.0),
     ]
-    verifier = MathVerifier()
     for response, reward in cases:
         (verdict,) = await verifier.verify(Problem("p", "q", "$\\{1,2\\}$"), [a_rollout(response)])
         assert verdict.reward == reward, response
-    await verifier.aclose()
 
 
-async def test_local_ways_to_write_an_answer_are_read() -> None:
+@one_loop
+async def test_local_ways_to_write_an_answer_are_read(
+    verifier: MathVerifier,
+) -> None:
     cases = [
         ("1,22", "1.22", 1.0),
         ("1000.99", "1000,99", 1.0),
@@ -115,16 +133,15 @@ async def test_local_ways_to_write_an_answer_are_read() -> None:
         ("B", "A. Because B is not valid", 0.0),
         ("A", "A train leaves", 0.0),
     ]
-    verifier = MathVerifier()
     for gold, response, reward in cases:
         (verdict,) = await verifier.verify(Problem("p", "q", gold), [a_rollout(response)])
         assert (verdict.reward, verdict.error) == (reward, None), (gold, response)
-    await verifier.aclose()
 
 
-async def test_numbers_are_compared_at_the_places_asked_for() -> None:
+@one_loop
+async def test_numbers_are_compared_at_the_places_asked_for(verifier: MathVerifier) -> None:
     for places, reward in ((2, 1.0), (6, 0.0)):
-        verifier = MathVerifier(MathSettings(float_rounding=places))
-        (verdict,) = await verifier.verify(Problem("p", "q", "1/3"), [a_rollout("A: 0.33")])
-        await verifier.aclose()
+        rounding = MathVerifier(MathSettings(float_rounding=places))
+        rounding._pool = verifier._pool  # which knows no settings: they go with each question
+        (verdict,) = await rounding.verify(Problem("p", "q", "1/3"), [a_rollout("A: 0.33")])
         assert verdict.reward == reward

@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
@@ -29,6 +31,16 @@ linux_only = pytest.mark.skipif(
     not hasattr(os, "pidfd_open") or not Path("/proc/self").exists(),
     reason="waits for processes by pidfd and lists them in /proc, which only Linux has",
 )
+
+one_loop = pytest.mark.asyncio(loop_scope="module")  # that of the verifier they share
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def verifier() -> AsyncIterator[MathVerifier]:
+    """One for all that judge by the usual settings: its processes take a second to start."""
+    verifier = MathVerifier()
+    yield verifier
+    await verifier.aclose()
 
 
 def a_rollout(answer: str | None, index: int = 0) -> Rollout:
@@ -71,7 +83,8 @@ def ends(pid: int, within_s: float = 30) -> bool:
         os.close(handle)
 
 
-async def test_a_final_answer_is_read_in_every_usual_form() -> None:
+@one_loop
+async def test_a_final_answer_is_read_in_every_usual_form(verifier: MathVerifier) -> None:
     right = [
         ("42", "so 41.\n#### 42"),
         ("42", "It is \\boxed{42}"),
@@ -91,13 +104,12 @@ async def test_a_final_answer_is_read_in_every_usual_form() -> None:
         ("-2", "A: \u22122"),
         ("... so 9 + 9 = 18\n#### 18", "A: 18.00"),
     ]
-    verifier = MathVerifier()
     for gold, answer in right:
         assert await judged(gold, answer, verifier=verifier) == [1.0], (gold, answer)
-    await verifier.aclose()
 
 
-async def test_expected_answers_may_be_formulas() -> None:
+@one_loop
+async def test_expected_answers_may_be_formulas(verifier: MathVerifier) -> None:
     cases = [
         ("\\frac{1}{2}", "A: 0.5", 1.0),
         ("\\frac{1}{2}", "The answer is $\\frac{2}{4}$.", 1.0),
@@ -116,10 +128,8 @@ async def test_expected_answers_may_be_formulas() -> None:
         ("Evelyn", "\\boxed{\\text{Evelyn}}", 1.0),
         ("Evelyn", "A: Robert", 0.0),
     ]
-    verifier = MathVerifier()
     for gold, answer, reward in cases:
         assert await judged(gold, answer, verifier=verifier) == [reward], (gold, answer)
-    await verifier.aclose()
 
 
 # Expected answer, response, reward.
@@ -210,12 +220,11 @@ SIGNS = [
     [NUMBERS_SIDE_BY_SIDE, CHOICES, UNITS, SIGNS],
     ids=["numbers side by side", "choices", "units", "signs"],
 )
+@one_loop
 async def test_what_looks_alike_is_right_only_where_it_is(
-    rows: list[tuple[str, str, float]],
+    rows: list[tuple[str, str, float]], verifier: MathVerifier
 ) -> None:
-    verifier = MathVerifier()
     got = [(gold, text, *await judged(gold, text, verifier=verifier)) for gold, text, _ in rows]
-    await verifier.aclose()
     assert got == rows
 
 
@@ -230,8 +239,8 @@ def test_reading_a_hostile_answer_is_no_work_that_grows_with_its_square(text: st
         assert len(strip_denial(ascii_notation(long, marked=marked))) > 1_000
 
 
-async def test_the_critique_is_a_few_words() -> None:
-    verifier = MathVerifier()
+@one_loop
+async def test_the_critique_is_a_few_words(verifier: MathVerifier) -> None:
     rollouts = [a_rollout("A: 42"), a_rollout("A: 924"), a_rollout("")]
     verdicts = await verifier.verify(a_problem("42"), rollouts)
     assert [v.critique for v in verdicts] == [
@@ -239,11 +248,12 @@ async def test_the_critique_is_a_few_words() -> None:
         "expected 42, got 924",
         "expected 42, found no answer",
     ]
-    await verifier.aclose()
 
 
-async def test_a_critique_names_the_alternative_that_matched_and_each_expected_once() -> None:
-    verifier = MathVerifier()
+@one_loop
+async def test_a_critique_names_the_alternative_that_matched_and_each_expected_once(
+    verifier: MathVerifier,
+) -> None:
     # Of a list of answers the first is also the answer. The last ones need math-verify.
     cases = [
         (["999", "40"], "A: 40", "40 == 40", "expected 999 or 40, got 7"),
@@ -258,33 +268,29 @@ async def test_a_critique_names_the_alternative_that_matched_and_each_expected_o
         yes, no = await verifier.verify(problem, [a_rollout(right), a_rollout("A: 7")])
         assert (yes.reward, yes.critique, no.reward) == (1.0, matched, 0.0)
         assert missed in (None, no.critique)
-    await verifier.aclose()
 
 
-async def test_any_alternative_counts() -> None:
-    verifier = MathVerifier()
+@one_loop
+async def test_any_alternative_counts(verifier: MathVerifier) -> None:
     problem = a_problem("7", alternatives=["1/3"])
     answers = ["A: 7", "\\boxed{\\frac{1}{3}}", "A: 8"]
     verdicts = await verifier.verify(problem, [a_rollout(text) for text in answers])
     assert [v.reward for v in verdicts] == [1.0, 1.0, 0.0]
-    await verifier.aclose()
 
 
-async def test_without_an_expected_answer_nothing_is_judged() -> None:
-    verifier = MathVerifier()
+@one_loop
+async def test_without_an_expected_answer_nothing_is_judged(verifier: MathVerifier) -> None:
     (verdict,) = await verifier.verify(a_problem(None), [a_rollout("A: 7")])
     assert verdict == Verdict(None)
-    await verifier.aclose()
 
 
-async def test_plain_integers_agree_with_the_checking_process() -> None:
+@one_loop
+async def test_plain_integers_agree_with_the_checking_process(verifier: MathVerifier) -> None:
     # "7 or 0.5" cannot take the short way, because of 0.5; "7" alone does.
-    verifier = MathVerifier()
     answers = [a_rollout(text) for text in ("A: 7", "A: -7", "#### 007", "A: 70", "\\boxed{+7}")]
     short = await verifier.verify(a_problem("7"), answers)
     long = await verifier.verify(a_problem("7", alternatives=["0.5"]), answers)
     assert [v.reward for v in short] == [v.reward for v in long] == [1.0, 0.0, 1.0, 0.0, 1.0]
-    await verifier.aclose()
 
 
 async def test_a_bomb_costs_its_own_verdict_only() -> None:
@@ -306,14 +312,15 @@ async def test_a_timeout_may_be_given_a_score() -> None:
     await verifier.aclose()
 
 
-async def test_an_endless_expression_is_too_long_and_a_long_response_is_not() -> None:
-    verifier = MathVerifier()
+@one_loop
+async def test_an_endless_expression_is_too_long_and_a_long_response_is_not(
+    verifier: MathVerifier,
+) -> None:
     box = "\\boxed{" + "1+" * 2000 + "1}"
     essay = "We add 1 and 1. " * 2000 + "It is 2.5"
     verdicts = await verifier.verify(a_problem("2.5"), [a_rollout(box), a_rollout(essay)])
     assert verdicts[0].error == "too long: the stated answer has 4001 characters"
     assert [v.reward for v in verdicts] == [None, 1.0]
-    await verifier.aclose()
 
 
 @linux_only
@@ -414,12 +421,12 @@ def test_impossible_settings_are_refused_by_name(settings: dict[str, float]) -> 
         MathSettings(**settings)  # type: ignore[arg-type]
 
 
-async def test_the_verdict_equals_the_authors_flag_on_gsm8k() -> None:
+@one_loop
+async def test_the_verdict_equals_the_authors_flag_on_gsm8k(verifier: MathVerifier) -> None:
     path = DATA / "gsm8k" / "rollouts.jsonl"
     if not path.exists():
         pytest.skip(f"{path} is absent; set PRACTICE_DATA to the folder that holds gsm8k/")
     questions = [json.loads(line) for line in path.read_text("utf-8").splitlines()[:200]]
-    verifier = MathVerifier()
     checked = 0
     for question in questions:
         rollouts = [a_rollout(rollout["response"]) for rollout in question["rollouts"]]
@@ -427,9 +434,9 @@ async def test_the_verdict_equals_the_authors_flag_on_gsm8k() -> None:
         assert [v.reward for v in verdicts] == [r["reward"] for r in question["rollouts"]]
         checked += len(verdicts)
     assert checked == 800
-    await verifier.aclose()
 
 
+@one_loop
 @pytest.mark.parametrize(
     ("gold", "answer", "settings"),
     [
@@ -439,10 +446,9 @@ async def test_the_verdict_equals_the_authors_flag_on_gsm8k() -> None:
     ],
 )
 async def test_each_setting_of_math_verify_has_its_effect(
-    gold: str, answer: str, settings: dict[str, Any]
+    gold: str, answer: str, settings: dict[str, Any], verifier: MathVerifier
 ) -> None:
-    usual, lenient = MathVerifier(), MathVerifier(MathSettings(**settings))
-    assert await judged(gold, answer, verifier=usual) == [0.0]
+    lenient = MathVerifier(MathSettings(**settings))
+    lenient._pool = verifier._pool  # which knows no settings: they go with each question
+    assert await judged(gold, answer, verifier=verifier) == [0.0]
     assert await judged(gold, answer, verifier=lenient) == [1.0]
-    await usual.aclose()
-    await lenient.aclose()
