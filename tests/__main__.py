@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,10 @@ STATIC = (
 # What is left of a half goes to the worker that is through first, from its end: the tests of
 # a file stay together, and share what it took to set them up.
 TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *sys.argv[1:])
+
+
+# Bytecode is kept: else each worker compiles every test anew before it runs the first.
+ENVIRONMENT = {k: value for k, value in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 def main() -> int:
@@ -59,6 +64,7 @@ def run_check(check: Sequence[str | Path], *, quiet: bool = False) -> CheckResul
     done = subprocess.run(
         [str(part) for part in check],
         cwd=ROOT,
+        env=ENVIRONMENT,
         check=False,
         text=True,
         stdout=subprocess.PIPE if quiet else None,
