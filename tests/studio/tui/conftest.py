@@ -1,14 +1,16 @@
-"""For the tests of the screen: how they wait, and an option to write the pictures anew."""
+"""For the tests of the screen: how they wait, what they share, and how pictures are written."""
 
 from __future__ import annotations
 
 import pytest
 import textual.pilot
 
+from tests.support.quick_screens import quicken
 from tests.support.quiet_loop import wait_for_screen, wait_until_quiet
 
 textual.pilot.wait_for_idle = wait_until_quiet
 textual.pilot.Pilot._wait_for_screen = wait_for_screen  # type: ignore[method-assign]
+quicken()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
