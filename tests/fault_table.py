@@ -164,9 +164,7 @@ FAULTS = (
         "engines/grpo/ranks/ranks.py",
         "items[self.rank :: self.size]",
         "items[self.rank + 1 :: self.size]",
-        (
-            "tests/engines/grpo/engine/test_grpo.py::test_two_ranks_equal_one_also_where_one_has_less_to_do",
-        ),
+        ("tests/engines/grpo/ranks/test_ranks.py",),
     ),
     Fault(
         "of two tool calls with one index the second is lost",

@@ -41,7 +41,7 @@ async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged(
     # A logarithm, so that the neighbours need the very process that the bombs go to.
     right, wrong = "\\boxed{\\log(4) - \\log(2)}", "\\boxed{\\log(3)}"
     texts = [text for bomb in BOMBS.values() for text in (right, bomb, wrong)]
-    verifier = MathVerifier(MathSettings(deadline_s=0.5))
+    verifier = MathVerifier(MathSettings(deadline_s=0.8))
     await verifier.start()
     problem = Problem("p", "q", "\\log(2)", meta={"alternatives": ["0.5"]})
     rollouts = [a_rollout(text, index) for index, text in enumerate(texts)]
