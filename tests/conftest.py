@@ -39,6 +39,11 @@ def _has_room(folder: Path) -> bool:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest and cannot be shared out, else all wait for it in the end."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 def pytest_collection_finish() -> None:
     """Exempt what was imported from the search for garbage: a quarter of a screen's test.
 

@@ -198,6 +198,8 @@ class ScreenBuffer:
 
     def write(self, writer: _Writer, y: int, changed: Iterable[int]) -> None:
         """Send the cells that changed in a row, and those between that cost no more."""
+        if y not in self._rows:
+            return  # a signal's handler has called `forget` since: all is drawn again
         chars, codes = self._rows[y]
         done = 0
         for begin, end in _spans(chars, sorted(changed)):

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pyte
+from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.containers import Container
@@ -16,7 +17,7 @@ from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Row, paragraph, plain_text
 from studio.tui.terminal.frame_clock import FrameClock, install_frame_clock
-from studio.tui.terminal.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.frames import ScreenBuffer, _Writer, compact_update
 from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
 from studio.tui.widgets.line_view import LineView, strip_of
 from studio.tui.widgets.row_list import RowList
@@ -84,6 +85,16 @@ async def test_a_cursor_that_moves_sends_its_two_rows_and_no_blanks() -> None:
         rows.action_down()
         await pilot.pause(0.05)
         assert 0 < drawn.sent - before < 150
+
+
+def test_a_signal_that_has_all_forgotten_in_the_middle_of_a_frame_breaks_nothing() -> None:
+    """A continued process draws all again, from a handler that runs between any two steps."""
+    picture, writer = ScreenBuffer(), _Writer()
+    changed = picture.put([Segment("one")], 0, 1, 0, 3, None)
+    picture.forget()
+    picture.write(writer, 1, changed)
+    assert writer.finish() == ""
+    assert picture.put([Segment("one")], 0, 1, 0, 3, None) == changed
 
 
 async def test_what_is_sent_in_pieces_is_what_a_full_repaint_shows() -> None:
