@@ -336,6 +336,8 @@ class _Robot:
     def _press(self, key: str, done: Callable[[], bool]) -> None:
         self.keys += 1
         self.terminal.type(key)
+        read(0.02)  # the answer, before what stood there is taken for it
+        self._look()
         self._wait(done)
 
     def _wait(self, done: Callable[[], bool]) -> bool:
