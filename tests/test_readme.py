@@ -70,8 +70,12 @@ def test_thirty_steps_of_grpo_raise_the_heldout_reward_by_more_than_a_third(
     assert (before["policy_version"], after["policy_version"]) == (0, 30)
 
 
-def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(read_through: Path) -> None:
+def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
+    read_through: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lessons are drawn by the rehearsal, which reads nothing but the tries."""
+    # What is known needs no model, which takes seconds to open.
+    monkeypatch.setattr("studio.evaluation.evaluate.open_roles", pytest.fail)
     before, after = evaluations(read_through, "tiny")
     assert before["n"] == after["n"] == 128 * 8
     assert after["mean_reward"] - before["mean_reward"] >= 0.30

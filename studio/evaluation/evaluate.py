@@ -20,8 +20,8 @@ from engines.pipeline.evaluation.evaluate import (
     HeldOutSet,
     Measurement,
     PinnedVersion,
+    known_measurement,
     measure,
-    partial_measurement,
 )
 from engines.pipeline.evaluation.metrics import group_by_question
 from engines.pipeline.outage import Outage
@@ -185,13 +185,13 @@ async def measure_missing(
     """
     config = without_lessons(plan.loaded.config)
     missing = plan.count_missing()
+    if not missing:  # no model is opened, which may take seconds, and nothing is locked
+        return known_result(plan, NO_USAGE, 0)
     async with AsyncExitStack() as stack:
         opened = plan.score_books()
         ids = sorted(book.path.name for book in opened.values())
         replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
-        # Commands that only read what is known may run side by side.
-        if missing:
-            stack.enter_context(write_lock(replies))
+        stack.enter_context(write_lock(replies))
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
         roles = apply_budget(open_roles(config, stack), config, budget)
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
@@ -202,10 +202,9 @@ async def measure_missing(
         verifier = open_run_verifier(
             plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
         )
-        if missing:
-            await verifier.check()
-            await roles.ping()
-            stack.callback(roles.tell_notes, tell)
+        await verifier.check()
+        await roles.ping()
+        stack.callback(roles.tell_notes, tell)
         outage = Outage(partial(give_up, "failed"))
         setup = measuring_setup(
             config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
@@ -222,14 +221,14 @@ async def measure_missing(
     return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing)
 
 
-def partial_result(plan: EvalPlan, paid: Usage, missing_before: int) -> EvaluationResult:
-    """What is known of an evaluation that ended early.
+def known_result(plan: EvalPlan, paid: Usage, missing_before: int) -> EvaluationResult:
+    """What is known of an evaluation, measured whole or not.
 
     This command paid for `paid`; `missing_before` rollouts were not known when it began.
     """
     opened = plan.score_books()
     found = [
-        partial_measurement(opened[guidance], held_out.problems, plan.k)
+        known_measurement(opened[guidance], held_out.problems, plan.k)
         for held_out, guidance in product(plan.sets, plan.guidances)
     ]
     return EvaluationResult(_results_by_set(plan, found), paid, plan.total - missing_before)

@@ -15,8 +15,8 @@ from studio.evaluation.evaluate import (
     EvalPlan,
     EvaluationResult,
     GivenUp,
+    known_result,
     measure_missing,
-    partial_result,
 )
 from studio.evaluation.report import eval_data, eval_text, eval_title
 from studio.evaluation.try_problem import without_lessons
@@ -64,7 +64,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
             f"and the same command goes on from there{early.condition}"
         )
         if json:
-            found = partial_result(plan, early.paid, missing)
+            found = known_result(plan, early.paid, missing)
             ended = {"ended": early.cause, "reason": early.reason}
             print_json(eval_data(plan, found, rehearsal=rehearsal) | ended)
         return early.exit_code

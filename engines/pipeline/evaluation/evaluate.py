@@ -149,8 +149,8 @@ async def measure(
     )
 
 
-def partial_measurement(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measurement:
-    """What a book tells of a set whose measuring was cut short."""
+def known_measurement(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measurement:
+    """What a book tells of a set, measured whole or not."""
     found = [
         [book.find(problem_digest(problem), index) for index in range(k)] for problem in problems
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import warnings
@@ -170,12 +171,16 @@ def _probe_threads(device: torch.device) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if device.type != "cpu" or not cores or cores < 2:
         return 1
-    one, many = _workload_s(1), _workload_s(cores)
-    return cores if one >= CLEARLY_FASTER * many else 1
+    enough_s = _workload_s(1, math.inf) / CLEARLY_FASTER
+    return cores if _workload_s(cores, enough_s) <= enough_s else 1
 
 
-def _workload_s(threads: int) -> float:
-    """Seconds of matrix products like those of a small model, about 5 ms; the median counts."""
+def _workload_s(threads: int, enough_s: float) -> float:
+    """Seconds of matrix products like those of a small model, about 5 ms; the median counts.
+
+    A round ends where it takes more than enough: threads that wait for each other on a loaded
+    machine would need seconds for it.
+    """
     torch.set_num_threads(threads)
     rows, weights = torch.ones(128, 128), torch.ones(128, 640)
     times = []
@@ -183,7 +188,10 @@ def _workload_s(threads: int) -> float:
         began = time.perf_counter()
         for _ in range(20):
             (rows @ weights).relu_() @ weights.T
-        times.append(time.perf_counter() - began)
+            took_s = time.perf_counter() - began
+            if took_s > enough_s:
+                break
+        times.append(took_s)
     return sorted(times)[_ROUNDS // 2]
 
 

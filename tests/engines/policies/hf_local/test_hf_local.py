@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -267,10 +269,22 @@ def test_more_threads_are_taken_only_where_they_are_clearly_faster(
     monkeypatch.setattr(building.os, "sched_getaffinity", lambda _: range(2), raising=False)
     try:
         for seconds, chosen in (({1: 1.0, 2: 0.6}, 2), ({1: 1.0, 2: 0.9}, 1), ({1: 1, 2: 4}, 1)):
-            monkeypatch.setattr(building, "_workload_s", seconds.__getitem__)
+            monkeypatch.setattr(building, "_workload_s", lambda count, _, by=seconds: by[count])
             assert building.choose_threads(None, cpu) == chosen == torch.get_num_threads()
-        monkeypatch.setattr(building, "_workload_s", lambda count: pytest.fail("was measured"))
+        monkeypatch.setattr(building, "_workload_s", lambda *_: pytest.fail("was measured"))
         assert building.choose_threads(2, cpu) == 2 == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_that_are_slower_are_not_measured_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(building.time, "perf_counter", itertools.count().__next__)
+    before = torch.get_num_threads()
+    try:
+        assert building._workload_s(1, math.inf) == 20  # products
+        assert building._workload_s(1, 3) == 4
     finally:
         torch.set_num_threads(before)
 
