@@ -70,6 +70,10 @@ class EditBox(TextArea):
         shown = [Segment(normalize_width(text), style, control) for text, style, control in strip]
         return Strip(shown).adjust_cell_length(strip.cell_length, self.rich_style)
 
+    def on_resize(self) -> None:
+        # Textual has drawn it by now, and then folds its text anew without drawing that.
+        self.refresh()
+
     def open(self, text: str, *, several_lines: bool = False) -> None:
         """Show a text with the cursor at its end, and take the keys."""
         self.several_lines, self.warned = several_lines, ""

@@ -55,7 +55,8 @@ class BorderTitle:
         shown = None if title is None else of.render_str(title).expand_tabs(4).split()[0]
         setattr(of, self._kept, shown)
         width, height = of.outer_size
-        of.refresh(Region(-1, height - 2 if self._below else -1, width, 1))
+        at = Region(-1, height - 2 if self._below else -1, width, 1)
+        of.refresh(*([at] if height else []))  # hidden, it has no rows
 
     def __get__(self, of: Widget, owner: type[Widget] | None = None) -> str | None:
         title = getattr(of, self._kept, None)
@@ -101,13 +102,28 @@ class LineView(ScrollView, can_focus=True):
         self._folded_for = self.line_width
         if len(old) != len(self.lines):
             self.virtual_size = Size(self.line_width, len(self.lines))
+        if not self.size:
+            if old != self.lines:
+                self.refresh_line(0)
+            return
         top = round(self.scroll_y)
-        for y in range(self.size.height):
-            at = y + top
+        for at in range(top, top + self.size.height):
             before = old[at] if at < len(old) else None
             after = self.lines[at] if at < len(self.lines) else None
             if before != after:
-                self.refresh(Region(0, y, self.size.width, 1))
+                self.refresh_line(at)
+
+    def refresh_line(self, at: int) -> None:
+        """Draw one line again; while it is hidden, all of them once it is shown.
+
+        What Textual keeps of a hidden widget is drawn again when it is shown, and has no rows by
+        which it could be marked.
+        """
+        y, size = at - round(self.scroll_y), self.size
+        if not size:
+            self.refresh()
+        elif 0 <= y < size.height:
+            self.refresh(Region(0, y, size.width, 1))
 
     def text(self) -> str:
         """All of it, as `copy_pane` gives it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.events import Click
-from textual.geometry import Region
 from textual.message import Message
 
 from studio.tui.drawing.lines import Line, Row
@@ -88,9 +87,7 @@ class RowList(LineView):
         for changed in (old, number):
             if 0 <= changed < len(self.lines):
                 self.lines[changed] = self._row_line(changed)
-                y = changed - round(self.scroll_y)
-                if 0 <= y < self.size.height:
-                    self.refresh(Region(0, y, self.size.width, 1))
+                self.refresh_line(changed)
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 

@@ -11,6 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest import MonkeyPatch
+from textual._styles_cache import StylesCache
+from textual.cache import LRUCache
+from textual.widgets import TextArea
+
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Library
@@ -28,6 +33,7 @@ from studio.session.base import (
     SnapshotReceived,
 )
 from studio.tui.app import StudioApp
+from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.settings.file import ScreenSettings
 from tests.support.made_once import made_once
 
@@ -214,6 +220,19 @@ def app_on(
         environ=environ,
         clock=lambda: 1_000.0,
     )
+
+
+def check_painted(app: StudioApp) -> None:
+    """What is on the screen is what would be drawn if nothing were kept of what was."""
+    shown = picture(app)
+    with MonkeyPatch.context() as patch:  # what is kept goes on being kept
+        for widget in app.screen.walk_children(with_self=True):
+            patch.setattr(widget, "_styles_cache", StylesCache())
+            if isinstance(widget, StreamCanvas):
+                patch.setattr(widget, "_strips", {})
+            elif isinstance(widget, TextArea):
+                patch.setattr(widget, "_line_cache", LRUCache(1024))
+        assert shown == picture(app)
 
 
 def picture(app: StudioApp) -> list[str]:

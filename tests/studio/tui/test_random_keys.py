@@ -29,7 +29,7 @@ from studio.tui.app import StudioApp
 from studio.tui.keymap import KEYS
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.confirm import Confirm
-from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, picture
+from tests.studio.tui.stage import FakeSession, app_on, check_painted, finished_workspace, picture
 
 SIZES = ((120, 36), (80, 24), (60, 16), (140, 40), (30, 8))
 LEAVES = {"global.detach", "global.interrupt", "global.start"}
@@ -130,6 +130,7 @@ class Watched:
         assert self.app._exception is None
         if not self.app.is_running or self.app._exit:
             return
+        check_painted(self.app)
         page, state = self.page, self.session.state
         made = [asked for name, asked in self.session.asked if name == "decide"]
         for decision in made[self.decisions :]:
