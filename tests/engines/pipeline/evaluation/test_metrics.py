@@ -140,7 +140,7 @@ def test_the_interval_of_the_mean_is_cut_to_what_a_reward_can_be() -> None:
 
 def test_intervals_equal_scipys_over_question_means() -> None:
     rng = random.Random(6)
-    for _ in range(300):
+    for _ in range(150):
         k, level = rng.randint(1, 6), rng.choice((0.8, 0.9, 0.95, 0.99))
         rewards = [[rng.random() for _ in range(k)] for _ in range(rng.randint(2, 40))]
         means = [fmean(row) for row in rewards]
