@@ -123,8 +123,9 @@ def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     numbered = []
     for number, problem in problems:
         nth = seen[problem.id] = seen.get(problem.id, 0) + 1
-        name = f"{problem.id}#{nth}" if nth > 1 else problem.id
-        numbered.append((number, replace(problem, id=name)))
+        if nth > 1:
+            problem = replace(problem, id=f"{problem.id}#{nth}")
+        numbered.append((number, problem))
     return tuple(numbered)
 
 

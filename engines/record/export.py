@@ -15,6 +15,7 @@ import yaml
 from engines.core.library import Library
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_atomic
+from engines.record.yaml_text import dump_yaml
 
 
 def format_agent_yaml(
@@ -29,7 +30,7 @@ def format_agent_yaml(
     )
     rows = [{"id": e.id, "text": escape_interpolation(mask(e.text))} for e in library.experiences]
     data = {**_map_strings(mask.tree(dict(agent)), escape_interpolation), "experiences": rows}
-    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+    text = dump_yaml(data)
     return (head + text).encode("utf-8", "replace")
 
 
@@ -63,15 +64,3 @@ def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRET
 
 
 _ESCAPED = re.compile(r"(\\*)\1\\\$\{")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)

@@ -5,26 +5,14 @@ Owns what stands in a run folder's `run.yaml`. `studio.config.loading` reads it 
 
 from __future__ import annotations
 
-import yaml
 from pydantic import SecretStr
 
 from engines.core.text.masking import MASK, NO_SECRETS, Mask
 from engines.record.export import escape_interpolation
+from engines.record.yaml_text import dump_yaml
 from studio.config.settings.run import RunConfig
 from studio.config.tree import dotted_name, map_tree, replace_value, walk
 from studio.secrets.rules import is_secret, storable_text
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, which people can read."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
 
 
 def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
@@ -47,4 +35,4 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
             plain = mask(plain)
         replace_value(tree, key, plain)
     head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
-    return head + yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+    return head + dump_yaml(tree)

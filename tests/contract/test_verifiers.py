@@ -35,15 +35,17 @@ async def judge(task, response, auxiliary_models=None):
     return JudgeOutput(reward=float(truth in response.get_text_content()) if truth else None)
 """
 
+NAMED = {"name": "text", "mode": "regex", "pattern": r"is (\w+)"}
+
 # Each with an expected answer and a response that it must find right.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "math": ({"name": "math"}, "0.5", "A: 1/2"),
     "exact": ({"name": "text"}, "Paris", "Answer: paris"),
     "contains": ({"name": "text", "mode": "contains"}, "Paris", "It is Paris."),
     "weighted": (
-        {"name": "weighted", "of": ["math", {"name": "text", "mode": "contains", "weight": 2}]},
-        "0.5",
-        "A: 0.5",
+        {"name": "weighted", "of": [NAMED, {"name": "text", "mode": "contains", "weight": 2}]},
+        "Paris",
+        "It is Paris.",
     ),
     "accuracy": ({"name": "accuracy", "by": "text"}, "Paris", "Answer: paris"),
     "length_penalty": (

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -21,6 +20,8 @@ from engines.core.errors import ConfigError, ConflictError, DamagedError
 from engines.grpo.checkpoint import folders as files
 
 if TYPE_CHECKING:
+    from peft import PeftModel
+
     from engines.policies.hf_local.model import LocalModel
 
 OPTIMISER = "optimiser.safetensors"
@@ -53,6 +54,8 @@ def write_checkpoint(folder: Path, local: LocalModel, state: EngineState) -> str
         ConfigError: the model has no adapter.
         RecordError: it cannot be written; what stood there before still does.
     """
+    from peft import get_peft_model_state_dict  # takes three seconds to load
+
     model = _require_adapter(local)
     with files.atomic_folder(folder) as partial:
         # The embeddings are frozen. PEFT would ask the model hub whether they had been resized.
@@ -146,6 +149,8 @@ def _value_text(value: object) -> str:
 
 
 def _require_adapter(local: LocalModel) -> PeftModel:
+    from peft import PeftModel
+
     if not isinstance(local.model, PeftModel):
         raise ConfigError(
             "policy.local.lora",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING
 
 from engines.core.errors import CallFailed, PolicyError
@@ -17,6 +18,8 @@ from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_
 from engines.policies.chat.size_limits import shorten_errors
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     import httpx2
     from openai import APIStatusError, AsyncOpenAI
 
@@ -93,6 +96,7 @@ def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> Async
     import httpx2
     import openai
 
+    trust_env = not own.is_local  # no proxy stands between a machine and itself
     timeout = httpx2.Timeout(
         own.idle_s or own.timeout_s,
         # Over before the call is: what never connected must not count as spent.
@@ -111,7 +115,8 @@ def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> Async
             ),
             timeout=timeout,
             follow_redirects=True,
-            trust_env=not own.is_local,  # no proxy stands between a machine and itself
+            trust_env=trust_env,
+            verify=True if transport else ssl_context(trust_env),
             event_hooks={"response": [shorten_errors]},
         ),
     )
@@ -120,6 +125,14 @@ def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> Async
     client.organization = client.project = None
     client._custom_headers = dict(own.headers)
     return client
+
+
+@cache
+def ssl_context(trust_env: bool) -> SSLContext:
+    """That of all clients of this process: reading the machine's certificates takes 20 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=trust_env)
 
 
 def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:

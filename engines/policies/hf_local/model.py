@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from engines.core.errors import PolicyError
 from engines.policies.hf_local.lora import Unmergeable, raw_bytes
@@ -203,6 +202,8 @@ class LocalModel:
         self._set_checkpointing(True)
 
     def _set_checkpointing(self, on: bool) -> None:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
         for module in self.model.modules():
             # transformers checkpoints only in training mode. The flag of these modules alone
             # turns that on, and no dropout, which reads the flag of the modules inside.

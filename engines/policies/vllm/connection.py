@@ -11,7 +11,7 @@ import orjson
 
 from engines.policies.chat.backoff import retry_after_s
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
-from engines.policies.chat.http import CONNECT_S
+from engines.policies.chat.http import CONNECT_S, ssl_context
 from engines.policies.chat.size_limits import LINE_BYTES, read_capped
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class VLLMServer:
             import httpx2
 
             own = self.endpoint
+            trust_env = not own.is_local  # no proxy stands between a machine and itself
             headers = {"content-type": "application/json", **own.headers}
             if own.api_key:
                 headers["authorization"] = f"Bearer {own.api_key}"
@@ -82,7 +83,8 @@ class VLLMServer:
                 headers=headers,
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
                 timeout=httpx2.Timeout(self._silence_s, connect=CONNECT_S, pool=None),
-                trust_env=not own.is_local,  # no proxy stands between a machine and itself
+                trust_env=trust_env,
+                verify=ssl_context(trust_env),
             )
         return self._client
 

@@ -147,6 +147,8 @@ class MathVerifier:
 def _find_answer(response: str) -> StatedAnswer:
     stated = find_stated_answer(response, join_boxes=True)
     marked = stated.marker != "none"
+    if marked and len(stated.text) > TAIL_CHARS:
+        return stated  # too long in any notation, and a megabyte takes half a second to rewrite
     text = stated.text if marked else stated.text[-TAIL_CHARS:]
     return StatedAnswer(ascii_notation(text, marked=marked), stated.marker)
 

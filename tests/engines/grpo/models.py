@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
@@ -30,7 +29,7 @@ MERGED = ("an", "in", "er", "on", "th", "the", "Wh", "at", "What", " 4", " is")
 VOCABULARY = 320
 
 
-def a_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+def a_tokenizer(template: str | None = TEMPLATE) -> transformers.PreTrainedTokenizerFast:
     """Byte-level, digits apart; "<|end|>" ends a turn, and there is no padding token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *alphabet))}
@@ -50,7 +49,7 @@ def a_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
     )
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(list(SPECIAL))
-    made = PreTrainedTokenizerFast(
+    made = transformers.PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token="<|end|>", clean_up_tokenization_spaces=False
     )
     made.chat_template = template
@@ -78,25 +77,25 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-FAMILIES: dict[str, tuple[type[Any], dict[str, Any]]] = {
-    "llama": (transformers.LlamaConfig, {"attention_bias": True, "tie_word_embeddings": False}),
-    "llama3 rope": (transformers.LlamaConfig, {"rope_parameters": _LLAMA3}),
-    "qwen2": (transformers.Qwen2Config, {}),
-    "qwen3": (transformers.Qwen3Config, {"head_dim": 32}),
-    "mistral": (transformers.MistralConfig, {"sliding_window": 12, "head_dim": 16}),
-    "gemma": (transformers.GemmaConfig, {"head_dim": 16}),
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"attention_bias": True, "tie_word_embeddings": False}),
+    "llama3 rope": ("LlamaConfig", {"rope_parameters": _LLAMA3}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32}),
+    "mistral": ("MistralConfig", {"sliding_window": 12, "head_dim": 16}),
+    "gemma": ("GemmaConfig", {"head_dim": 16}),
     "gemma2": (
-        transformers.Gemma2Config,
+        "Gemma2Config",
         {"head_dim": 16, "sliding_window": 12, "attn_logit_softcapping": 5.0},
     ),
-    "gemma3": (transformers.Gemma3TextConfig, {"head_dim": 16, "sliding_window": 12}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": 12}),
 }
 
 
 def a_model(family: str = "llama", *, seed: int = 0, **changes: Any) -> Any:
     """A `...ForCausalLM` with random weights; `changes` go into its config."""
     kind, own = FAMILIES[family]
-    config = kind(**{**_COMMON, **own, **changes})
+    config = getattr(transformers, kind)(**{**_COMMON, **own, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config)

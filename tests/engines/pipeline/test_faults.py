@@ -65,9 +65,9 @@ async def test_a_run_ends_by_itself_and_every_group_and_every_loss_is_accounted_
 
     # What every slot is held for, whoever holds it, is nobody's business but this test's.
     monkeypatch.setattr(Slots, "acquire", timed)
-    async with faulty_endpoint(0.2, seed=3) as faulty:
+    async with faulty_endpoint(0.2, seed=2) as faulty:
         async with asyncio.timeout(120):
-            made = await practised(tmp_path, *settings(faulty.base_url), "practice.epochs=3")
+            made = await practised(tmp_path, *settings(faulty.base_url), "practice.epochs=2")
     served = faulty.served
     assert set(KINDS) <= set(served)  # nothing was spared
     assert max(held_s) < TIMEOUT_S + SLACK_S
@@ -76,10 +76,10 @@ async def test_a_run_ends_by_itself_and_every_group_and_every_loss_is_accounted_
     steps = state.steps.values()
     groups = sum((step.groups for step in steps), Counter[str]())
     assert set(groups) <= {"used", "all-right", "all-wrong", "failed", "unjudged"}
-    assert sum(groups.values()) == 3 * 32
+    assert sum(groups.values()) == 2 * 32
     assert groups["used"] > 10
     rollouts = [e.event for e in made.run.entries() if isinstance(e.event, ev.RolloutFinished)]
-    assert len(rollouts) == 3 * 32 * 4
+    assert len(rollouts) == 2 * 32 * 4
     failed = [done for done in rollouts if done.status == "failed"]
     assert state.lost["rollout"] == len(failed) > 0
     kinds = {(done.error or "").partition(":")[0] for done in failed}
@@ -100,7 +100,7 @@ async def test_two_runs_against_the_same_faults_learn_the_same(tmp_path: Path) -
     made = []
     async with faulty_endpoint(0.2, seed=5, kinds=[k for k in KINDS if k != "drip"]) as faulty:
         for name in "ab":
-            small = "data.truncate=16"
+            small = "data.truncate=10"
             made.append(await practised(tmp_path / name, *settings(faulty.base_url), small))
     one, other = made
     assert one.texts == other.texts != []
@@ -113,7 +113,7 @@ async def test_the_real_program_ends_with_exit_4_and_says_what_was_lost(tmp_path
             *(sys.executable, "-W", "error", "-m", "studio", "--workspace", str(tmp_path)),
             *("headless", "rehearsal", "--json"),
             *settings(faulty.base_url),
-            *("data.truncate=24", "evaluation.do_eval=false"),
+            *("data.truncate=16", "evaluation.do_eval=false"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -125,7 +125,7 @@ async def test_the_real_program_ends_with_exit_4_and_says_what_was_lost(tmp_path
     (run,) = Workspace(tmp_path).runs()
     state = fold_events(entry.event for entry in run.entries())
     (step,) = state.steps.values()
-    assert sum(step.groups.values()) == 24
+    assert sum(step.groups.values()) == 16
     assert state.lost["rollout"] > 0
 
 

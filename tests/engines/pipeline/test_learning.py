@@ -36,7 +36,7 @@ async def test_with_every_operation_rejected_nothing_is_learned(
 ) -> None:
     rules = tmp_path / "reject.yaml"
     rules.write_text("rules:\n  - do: reject\n    reason: a control\n")
-    rejected = await practised(tmp_path / "practice", review=f"rules:{rules}")
+    rejected = await practised(tmp_path / "practice", "practice.epochs=1", review=f"rules:{rules}")
     assert rejected.state.operations == {}
     assert sum(len(step.outcomes) for step in rejected.state.steps.values()) > 0
     after = await heldout_rewards(rejected.library, tmp_path)
@@ -59,7 +59,7 @@ async def test_when_solution_steps_are_renamed_the_lesson_changes_with_them(
         rollouts = replace(practice.rollouts, policy=Renaming(practice.rollouts.policy))
         return replace(practice, rollouts=rollouts)
 
-    other = await practised(tmp_path, "practice.epochs=1", change=renamed)
+    other = await practised(tmp_path, "practice.epochs=1", "data.truncate=40", change=renamed)
     assert any("carry" in text.lower() for _, text in learned.texts)
     assert any("transport" in text.lower() for _, text in other.texts)
     assert not any("carry" in text.lower() for _, text in other.texts)

@@ -18,7 +18,7 @@ from engines.pipeline.context import RunContext
 from engines.record.ledger import read_usage
 from tests.support.harness import Practised, practised
 
-RUN = ("data.truncate=24", "practice.batch_size=12", "practice.group_size=4", "practice.epochs=1")
+RUN = ("data.truncate=24", "practice.batch_size=12", "practice.group_size=3", "practice.epochs=1")
 DOWN = "refused: nobody answers"
 
 
@@ -117,10 +117,10 @@ async def test_a_run_whose_endpoint_is_gone_ends_with_the_cause_and_few_calls(
     )
     assert (found.state.ending, found.state.status) == ("failed", "failed")
     assert found.state.reason.endswith(f" rollouts failed: {DOWN}")
-    assert found.asked < 100  # of 400: those that end while the sixteenth is written down
+    assert found.asked < 100  # of 300: those that end while the sixteenth is written down
 
 
-@pytest.mark.parametrize("seen", [3, 10, 52])
+@pytest.mark.parametrize("seen", [3, 10, 40])
 async def test_after_an_outage_a_resumed_run_ends_as_an_undisturbed_one(
     straight: Practised, tmp_path: Path, seen: int
 ) -> None:
@@ -144,7 +144,7 @@ async def test_answers_that_were_fine_are_not_paid_for_again(tmp_path: Path) -> 
     )
     assert fine == 6
     done = await practised(tmp_path, *RUN)
-    rollouts = 24 * 4
+    rollouts = 24 * 3
     # Every rollout once, and the failed ones' prompts, which had been paid for.
     usages = [usage for _, usage in read_usage(done.run.records)]
     lost = sum(usage == Usage(5, 0, 1) for usage in usages)
@@ -260,10 +260,10 @@ async def test_held_out_rollouts_that_all_fail_end_the_run(tmp_path: Path) -> No
         measured = replace(practice.evaluation, measuring=replace(measuring, rollouts=rollouts))
         return replace(practice, evaluation=measured)
 
-    held_out = ("evaluation.do_eval=true", "evaluation.limit=100", "practice.concurrency=4")
+    held_out = ("evaluation.do_eval=true", "evaluation.limit=40", "practice.concurrency=4")
     found = await practised(tmp_path, *RUN, *held_out, change=change)
     assert found.state.reason.endswith(f" held-out rollouts failed: {DOWN}")
-    assert found.asked < 60  # of 200
+    assert found.asked < 40  # of 80
     done = await practised(tmp_path, *RUN, *held_out)
     assert done.state.ending == "finished" and not done.state.lost
 
@@ -278,7 +278,7 @@ async def test_tries_that_failed_in_a_run_that_was_stopped_are_made_again(
         seen = itertools.count(1)
 
         def stop(event: object) -> None:
-            if isinstance(event, ev.RolloutJudged) and next(seen) == 40:
+            if isinstance(event, ev.RolloutJudged) and next(seen) == 30:
                 practice.control.stop("Ctrl-C")
 
         practice.recorder.listen(stop)

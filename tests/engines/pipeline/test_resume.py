@@ -21,9 +21,9 @@ from tests.support.harness import Practised, ScriptedPerson, practised
 
 TWO_STEPS = (
     "practice.epochs=1",
-    "practice.batch_size=4",
+    "practice.batch_size=3",
     "practice.group_size=3",
-    "data.truncate=8",
+    "data.truncate=6",
     "practice.experiences_per_query=2",
     "evaluation.do_eval=true",
     "evaluation.limit=2",
@@ -122,7 +122,7 @@ async def test_a_run_cut_at_any_event_and_resumed_ends_as_if_it_had_not_been(
     assert set(everything.values()) == {1}
     commits, decisions = library_commits(undisturbed), wanted.decisions()
     taken = sorted(photographs.iterdir())
-    assert len(taken) > 100  # two steps of 4 × 3 rollouts, judged, reflected on, decided
+    assert len(taken) > 100  # two steps of 3 × 3 rollouts, judged, reflected on, decided
     # Events that wait together reach the disk together: most equal one before.
     cuts = {_mark(photograph): photograph for photograph in taken}
     assert len(cuts) > 30

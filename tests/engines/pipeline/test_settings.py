@@ -64,7 +64,8 @@ async def test_epochs_batches_and_groups_make_the_number_of_rollouts(tmp_path: P
 async def test_every_epoch_has_its_own_order_and_shuffle_false_keeps_the_file_s(
     tmp_path: Path,
 ) -> None:
-    more = ("practice.epochs=2", "practice.batch_size=32", "practice.group_size=1")
+    more = ("practice.epochs=2", "practice.batch_size=12", "practice.group_size=1")
+    more += ("data.truncate=12",)
     shuffled = (await practised(tmp_path / "a", *more)).run.state().steps
     assert set(shuffled[1].problems) == set(shuffled[2].problems)
     assert shuffled[1].problems != shuffled[2].problems
@@ -149,9 +150,10 @@ async def test_a_short_bound_makes_auto_summarise_and_the_lesson_is_still_found(
 
 
 async def test_the_library_never_grows_beyond_its_limit(tmp_path: Path) -> None:
-    done = await practised(tmp_path, "practice.epochs=1", "practice.library_limit=2")
+    short = ("practice.epochs=1", "data.truncate=40")
+    done = await practised(tmp_path, *short, "practice.library_limit=2")
     assert len(done.library.experiences) == 2
-    free = await practised(tmp_path / "free", "practice.epochs=1")
+    free = await practised(tmp_path / "free", *short)
     assert len(free.library.experiences) == 4
 
 

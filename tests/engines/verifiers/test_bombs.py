@@ -36,17 +36,18 @@ def a_rollout(answer: str, index: int = 0) -> Rollout:
     )
 
 
-async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged() -> None:
+@one_loop
+async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged(
+    verifier: MathVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(BOMBS) == 20
-    # A logarithm, so that the neighbours need the very process that the bombs go to.
-    right, wrong = "\\boxed{\\log(4) - \\log(2)}", "\\boxed{\\log(3)}"
+    # No integers, so that the neighbours need the very process that the bombs go to.
+    right, wrong = "\\boxed{\\frac{2}{4}}", "\\boxed{\\frac{2}{3}}"
     texts = [text for bomb in BOMBS.values() for text in (right, bomb, wrong)]
-    verifier = MathVerifier(MathSettings(deadline_s=0.8))
-    await verifier.start()
-    problem = Problem("p", "q", "\\log(2)", meta={"alternatives": ["0.5"]})
+    monkeypatch.setattr(verifier._pool, "_deadline_s", 0.25)
+    problem = Problem("p", "q", "0.7", meta={"alternatives": ["0.5"]})
     rollouts = [a_rollout(text, index) for index, text in enumerate(texts)]
     verdicts = await verifier.verify(problem, rollouts)
-    await verifier.aclose()
     for name, verdict in zip(BOMBS, verdicts[1::3], strict=True):
         assert verdict.reward is None, name
         assert str(verdict.error).startswith(("timeout: ", "too long: ")), (name, verdict.error)

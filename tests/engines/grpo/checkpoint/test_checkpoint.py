@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
@@ -93,6 +92,8 @@ def test_what_is_saved_are_the_weights_of_the_state_and_not_those_of_the_moment(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers an old question
 def test_peft_loads_it_and_computes_the_same(base: Path, local: LocalModel, tmp_path: Path) -> None:
+    import peft  # takes three seconds to load
+
     write_checkpoint(tmp_path / "c", local, a_state(local))
     plain = transformers.AutoModelForCausalLM.from_pretrained(base)
     theirs = peft.PeftModel.from_pretrained(plain, str(tmp_path / "c")).eval()

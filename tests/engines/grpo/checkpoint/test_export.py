@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
@@ -76,6 +75,8 @@ def test_merged_weights_reload_with_transformers_and_say_what_the_adapter_said(
 def test_the_adapter_is_copied_without_what_only_training_needs(
     base: Path, local: LocalModel, saved: Path, tmp_path: Path
 ) -> None:
+    import peft  # takes three seconds to load
+
     (saved / "notes.txt").write_text("somebody's own")
     export_adapter(saved, tmp_path / "out", "card")
     expected = {"adapter_model.safetensors", "adapter_config.json", "README.md"}

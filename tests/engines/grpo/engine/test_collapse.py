@@ -208,15 +208,14 @@ def test_a_batch_that_nobody_judged_says_nothing() -> None:
 def sampled(local: LocalModel, step: int, favoured: range, groups: int = 6) -> list[Group]:
     """Each group's tries sampled from the model as it is; the reward is the favoured share."""
     generator = torch.Generator().manual_seed(step)
+    ids = torch.tensor([[20 + position, 30, 40] for position in range(groups) for _ in range(8)])
+    with torch.no_grad():
+        for _ in range(4):
+            chances = torch.softmax(local.model(input_ids=ids).logits[:, -1], -1)
+            ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
     made = []
-    for position in range(groups):
-        shown = [20 + position, 30, 40]
-        ids = torch.tensor([shown] * 8)
-        with torch.no_grad():
-            for _ in range(4):
-                chances = torch.softmax(local.model(input_ids=ids).logits[:, -1], -1)
-                ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
-        replies = ids[:, 3:].tolist()
+    for position, rows in enumerate(ids.split(8)):
+        shown, replies = rows[0, :3].tolist(), rows[:, 3:].tolist()
         rewards = [sum(token in favoured for token in reply) / 4 for reply in replies]
         tries = [
             a_try(a_turn(shown, reply), step=step, position=position, index=n)
@@ -236,7 +235,7 @@ async def one_step(engine: WeightEngine, batch: Sequence[Group]) -> Lesson:
 async def test_reward_rises_where_the_learning_rate_is_sound(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     local = a_local(tmp_path, trained=True)
-    settings = GRPOSettings(learning_rate=0.02, schedule="constant")
+    settings = GRPOSettings(learning_rate=0.05, schedule="constant")
     engine = GRPOEngine(settings, local, total_steps=12, seed=0, tell=lambda line: None)
     rewards = []
     for step in range(1, 13):

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from scipy import special, stats
+import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.evaluation.distributions import (
     beta_cdf,
@@ -25,10 +25,14 @@ def test_beta_probabilities_and_quantiles_equal_scipys() -> None:
     for _ in range(600):
         a, b = log_uniform(rng, 0.01, 1e4), log_uniform(rng, 0.01, 1e4)
         x = rng.choice((rng.random(), rng.betavariate(a, b)))  # often where the mass is
-        assert beta_cdf(x, a, b) == pytest.approx(special.betainc(a, b, x), abs=1e-9), (a, b, x)
+        assert beta_cdf(x, a, b) == pytest.approx(scipy.special.betainc(a, b, x), abs=1e-9), (
+            a,
+            b,
+            x,
+        )
         p = rng.random()
         found = beta_quantile(p, a, b)
-        assert found == pytest.approx(special.betaincinv(a, b, p), abs=1e-9), (a, b, p)
+        assert found == pytest.approx(scipy.special.betaincinv(a, b, p), abs=1e-9), (a, b, p)
 
 
 def test_student_quantiles_equal_scipys() -> None:
@@ -36,7 +40,10 @@ def test_student_quantiles_equal_scipys() -> None:
     for _ in range(600):
         df = rng.choice((rng.randint(1, 200), log_uniform(rng, 0.5, 1e4)))
         p = rng.choice((rng.random(), log_uniform(rng, 1e-6, 0.5), 0.5 + rng.random() * 1e-6))
-        assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12), (p, df)
+        assert t_quantile(p, df) == pytest.approx(scipy.stats.t.ppf(p, df), rel=1e-9, abs=1e-12), (
+            p,
+            df,
+        )
 
 
 def test_known_values_come_out() -> None:
@@ -58,9 +65,9 @@ def test_the_ends_of_a_distribution_are_its_ends() -> None:
 
 def test_a_quantile_deep_in_a_tail_keeps_its_digits() -> None:
     assert beta_quantile(1e-9, 0.05, 3) == pytest.approx(
-        special.betaincinv(0.05, 3, 1e-9), rel=1e-9
+        scipy.special.betaincinv(0.05, 3, 1e-9), rel=1e-9
     )
-    assert t_quantile(1e-9, 3) == pytest.approx(stats.t.ppf(1e-9, 3), rel=1e-9)
+    assert t_quantile(1e-9, 3) == pytest.approx(scipy.stats.t.ppf(1e-9, 3), rel=1e-9)
 
 
 def test_the_sign_test_equals_scipys_and_stays_exact_for_many() -> None:
@@ -68,9 +75,11 @@ def test_the_sign_test_equals_scipys_and_stays_exact_for_many() -> None:
     for _ in range(300):
         wins, losses = rng.randint(0, 120), rng.randint(0, 120)
         if wins + losses:
-            wanted = stats.binomtest(wins, wins + losses).pvalue
+            wanted = scipy.stats.binomtest(wins, wins + losses).pvalue
             assert sign_test(wins, losses) == pytest.approx(wanted, abs=1e-12)
-    assert sign_test(2600, 2400) == pytest.approx(stats.binomtest(2600, 5000).pvalue, rel=1e-9)
+    assert sign_test(2600, 2400) == pytest.approx(
+        scipy.stats.binomtest(2600, 5000).pvalue, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(

@@ -199,36 +199,36 @@ async def test_a_practised_library_helps_a_harmful_one_hurts_and_others_cannot_t
 
 
 async def test_a_library_without_effect_rarely_seems_to_have_one() -> None:
-    """80 evaluations of 40 problems; 5 % are 4, and 3.1 sd of chance above that are 10.
+    """48 evaluations of 40 problems; 5 % are 2.4, and 3.1 sd of chance above that are 7.
 
     The two sides have different seeds, so that they draw independently as a model would.
     """
     problems = read_problems(HELD_OUT, limit=40)
     verdicts, differing = [], 0
     verifier = open_verifier("math")
-    for seed in range(1, 81):
+    for seed in range(1, 49):
         bare = await quickly_measured(problems, verifier, None, seed)
         idle = await quickly_measured(problems, verifier, of(*IRRELEVANT), seed + 1000)
         found = compared(problems, bare, idle)
         verdicts.append(found.verdict)
         differing += found.wins + found.losses
     await verifier.aclose()
-    assert differing > 80 * 40 * 0.3  # 2 · 0.34 · 0.66 of them: the draws are independent
-    assert sum(verdict != "cannot tell" for verdict in verdicts) <= 10
+    assert differing > 48 * 40 * 0.3  # 2 · 0.34 · 0.66 of them: the draws are independent
+    assert sum(verdict != "cannot tell" for verdict in verdicts) <= 7
 
 
 async def test_an_evaluation_stopped_half_way_repeats_no_rollout_that_ended(
     tmp_path: Path,
 ) -> None:
-    problems = read_problems(HELD_OUT, limit=200)
+    problems = read_problems(HELD_OUT, limit=80)
     whole, calls = await measured(tmp_path / "whole", problems)
-    assert calls == 200
-    _, first = await measured(tmp_path / "cut", problems, stop_after=100)
+    assert calls == 80
+    _, first = await measured(tmp_path / "cut", problems, stop_after=40)
     found, second = await measured(tmp_path / "cut", problems)
-    assert (first, first + second) == (100, 200)
+    assert (first, first + second) == (40, 80)
     assert found.rewards == whole.rewards
-    # Of the 100 replies, those whose judging was cut are judged again, from the record.
-    assert found.reused <= 100
+    # Of the 40 replies, those whose judging was cut are judged again, from the record.
+    assert found.reused <= 40
     _, third = await measured(tmp_path / "cut", problems)
     assert third == 0
 

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.evaluation.comparison import Comparison, compare, minimum_detectable_effect
 from engines.pipeline.evaluation.distributions import sign_test
@@ -140,18 +140,20 @@ def test_the_interval_of_the_mean_is_cut_to_what_a_reward_can_be() -> None:
 
 def test_intervals_equal_scipys_over_question_means() -> None:
     rng = random.Random(6)
-    for _ in range(300):
+    for _ in range(150):
         k, level = rng.randint(1, 6), rng.choice((0.8, 0.9, 0.95, 0.99))
         rewards = [[rng.random() for _ in range(k)] for _ in range(rng.randint(2, 40))]
         means = [fmean(row) for row in rewards]
-        wanted = stats.t.interval(level, len(means) - 1, fmean(means), stats.sem(means))
+        wanted = scipy.stats.t.interval(level, len(means) - 1, fmean(means), scipy.stats.sem(means))
         low, high = span(mean_interval(rewards, level))
         assert low == pytest.approx(max(0.0, wanted[0]), abs=1e-9)
         assert high == pytest.approx(min(1.0, wanted[1]), abs=1e-9)
         if k > 1:
             passed = [pass_at_k(k, sum(r >= 0.5 for r in row), 2) for row in rewards]
             if len(set(passed)) > 1:
-                wanted = stats.t.interval(level, len(means) - 1, fmean(passed), stats.sem(passed))
+                wanted = scipy.stats.t.interval(
+                    level, len(means) - 1, fmean(passed), scipy.stats.sem(passed)
+                )
                 low, high = span(pass_rate(rewards, 2, level).interval)
                 assert low == pytest.approx(max(0.0, wanted[0]), abs=1e-9)
                 assert high == pytest.approx(min(1.0, wanted[1]), abs=1e-9)
@@ -167,7 +169,9 @@ def test_a_set_that_is_all_right_is_no_certainty() -> None:
 
 def test_questions_that_all_come_out_alike_have_the_exact_interval_of_scipy() -> None:
     for count, right in itertools.product((2, 8, 30), (0.25, 0.5, 0.75)):
-        exact = stats.binomtest(int(count * right * 4), count * 4).proportion_ci(method="exact")
+        exact = scipy.stats.binomtest(int(count * right * 4), count * 4).proportion_ci(
+            method="exact"
+        )
         low, high = span(mean_interval([[right]] * (count * 4)))
         assert (low, high) == pytest.approx((exact.low, exact.high), abs=1e-9)
     # Means that differ by rounding alone are alike as well.
@@ -183,7 +187,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(questions: int, chance: f
     held = 0.0
     for right in range(questions + 1):
         low, high = span(mean_interval([[1.0]] * right + [[0.0]] * (questions - right)))
-        held += stats.binom.pmf(right, questions, chance) * (low <= chance <= high)
+        held += scipy.stats.binom.pmf(right, questions, chance) * (low <= chance <= high)
     assert held >= 0.93
     # Four tries, simulated. The t-interval is known to be a little narrow where few of few
     # questions differ: 0.91 of 1,500 at 20 questions and a chance of 0.1 or 0.9.
@@ -285,7 +289,9 @@ def test_paired_intervals_equal_scipys() -> None:
         assert found is not None
         if np.ptp(changes) < 1e-9:
             continue
-        low, high = stats.t.interval(level, count - 1, fmean(changes), stats.sem(changes))
+        low, high = scipy.stats.t.interval(
+            level, count - 1, fmean(changes), scipy.stats.sem(changes)
+        )
         assert span(found.interval) == pytest.approx((max(-1, low), min(1, high)), abs=1e-9)
 
 
@@ -297,7 +303,7 @@ def test_without_an_effect_single_tries_mislead_in_at_most_one_of_twenty(
     # Exact: every (wins, losses) there can be, each side as likely.
     misled = 0.0
     for n in range(questions + 1):
-        likely = stats.binom.pmf(n, questions, differing)
+        likely = scipy.stats.binom.pmf(n, questions, differing)
         for wins in range(n + 1):
             if changed(wins, n - wins, questions - n).verdict != "cannot tell":
                 misled += likely * math.comb(n, wins) / 2**n
@@ -348,8 +354,8 @@ def test_the_sign_tests_part_is_nearly_exact(questions: int) -> None:
         for n in range(questions + 1)
     ]
     power = sum(
-        stats.binom.pmf(n, questions, win + loss)
-        * stats.binom.pmf(wins, n, win / (win + loss)).sum()
+        scipy.stats.binom.pmf(n, questions, win + loss)
+        * scipy.stats.binom.pmf(wins, n, win / (win + loss)).sum()
         for n, wins in enumerate(shown)
     )
     assert power == pytest.approx(0.8, abs=0.02)

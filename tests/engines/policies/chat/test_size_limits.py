@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -84,11 +85,14 @@ def pours(head: bytes, piece: bytes, tail: bytes, times: int, status: int = 200)
     return behaviour
 
 
-def zipped(status: int) -> Behaviour:
-    bomb = gzip.compress(bytes(50 * MB))
+@cache
+def gzip_bomb() -> bytes:
+    return gzip.compress(bytes(50 * MB))
 
+
+def zipped(status: int) -> Behaviour:
     async def behaviour(exchange: Exchange) -> None:
-        await exchange.plain(status, bomb, {"content-encoding": "gzip"})
+        await exchange.plain(status, gzip_bomb(), {"content-encoding": "gzip"})
 
     return behaviour
 

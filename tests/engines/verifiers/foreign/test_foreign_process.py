@@ -16,7 +16,8 @@ from tests.support.builders import answering
 from tests.support.foreign_files import PROBLEM, a_file, a_rollout, judged, judging
 
 DIED = Verdict(None, error="failed: the verifier's process ended (crash, exit or out of memory)")
-LATE = "timeout: no verdict within 1 s"
+DEADLINE_S = 0.4
+LATE = "timeout: no verdict within 0.4 s"
 
 PLAIN = """
     import os, pathlib
@@ -49,7 +50,7 @@ async def test_a_function_that_hangs_is_killed_and_costs_its_own_verdict(
     tmp_path: Path, score: float | None
 ) -> None:
     path = a_file(tmp_path, PLAIN)
-    verdicts = await judged(path, "5", "hang", "6", deadline_s=1, timeout_score=score)
+    verdicts = await judged(path, "5", "hang", "6", deadline_s=DEADLINE_S, timeout_score=score)
     assert (verdicts[0], verdicts[2]) == (Verdict(1.0), Verdict(1.0))
     if score is None:
         assert verdicts[1] == Verdict(None, error=LATE)
@@ -59,7 +60,7 @@ async def test_a_function_that_hangs_is_killed_and_costs_its_own_verdict(
 
 async def test_a_killed_process_is_gone(tmp_path: Path) -> None:
     path = a_file(tmp_path, PLAIN)
-    await judged(path, "hang", deadline_s=1)
+    await judged(path, "hang", deadline_s=DEADLINE_S)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -151,7 +152,7 @@ async def test_questions_to_the_judge_run_side_by_side(tmp_path: Path) -> None:
 
 async def test_a_coroutine_that_waits_for_ever_leaves_its_process_alone(tmp_path: Path) -> None:
     path = a_file(tmp_path, TOGETHER)
-    verifier = FunctionVerifier(FunctionSettings(deadline_s=1), path)
+    verifier = FunctionVerifier(FunctionSettings(deadline_s=DEADLINE_S), path)
     rollouts = [a_rollout(text, n) for n, text in enumerate(["wait", "wait", "5"])]
     first, second, good = await verifier.verify(PROBLEM, rollouts)
     assert (first.error, second.error, good.reward) == (LATE, LATE, 1.0)
@@ -164,7 +165,7 @@ async def test_a_coroutine_that_waits_for_ever_leaves_its_process_alone(tmp_path
 async def test_who_hangs_or_kills_a_shared_process_is_found_out(
     tmp_path: Path, bad: str, error: str
 ) -> None:
-    verdicts = await judged(a_file(tmp_path, TOGETHER), "5", bad, "6", "7", deadline_s=1)
+    verdicts = await judged(a_file(tmp_path, TOGETHER), "5", bad, "6", "7", deadline_s=DEADLINE_S)
     assert [verdict.reward for verdict in verdicts] == [1.0, None, 1.0, 1.0]
     assert verdicts[1].error == error
 

@@ -293,23 +293,28 @@ async def test_plain_integers_agree_with_the_checking_process(verifier: MathVeri
     assert [v.reward for v in short] == [v.reward for v in long] == [1.0, 0.0, 1.0, 0.0, 1.0]
 
 
-async def test_a_bomb_costs_its_own_verdict_only() -> None:
-    verifier = MathVerifier(MathSettings(deadline_s=1.0))
-    await verifier.start()
+@one_loop
+async def test_a_bomb_costs_its_own_verdict_only(
+    verifier: MathVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifier._pool, "_deadline_s", 0.4)
     answers = ["A: 0.5", BOMB, "A: 1/2", "A: 1/3", BOMB, "\\boxed{0.50}"]
     verdicts = await verifier.verify(a_problem("0.5"), [a_rollout(text) for text in answers])
     assert [v.reward for v in verdicts] == [1.0, None, 1.0, 0.0, None, 1.0]
-    assert verdicts[1].error == "timeout: no verdict within 1 s"
-    await verifier.aclose()
+    assert verdicts[1].error == "timeout: no verdict within 0.4 s"
 
 
-async def test_a_timeout_may_be_given_a_score() -> None:
-    verifier = MathVerifier(MathSettings(deadline_s=0.5, timeout_score=0.0))
-    (verdict,) = await verifier.verify(a_problem("0.5"), [a_rollout(BOMB)])
+@one_loop
+async def test_a_timeout_may_be_given_a_score(
+    verifier: MathVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifier._pool, "_deadline_s", 0.2)
+    scoring = MathVerifier(MathSettings(timeout_score=0.0))
+    scoring._pool = verifier._pool
+    (verdict,) = await scoring.verify(a_problem("0.5"), [a_rollout(BOMB)])
     assert verdict.reward == 0.0
     assert verdict.error is None
-    assert verdict.critique == "timeout: no verdict within 0.5 s, checking 9^9^9^9"
-    await verifier.aclose()
+    assert verdict.critique == "timeout: no verdict within 0.2 s, checking 9^9^9^9"
 
 
 @one_loop
