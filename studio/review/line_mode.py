@@ -7,7 +7,7 @@ about at once. It works on dumb terminals, with screen readers and from scripts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -88,6 +88,12 @@ class LineReview:
                 return True
             if not go_on:
                 return False
+
+    def ask_again(self, names: Iterable[str]) -> int:
+        """Ask once more about what was passed over among these; returns how many that are."""
+        again = self._later.intersection(names)
+        self._later -= again
+        return len(again)
 
     def _answer(self, operation: Operation, queue: ReviewQueue) -> bool:
         """Take one command; False ends the sitting."""

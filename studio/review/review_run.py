@@ -143,6 +143,11 @@ class RunReview:
     def _ask_until_left(self, review: LineReview, follows: bool) -> None:
         settled = -1
         while self._while_allowed(review.run) and follows and not self._ended:
+            state = self.session.run.state()  # as it is on disk, the last answer included
+            blocking = state.undecided_operations if state.under_review else ()
+            if left := review.ask_again(operation.id for operation in blocking):
+                self.tell(f"the run holds for {count_text(left, 'operation')}: once more; q leaves")
+                continue
             if settled != (settled := review.decided_count + review.settled_count):
                 self.tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
             self.wait_for(self._wait_for_change())

@@ -200,14 +200,15 @@ def test_a_review_that_waits_stays_for_every_step_until_the_run_ends(tmp_path: P
         command = [*STUDIO, "--workspace", str(tmp_path), "review", "--wait"]
         with ForkedStudio(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as waiting:
             assert waiting.stdin and waiting.stdout and waiting.stderr
-            waiting.stdin.write("a\n" * 9)
+            waiting.stdin.write("n\n" + "a\n" * 9)  # the first is passed over: the run holds for it
             waiting.stdin.flush()
             assert waiting.stdout.readline() == "run rehearsal: nothing is open\n"
             assert "waiting for the run's next step" in waiting.stderr.readline()
             assert studio(tmp_path, "ctl", "resume").returncode == 0
             assert process.end() == 0
-            said, _ = waiting.communicate(timeout=60)
+            said, told = waiting.communicate(timeout=60)
         assert waiting.returncode == 0
+        assert "the run holds for 1 operation: once more" in told
         decided = [e for e in process.events if e["kind"] == "OperationDecided"]
         second = [e for e in decided if e["step"] == 2]
         assert second
