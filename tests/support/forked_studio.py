@@ -102,6 +102,8 @@ def _be_studio(
     words: list[str], folder: Path, environ: dict[str, str], streams: list[int], terminal: bool
 ) -> None:
     """In the forked process: become what `python -W error -m studio WORDS` would be."""
+    # The server passes over what it cannot import, and every process then takes a second more.
+    assert "studio.cli" in sys.modules, "the server has not imported the studio"
     for number, copied in enumerate(streams):
         os.dup2(copied, number)
         os.close(copied)
