@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -90,8 +92,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            alone = not named and "@package" not in path.read_text(encoding="utf-8")
-            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders), alone)
+            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders), nodes)
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
             typed = _find_override(missing, overrides)
@@ -216,11 +217,11 @@ _HYDRA = Lock()
 
 
 def _compose_hydra(
-    path: Path, overrides: Sequence[str], alone: bool
+    path: Path, overrides: Sequence[str], nodes: ParsedFiles
 ) -> tuple[DictConfig, list[tuple[str, str]]]:
     """The composed config, and its parts (name and package) in the order of merging.
 
-    A file that is `alone` names no other and stands in no package; overrides may still name one.
+    `nodes` are of all files that the run file names; overrides may name others.
     """
     sections = {text: _key_of(text).rpartition(".")[0] for text in overrides}
     late = [text for text in overrides if sections[text] in SHORTHAND]
@@ -229,19 +230,55 @@ def _compose_hydra(
         _HYDRA,
         initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"),
     ):
-        config = compose(path.stem, early)
-        if late:
-            written = OmegaConf.to_container(config, resolve=False)
-            for section in dict.fromkeys(sections[text] for text in late):
+        shorthand = dict.fromkeys(sections[text] for text in late)
+        if not all(_is_no_text(section, early, nodes) for section in shorthand):
+            written = OmegaConf.to_container(compose(path.stem, early), resolve=False)
+            for section in shorthand:
                 text = get_value(written, tuple(section.split(".")))
                 if isinstance(text, str):
                     early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
-            config = compose(path.stem, [*early, *late])
-        if alone and all(text.startswith("++") for text in [*early[1:], *late]):
-            return config, [(path.stem, "")]  # asking costs a third of the whole
         loader = GlobalHydra.instance().config_loader()
-        parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
-    return config, [(part.config_path, part.package or "") for part in parts if part.config_path]
+        merged: list[ResultDefault] = []
+        with _note_parts(loader, merged):
+            config = compose(path.stem, [*early, *late])
+    return config, [(part.config_path, part.package or "") for part in merged if part.config_path]
+
+
+def _is_no_text(section: str, overrides: Sequence[str], nodes: ParsedFiles) -> bool:
+    """Whether a section is plainly none, so that composing twice is spared.
+
+    False also where only a composition tells, as behind a group or a YAML merge key.
+    """
+    roots = [node.value for node in nodes.values() if isinstance(node, yaml.MappingNode)]
+    written = [(key.value, value) for pairs in roots for key, value in pairs]
+    if (
+        "." in section
+        or not all(text.startswith("++") for text in overrides[1:])
+        or any(_key_of(text) == section for text in overrides)
+        or any(key == "<<" for key, _ in written)
+    ):
+        return False
+    return all(isinstance(value, yaml.MappingNode) for key, value in written if key == section)
+
+
+@contextmanager
+def _note_parts(loader: ConfigLoader, merged: list[ResultDefault]) -> Iterator[None]:
+    """Note which files a composition merges: to ask `compute_defaults_list` reads them all again.
+
+    Hydra 1.3 hands them to this method of its loader, a new one of each initialisation.
+    """
+    merge = loader._compose_config_from_defaults_list  # type: ignore[attr-defined]
+
+    def merge_noted(defaults: list[ResultDefault], repo: object) -> DictConfig:
+        merged[:] = defaults
+        config: DictConfig = merge(defaults=defaults, repo=repo)
+        return config
+
+    loader._compose_config_from_defaults_list = merge_noted  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        loader._compose_config_from_defaults_list = merge  # type: ignore[attr-defined]
 
 
 def _key_of(override: str) -> str:
