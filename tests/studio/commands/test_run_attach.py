@@ -191,17 +191,16 @@ def test_a_finished_run_is_named_without_a_process_and_says_how_to_go_on(practis
 
 
 def test_a_resumed_run_keeps_its_reviewer_and_one_given_counts(workspace: Path) -> None:
-    held = studio(
-        "headless", "rehearsal", *SMALL, "--review=wait", "review.hold_s=0.01", workspace=workspace
-    )
+    words = ("rehearsal", *SMALL, "policy.pace_tokens_per_s=100000")  # nobody watches it
+    held = studio("headless", *words, "--review=wait", "review.hold_s=0.01", workspace=workspace)
     assert held.code == 3
     with ended_after(workspace):
-        ready = started(workspace, "--review=auto", "--", "rehearsal", *SMALL)
+        ready = started(workspace, "--review=auto", "--", *words)
         assert isinstance(ready, ReadyRun)
         until_ended(Workspace(workspace).run(ready.run))
     state = Workspace(workspace).run("rehearsal").state()
     assert (state.reviewer, state.status) == ("auto", "finished")
-    again = started(workspace, "rehearsal", *SMALL, "practice.epochs=2")
+    again = started(workspace, *words, "practice.epochs=2")
     with ended_after(workspace):
         assert isinstance(again, ReadyRun)
         assert "review: auto" in again.text
