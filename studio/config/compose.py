@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,11 +18,11 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -91,8 +92,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            alone = not named and "@package" not in path.read_text(encoding="utf-8")
-            config, parts = _compose_parts(path, _hydra_overrides(overrides, folders), alone)
+            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders), nodes)
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
             typed = _find_override(missing, overrides)
@@ -212,73 +212,73 @@ def _force_override(text: str, folders: Sequence[Path]) -> str:
     return text if group or not key or key[0] in "+~" or "=" not in text else f"++{text}"
 
 
-_HYDRAS_OWN = {"defaults", "hydra"}
 _HYDRA = Lock()
 """Hydra keeps what it composes in one place a process; a screen reads several files at once."""
 
 
-def _compose_parts(
-    path: Path, overrides: Sequence[str], alone: bool
+def _compose_hydra(
+    path: Path, overrides: Sequence[str], nodes: ParsedFiles
 ) -> tuple[DictConfig, list[tuple[str, str]]]:
     """The composed config, and its parts (name and package) in the order of merging.
 
-    A file that is `alone` names no other and stands in no package; overrides may still name one.
+    `nodes` are of all files that the run file names; overrides may name others.
     """
-    if alone:  # and in need of no search path, which is the first override
-        config, _ = _compose_sections(lambda texts: _compose_alone(path, texts), overrides[1:])
-        if config is not None:
-            return config, [(path.stem, "")]
+    sections = {text: _key_of(text).rpartition(".")[0] for text in overrides}
+    late = [text for text in overrides if sections[text] in SHORTHAND]
+    early = [text for text in overrides if text not in late]
     with (
         _HYDRA,
         initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"),
     ):
-        config, texts = _compose_sections(lambda texts: compose(path.stem, texts), overrides)
-        assert config is not None
+        shorthand = dict.fromkeys(sections[text] for text in late)
+        if not all(_is_no_text(section, early, nodes) for section in shorthand):
+            written = OmegaConf.to_container(compose(path.stem, early), resolve=False)
+            for section in shorthand:
+                text = get_value(written, tuple(section.split(".")))
+                if isinstance(text, str):
+                    early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
         loader = GlobalHydra.instance().config_loader()
-        parts = loader.compute_defaults_list(path.stem, texts, RunMode.RUN).defaults
-    return config, [(part.config_path, part.package or "") for part in parts if part.config_path]
+        merged: list[ResultDefault] = []
+        with _note_parts(loader, merged):
+            config = compose(path.stem, [*early, *late])
+    return config, [(part.config_path, part.package or "") for part in merged if part.config_path]
 
 
-def _compose_sections(
-    compose_with: Callable[[list[str]], DictConfig | None], overrides: Sequence[str]
-) -> tuple[DictConfig | None, list[str]]:
-    """A config, and the overrides it took: sections that are plain texts become mappings."""
-    sections = {text: _key_of(text).rpartition(".")[0] for text in overrides}
-    late = [text for text in overrides if sections[text] in SHORTHAND]
-    early = [text for text in overrides if text not in late]
-    config = compose_with(early)
-    if config is None or not late:
-        return config, early
-    written = OmegaConf.to_container(config, resolve=False)
-    for section in dict.fromkeys(sections[text] for text in late):
-        text = get_value(written, tuple(section.split(".")))
-        if isinstance(text, str):
-            early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
-    return compose_with([*early, *late]), [*early, *late]
+def _is_no_text(section: str, overrides: Sequence[str], nodes: ParsedFiles) -> bool:
+    """Whether a section is plainly none, so that composing twice is spared.
 
-
-def _compose_alone(path: Path, overrides: Sequence[str]) -> DictConfig | None:
-    """What Hydra makes of one file and plain overrides, in a fifth of its time.
-
-    None leaves it to Hydra, which has the words for what does not fit.
+    False also where only a composition tells, as behind a group or a YAML merge key.
     """
-    for text in overrides:
-        key = _key_of(text)
-        if not text.startswith("++") or "@" in key or key.partition(".")[0] in _HYDRAS_OWN:
-            return None
+    roots = [node.value for node in nodes.values() if isinstance(node, yaml.MappingNode)]
+    written = [(key.value, value) for pairs in roots for key, value in pairs]
+    if (
+        "." in section
+        or not all(text.startswith("++") for text in overrides[1:])
+        or any(_key_of(text) == section for text in overrides)
+        or any(key == "<<" for key, _ in written)
+    ):
+        return False
+    return all(isinstance(value, yaml.MappingNode) for key, value in written if key == section)
+
+
+@contextmanager
+def _note_parts(loader: ConfigLoader, merged: list[ResultDefault]) -> Iterator[None]:
+    """Note which files a composition merges: to ask `compute_defaults_list` reads them all again.
+
+    Hydra 1.3 hands them to this method of its loader, a new one of each initialisation.
+    """
+    merge = loader._compose_config_from_defaults_list  # type: ignore[attr-defined]
+
+    def merge_noted(defaults: list[ResultDefault], repo: object) -> DictConfig:
+        merged[:] = defaults
+        config: DictConfig = merge(defaults=defaults, repo=repo)
+        return config
+
+    loader._compose_config_from_defaults_list = merge_noted  # type: ignore[attr-defined]
     try:
-        config = OmegaConf.load(path)
-        if not isinstance(config, DictConfig) or config.keys() & _HYDRAS_OWN:
-            return None
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        if any(override.is_sweep_override() for override in parsed):
-            return None
-        for override in parsed:
-            key, value = override.key_or_group, override.value()
-            OmegaConf.update(config, key, value, merge=True, force_add=True)
-    except (yaml.YAMLError, HydraException, OmegaConfBaseException, TypeError, ValueError):
-        return None
-    return config
+        yield
+    finally:
+        loader._compose_config_from_defaults_list = merge  # type: ignore[attr-defined]
 
 
 def _key_of(override: str) -> str:

@@ -63,12 +63,12 @@ def find_data(name: str, workspace: Workspace) -> DataSource:
     return resolve_data(name, (Path.cwd(), *own) if typed else (*own, Path.cwd()), PRACTISED)
 
 
-def listed_data(workspace: Workspace) -> tuple[ListedData, ...]:
-    """The workspace's data sets, then the bundled ones."""
+def listed_data(workspace: Workspace, *, bundled: bool = True) -> tuple[ListedData, ...]:
+    """The workspace's data sets, then the bundled ones; every row of each is read and counted."""
     taken: dict[str, Path] = {}
     return (
         *_list_folder(workspace.datasets, "workspace", taken),
-        *_list_folder(bundled_folder(), "bundled", taken),
+        *(_list_folder(bundled_folder(), "bundled", taken) if bundled else ()),
     )
 
 

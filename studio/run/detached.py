@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +106,12 @@ class StartingProcess:
         return not read
 
 
-def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
+def start(
+    arguments: Sequence[str],
+    workspace: Path,
+    *,
+    popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+) -> StartingProcess:
     """Start `studio headless ARGUMENTS` on a workspace, as a process of its own."""
     ours, theirs = os.pipe()
     # Not `-m studio`, which would put the current folder before the installed modules.
@@ -116,7 +121,7 @@ def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
         *("--workspace", str(workspace), "headless", f"--ready-fd={theirs}", *arguments),
     ]
     try:
-        child = subprocess.Popen(
+        child = popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

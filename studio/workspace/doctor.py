@@ -100,7 +100,9 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
-        "data sets": sum(data.where == "workspace" for data in listed_data(workspace)),
+        "data sets": sum(
+            data.where == "workspace" for data in listed_data(workspace, bundled=False)
+        ),
     }
     return Diagnosis(looked_at, tuple(found))
 
@@ -328,7 +330,7 @@ def _restrict(path: Path) -> str:
 
 
 def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
-    for data in listed_data(workspace):
+    for data in listed_data(workspace, bundled=False):
         if data.where == "workspace" and data.n is None:
             place, _, cause = data.trouble.partition(": ")
             yield Trouble(place, cause or data.trouble, f"studio data check {data.path}")
@@ -369,7 +371,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
 
 
 def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:
-    for data in listed_data(workspace):
+    for data in listed_data(workspace, bundled=False):
         path = Path(data.path)
         if data.where != "workspace" or data.n is None or not path.is_file():
             continue

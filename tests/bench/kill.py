@@ -33,6 +33,7 @@ from engines.record import lines
 from engines.record.run_dir import Workspace
 from tests.bench import kill_screen
 from tests.bench.outcome import left
+from tests.support.forked_studio import STUDIO, ForkedStudio
 
 RUN = "kill"
 SETTINGS = (
@@ -202,8 +203,8 @@ def _last_event(workspace: Path) -> str:
 
 
 def _started(workspace: Path, settings: Sequence[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "studio", "--workspace", str(workspace), "headless"]
-    return subprocess.Popen(
+    command = [*STUDIO, "--workspace", str(workspace), "headless"]
+    return ForkedStudio(
         [*command, "rehearsal", "--name", RUN, *settings],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

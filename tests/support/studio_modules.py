@@ -1,5 +1,22 @@
 """What nearly every `studio` process imports; see `forked_studio`."""
 
 import gc
+from importlib import import_module
+
+# By name: as import statements they would be superfluous to ruff, which takes such ones away.
+for name in (
+    "engines.policies.rehearsal.judge",
+    "engines.policies.rehearsal.reflect",
+    "engines.policies.rehearsal.reply",
+    "engines.policies.rehearsal.transport",
+    "openai.resources.chat.completions.completions",
+    "studio.cli",
+    "studio.commands.review",
+    "studio.estimate.dry_run",
+    "studio.run.assemble",
+    "studio.run.headless",
+    "studio.tui.app",
+):
+    import_module(name)
 
 gc.freeze()  # what is shared by all that are forked stays so

@@ -19,7 +19,10 @@ from engines.grpo.loss.sft_data import Example
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
-ROW_TOKENS = 2048  # of a packed row, more only where one example is longer
+ROW_TOKENS = 2048  # of a packed row at most, more only where one example is longer
+ROW_EXAMPLES = 2
+"""Of the batch's longest, as many fill a row: little is padded, and attention takes the square of
+a row's length (a step of fine-tuning hf:tiny took 0.22 s in rows of 627 tokens, 0.13 s in 156)."""
 FORWARD_TOKENS = 8192
 
 
@@ -51,7 +54,8 @@ def accumulate(
     Returns:
         The mean loss, and how many tokens it is over.
     """
-    limit = min(local.window, ROW_TOKENS, forward_tokens) if packs else 0
+    row = min(ROW_TOKENS, ROW_EXAMPLES * max(map(len, batch)))
+    limit = min(local.window, row, forward_tokens) if packs else 0
     passes = [
         pack(rows, local.pad_id)
         for rows in group_into_forwards(pack_into_rows(batch, limit), forward_tokens)

@@ -105,7 +105,7 @@ LIBRARY = "libraries/rehearsal/journal.jsonl"
 ROWS_OF = '{"question": "1+1?", "answer": "2"}\n'
 NOT_TEXT = b"\xff\xfe\x00\x81 not text \x9f"
 NO_YAML = "policy: [rehearsal\n  data: }"
-DEEP = "[" * 20_000
+DEEP = "[" * 1_000  # as many as Python calls go deep; a scanner takes the square of it
 ASKING = "policy: {model: 'openai:m', "
 AGENT_LACKS = "name: solver\nmystery: 1\n"
 

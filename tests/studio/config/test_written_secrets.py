@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from studio.config.loading import load_run
 from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.agent import MountedExperience
 from studio.config.settings.fingerprint import fingerprint
 from studio.config.settings.run import RunConfig
 from studio.secrets.rules import is_secret
@@ -70,16 +71,23 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     return loaded(tmp_path_factory.mktemp("small"), SMALL).config
 
 
-# Every example composes a file, at some milliseconds each.
-@settings(max_examples=30, deadline=None)
-@given(st.text(alphabet="ab${}\\:. \n'", max_size=30))
+PIECES = ("a", "b", "${", "$", "{", "}", "\\", ":", ".", " ", "\n", "'")
+TEXT = st.lists(st.sampled_from(PIECES), min_size=1, max_size=20).map("".join)
+
+
+# Every example composes a file, which takes a while, so that it holds several texts.
+@settings(max_examples=8, deadline=None)
+@given(st.lists(TEXT, min_size=5, max_size=5, unique=True))
 def test_any_text_survives_being_written_and_read(
-    small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory, text: str
+    small_config: RunConfig, tmp_path_factory: pytest.TempPathFactory, texts: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("round")
-    agent = small_config.agent.model_copy(update={"instructions": text})
+    brought = tuple(MountedExperience(id=f"E{n}", text=text) for n, text in enumerate(texts))
+    changes = {"instructions": texts[0], "experiences": brought}
+    agent = small_config.agent.model_copy(update=changes)
     written = dump_run_yaml(small_config.model_copy(update={"agent": agent}))
-    assert loaded(folder, written).config.agent.instructions == text
+    found = loaded(folder, written).config.agent
+    assert (found.instructions, found.experiences) == (texts[0], brought)
 
 
 def test_a_fingerprint_holds_no_secret(tmp_path: Path) -> None:

@@ -96,12 +96,15 @@ class Seen:
 
 
 async def practised(folder: Path, changes: Mapping[str, object], runs: int = 1) -> Seen:
-    """Practise by the config, `runs` times in one workspace; the last run is looked at."""
+    """Practise by the config, `runs` times in one workspace; the last run is looked at.
+
+    With 0 the config is read, and nothing practised.
+    """
     workspace = Workspace(folder / "practice")
     before = {
         key: value for key, value in changes.items() if key != "practice.practice.restart_step"
     }
-    for number in range(runs):
+    for number in range(max(runs, 1)):
         traffic = Traffic()
         async with fake_endpoint(rehearsing(traffic)) as endpoint, AsyncExitStack() as stack:
             url = endpoint.base_url
@@ -109,14 +112,14 @@ async def practised(folder: Path, changes: Mapping[str, object], runs: int = 1) 
                 key: value.replace("URL", url.removesuffix("/v1"))
                 if isinstance(value, str)
                 else value
-                for key, value in (changes if number == runs - 1 else before).items()
+                for key, value in (changes if number >= runs - 1 else before).items()
             }
             home = checkout(folder / "youtu", written, {**ENV, "UTU_LLM_BASE_URL": url})
             source = Source((), youtu=find_youtu_config(str(home), "math_reasoning", "practice"))
             plan = load_plan(RunRequest(workspace=workspace, source=source))
             outcome = plan.mode
             state = plan.state or RunState()
-            if plan.mode != "finished":
+            if runs and plan.mode != "finished":
                 try:
                     practice = await open_run_context(plan, stack, lambda _: None)
                     state = practice.recorder.state
@@ -135,7 +138,7 @@ class Row:
     value: object
     watch: Callable[[Seen], object]
     given: Mapping[str, object] = field(default_factory=dict)  # changes that both runs share
-    runs: int = 1
+    runs: int = 1  # 0 where what the config is read as shows it
 
 
 JUDGED: dict[str, object] = {
@@ -227,13 +230,13 @@ def agent_file(seen: Seen) -> Any:
 ROWS = [
     # Evaluation fields (Y22)
     Row("eval.data.dataset", "arithmetic-larger", sets, MEASURED),
-    Row("eval.data.type", "mixed", told("data.type")),
+    Row("eval.data.type", "mixed", told("data.type"), runs=0),
     Row("eval.concurrency", 1, alone("evaluation"), {**MEASURED, "eval.pass_k": 4}),
     Row("eval.pass_k", 3, lambda s: {e.k for e in s.state.evaluations}, MEASURED),
     Row("eval.pass_k", 3, count("evaluation"), MEASURED),
     Row("eval.verify_filename", "half.py", mean, VERIFIED),
     Row("eval.verify_func_name", "never", mean, VERIFIED),
-    Row(f"{PROVIDER}.type", "responses", told("responses"), JUDGED),
+    Row(f"{PROVIDER}.type", "responses", told("responses"), JUDGED, runs=0),
     Row(f"{PROVIDER}.model", "another", each("judge", "model"), JUDGED),
     Row(f"{PROVIDER}.base_url", "URL/other/v1", addresses("judge"), JUDGED),
     Row(f"{PROVIDER}.api_key", "sk-2", authorised("judge"), JUDGED),
@@ -245,7 +248,7 @@ ROWS = [
     ),
     Row("eval.judge_concurrency", 1, alone("judge"), JUDGED),
     # Practice fields (Y23)
-    Row("practice.exp_id", "another", lambda s: s.run.run),
+    Row("practice.exp_id", "another", lambda s: s.run.run, runs=0),
     Row("practice.practice.epochs", 2, count("rollout")),
     Row("practice.practice.batch_size", 4, lambda s: s.state.steps_finished),
     Row("practice.practice.grpo_n", 2, count("rollout")),
@@ -269,14 +272,19 @@ ROWS = [
     # The agent's file
     Row("agent.agent.instructions", "Hum. End with #### answer", says("rollout", "Hum.")),
     Row("agent.agent.name", "another", lambda s: agent_file(s)["name"]),
-    Row("agent.max_turns", GONE, told("max_turns")),
+    Row("agent.max_turns", GONE, told("max_turns"), runs=0),
     Row("agent.model.model_settings.temperature", 0.4, each("evaluation", "temperature"), MEASURED),
     Row("agent.model.model_settings.top_p", 0.5, each("rollout", "top_p")),
     Row("agent.model.model_settings.max_tokens", 99, each("rollout", "max_tokens")),
     Row("agent.model.model_settings.extra_args", {"timeout": 0.000001}, lambda s: s.outcome),
     Row("agent.model.model_settings.frequency_penalty", 0.5, each("rollout", "frequency_penalty")),
-    Row("agent.model.model_settings.parallel_tool_calls", True, told("parallel_tool_calls")),
-    Row("model.model_provider.type", "responses", told("responses")),
+    Row(
+        "agent.model.model_settings.parallel_tool_calls",
+        True,
+        told("parallel_tool_calls"),
+        runs=0,
+    ),
+    Row("model.model_provider.type", "responses", told("responses"), runs=0),
     Row("model.model_provider.model", "another", each("rollout", "model")),
     Row("model.model_provider.base_url", "URL/other/v1", addresses("rollout")),
     Row("model.model_provider.api_key", "sk-2", authorised("rollout")),

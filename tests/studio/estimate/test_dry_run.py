@@ -13,7 +13,7 @@ from studio import exit_codes
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
 
-RUN = ("practice.epochs=2", "practice.batch_size=6", "practice.group_size=4", "data.truncate=24")
+RUN = ("practice.epochs=2", "practice.batch_size=3", "practice.group_size=4", "data.truncate=12")
 HELD_OUT = ("evaluation.data=[arithmetic-heldout]", "evaluation.limit=20")
 PRICED = ("policy.price_in_usd_per_mtok=1", "policy.price_out_usd_per_mtok=4")
 
@@ -80,7 +80,7 @@ def test_the_estimate_of_calls_holds_and_after_one_run_the_likely_one_is_near(
     assert headless(workspace, "rehearsal", *RUN, *HELD_OUT, *PRICED).code == exit_codes.DONE
     usage = paid(workspace)
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-    assert 24 * 4 * 2 + 20 <= usage["calls"] <= first["calls"]["at_most"]
+    assert 12 * 4 * 2 + 20 <= usage["calls"] <= first["calls"]["at_most"]
     assert abs(first["calls"]["likely"] / usage["calls"] - 1) <= 0.3
     assert tokens <= first["tokens"]["at_most"]
     assert usage["cost_usd"] <= first["cost_usd"]["at_most"]
@@ -106,7 +106,7 @@ def test_a_dry_run_of_a_resume_says_what_is_done_and_what_is_left(tmp_path: Path
     stages = {stage["stage"]: stage for stage in left["stages"]}
     assert sum(stage["done"] for stage in stages.values()) == 70
     rollouts = stages["rollouts"]
-    assert rollouts["done"] + rollouts["calls"]["likely"] == 24 * 4 * 2
+    assert rollouts["done"] + rollouts["calls"]["likely"] == 12 * 4 * 2
     assert left["whole_run"]["calls"]["at_most"] == whole["calls"]["at_most"]
     assert left["budget_left"] == {"calls": 0}
     text = headless(workspace, "--resume", "rehearsal", "--dry-run").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.support.fake_endpoint import (
     refuses,
     says,
 )
-from tests.support.processes import STUDIO
+from tests.support.forked_studio import STUDIO, ForkedStudio
 from tests.support.run_studio import Result, studio
 
 FEW = ("evaluation.limit=12",)
@@ -159,25 +160,23 @@ def test_best_and_last_of_a_run_can_be_named(after_practice: Path) -> None:
     assert (after_practice / "runs/rehearsal/agent-best.yaml").is_file()
 
 
-async def _child(workspace: Path, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *STUDIO, "--workspace", str(workspace), *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+def _child(workspace: Path, *arguments: str) -> ForkedStudio:
+    command = [*STUDIO, "--workspace", str(workspace), *arguments]
+    return ForkedStudio(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 async def test_a_stopped_evaluation_goes_on_where_it_was(workspace: Path) -> None:
     """Of 30 rollouts 12 are answered before SIGTERM; the second command asks for 18."""
     answered = [says("#### 7")] * 13  # a ping first
     async with fake_endpoint(*answered, hangs(), says("#### 7")) as endpoint:
-        child = await _child(workspace, *_asking(endpoint))
+        child = _child(workspace, *_asking(endpoint))
         await endpoint.until(lambda: len(endpoint.requests) == 14)
         child.send_signal(signal.SIGTERM)
-        _, said = await child.communicate()
+        _, said = await asyncio.to_thread(child.communicate)
         assert child.returncode == 130
         assert b"the same command goes on from there" in said
-        child = await _child(workspace, *_asking(endpoint))
-        out, _ = await child.communicate()
+        child = _child(workspace, *_asking(endpoint))
+        out, _ = await asyncio.to_thread(child.communicate)
         assert len(endpoint.requests) == 14 + 1 + 18
     assert child.returncode == 0
     data = json.loads(out)

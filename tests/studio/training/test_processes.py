@@ -14,6 +14,7 @@ from engines.core import events as ev
 from engines.record.run_dir import Workspace
 from tests.bench.kill import measure
 from tests.engines.record.test_journal import file_size_limit
+from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.run_studio import run_here, studio
 
@@ -81,8 +82,8 @@ def test_a_read_only_run_folder_is_exit_2_and_goes_on_once_it_is_mended(practise
     assert studio(*more, workspace=practised).code == 0
 
 
-def started(workspace: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def started(workspace: Path, *words: str) -> ForkedStudio:
+    return ForkedStudio(
         [*STUDIO, "--workspace", str(workspace), "headless", "rehearsal", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

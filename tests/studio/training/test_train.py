@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +16,15 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run
+from tests.support.forked_studio import STUDIO, ForkedStudio
 from tests.support.run_studio import Result, studio
 
 QUICK = (
+    "seed=5",  # with which there is contrast in every step of two epochs
     "policy.local.threads=1",
     "policy.max_tokens=64",
-    "data.truncate=16",
-    "practice.batch_size=4",
+    "data.truncate=8",
+    "practice.batch_size=2",
     "practice.group_size=4",
     "practice.epochs=1",
     "grpo.checkpoint_steps=2",
@@ -140,9 +141,9 @@ def line_of(workspace: Path, kind: type[object], step: int, number: int = 0) -> 
     ("where", "kind", "step", "number", "records"),
     [
         ("before the first rollout of a step", ev.StepStarted, 3, 0, 0),
-        ("with some replies recorded and none journalled", ev.StepStarted, 3, 0, 7),
-        ("among the rollouts", ev.RolloutFinished, 3, 5, 9),
-        ("among the verdicts", ev.RolloutJudged, 3, 9, None),
+        ("with some replies recorded and none journalled", ev.StepStarted, 3, 0, 3),
+        ("among the rollouts", ev.RolloutFinished, 3, 3, 5),
+        ("among the verdicts", ev.RolloutJudged, 3, 5, None),
         ("with an update that nobody has decided", ev.LessonProposed, 3, 0, None),
         ("with an update that is decided", ev.OperationDecided, 3, 0, None),
         ("after the commit", ev.LessonCommitted, 3, 0, None),
@@ -184,10 +185,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_serves(
 
 def test_a_process_that_is_killed_loses_nothing(tmp_path: Path, trained_once: Path) -> None:
     """A real one, as soon as its second step is committed."""
-    words = [sys.executable, "-m", "studio", "--workspace", str(tmp_path / "practice")]
-    process = subprocess.Popen(
-        [*words, "train", "grpo-tiny", *QUICK], stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
+    words = [*STUDIO, "--workspace", str(tmp_path / "practice"), "train", "grpo-tiny", *QUICK]
+    process = ForkedStudio(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("step 2/4"):
@@ -239,7 +238,7 @@ def test_a_batch_that_a_budget_does_not_cover_goes_on_with_those_that_it_does(
     tmp_path: Path, budget: str, code: int, steps: int
 ) -> None:
     with within(60):
-        words = ("data.truncate=8", "practice.group_size=8", budget)
+        words = ("practice.batch_size=4", "practice.group_size=8", budget)
         done = train(tmp_path / "practice", *words)
     assert done.code == code, done.stderr
     state = RunDir(tmp_path / "practice" / "runs" / "grpo-tiny").state()
@@ -478,7 +477,7 @@ def test_settings_that_no_engine_takes_leave_no_run_behind(
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """What a run of one step prints that learns in great strides."""
     workspace = tmp_path_factory.mktemp("hasty") / "practice"
-    return train(workspace, "grpo.learning_rate=0.05", "data.truncate=4")
+    return train(workspace, "grpo.learning_rate=0.05", "data.truncate=2")
 
 
 def test_the_loop_tells_its_cpu_seconds(hasty: Result) -> None:
