@@ -6,7 +6,6 @@ import contextlib
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.screen import Screen
 
 from engines.core.errors import StudioError
 from studio.session.base import Session
@@ -14,10 +13,10 @@ from studio.tui.drawing.lines import line
 from studio.tui.host import Host
 from studio.tui.keymap import bindings
 from studio.tui.navigation import Navigation
-from studio.tui.terminal.textual_parts import Palette, TerminalApp
+from studio.tui.terminal.textual_parts import FirstScreen, Palette, TerminalApp
 
 
-class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the table
+class MainScreen(FirstScreen, inherit_bindings=False):
     """The screen below all boxes. Its keys are not heard while a box is open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -28,7 +27,7 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
     ]
 
     def __init__(self, app: TerminalApp, host: Host, navigation: Navigation) -> None:
-        super().__init__(id="_default")
+        super().__init__(app, id="_default")
         self._terminal_app, self._host, self._navigation = app, host, navigation
 
     # -- pages and panes -----------------------------------------------------------------

@@ -266,7 +266,8 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
                 raise ConfigError(where, cause, "Choose another key.")
         known[name] = replace(known[name], keys=keys)
     table = tuple(known.values())
-    _check_clashes(table, set(changes), place)
+    if changes:
+        _check_clashes(table, set(changes), place)
     return table
 
 

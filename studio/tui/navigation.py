@@ -23,6 +23,7 @@ class Navigation:
     def __init__(self, app: App[Any], host: Host) -> None:
         self._app, self._host = app, host
         self.page_name = "start"
+        self._pages: list[Page] = []  # once they are mounted; none goes
         self.trail: deque[tuple[str, str]] = deque(maxlen=21)  # (page, id) to go back to
         self.is_drawn = False  # the first frame was, so that every page has its parts
 
@@ -32,7 +33,9 @@ class Navigation:
 
     @property
     def pages(self) -> list[Page]:
-        return list(self._app.screen_stack[0].query(Page))
+        if not self._pages:  # asked for at every message of a run
+            self._pages = list(self._app.screen_stack[0].query(Page))
+        return self._pages
 
     # -- pages ---------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class StreamCanvas(Widget, can_focus=True):
         self._boxes: dict[str, Box] = {}  # of the panes on screen
         self._bands: dict[int, list[str]] = {}  # rows of cells → panes in them, left to right
         self._strips: dict[int, Strip] = {}
-        self._look: tuple[str, Style] | None = None
+        self._look = ("", Style())  # the theme and the style beneath all others, as drawn last
         self._scrolled = 0  # the first row of a text that is not followed
         self._turn = 0
 
@@ -301,6 +301,11 @@ class StreamCanvas(Widget, can_focus=True):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of cells; nothing but the rows that changed is made again."""
+        # Once for all rows: Textual works its style out through all ancestors.
+        look = (self.app.theme, self.rich_style)
+        if look != self._look:
+            self._look = look
+            self._strips.clear()
         # Without border and padding there is nothing for Textual's own cache to add.
         if self.styles.gutter != (0, 0, 0, 0):
             return super().render_lines(crop)
@@ -316,10 +321,6 @@ class StreamCanvas(Widget, can_focus=True):
         return out
 
     def render_line(self, y: int) -> Strip:
-        look = (self.app.theme, self.rich_style)
-        if look != self._look:
-            self._look = look
-            self._strips.clear()
         strip = self._strips.get(y)
         if strip is None:
             strip = self._strips[y] = self._make_strip(y)
@@ -339,7 +340,8 @@ class StreamCanvas(Widget, can_focus=True):
             left = columns - 2 * edge - sum(self._boxes[id].width for id in ids)
             border = [(signs.v, "")] * edge
             spans = [*border, *spans, (" " * left, ""), *border]
-        return Strip(_make_segments(spans, self.rich_style, self.app.theme), columns)
+        theme, base = self._look
+        return Strip(_make_segments(spans, base, theme), columns)
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
         """The cells of a pane in one row."""

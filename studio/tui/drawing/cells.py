@@ -124,7 +124,7 @@ def _wrap_paragraph(paragraph: str, width: int, out: list[str]) -> None:
     token = (_WORD if ascii_only else _TOKEN).match
     start = at = used = 0  # of the row: its first character, the next one, cells so far
     while at < size:
-        found = token(paragraph, at)
+        found = token(paragraph, at, at + ROW_CHARS + 1)  # a longer one fits into no row anyway
         end = found.end() if found else size
         cells = end - at if ascii_only else cell_len(paragraph[at:end])
         blank = paragraph[at] == " "

@@ -90,5 +90,6 @@ def use_ascii(app: App[Any], plain: bool) -> None:
     """Draw borders and signs in ASCII, or no longer."""
     app.set_class(plain, "-ascii")
     filters = [one for one in app._filters if not isinstance(one, AsciiFilter)]
-    app._filters = [*filters, AsciiFilter()] if plain else filters
-    app.refresh(layout=True)
+    if plain != (len(filters) < len(app._filters)):
+        app._filters = [*filters, AsciiFilter()] if plain else filters
+        app.refresh(layout=True)

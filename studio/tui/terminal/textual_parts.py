@@ -15,7 +15,12 @@ from textual import events
 from textual.app import App
 from textual.command import CommandInput, CommandList, CommandPalette
 from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.scroll_view import ScrollView
 from textual.widget import Widget
+from textual.widgets import Input, TextArea
 from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
@@ -33,6 +38,7 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self.animation_level = "none"
         self.environ, self.clock = environ, clock
         self.last_key = 0.0  # when one was pressed, by the clock
+        self._is_size_told = False  # the driver said which one it began with
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
@@ -40,7 +46,11 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         elif isinstance(event, events.Resize) and hasattr(self, "frame_clock"):
             event = with_current_size(self, event)
             self.frame_clock.buffer.forget()  # the terminal has moved its rows about
-            if event.size == self.size:  # it has its old one again: Textual draws nothing then
+            was_told, self._is_size_told = self._is_size_told, True
+            if event.size == self.size:
+                if not was_told:
+                    return  # all is laid out for it
+                # It has its old one again, of which Textual draws nothing.
                 self.call_after_refresh(self.redraw_all)
         await super().on_event(event)
 
@@ -68,6 +78,50 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self._close_messages_no_wait()
 
 
+class FirstScreen(Screen[None], inherit_bindings=False):  # tab is a key of the table
+    """The screen that an app opens with; Textual would style each widget three times for it."""
+
+    def __init__(self, app: App[Any], *, id: str) -> None:
+        super().__init__(id=id)
+        width, height = app.size
+        across, down = app.HORIZONTAL_BREAKPOINTS or [], app.VERTICAL_BREAKPOINTS or []
+        fits = [*self._get_breakpoint_classes(width, across)]
+        self.add_class(*fits, *self._get_breakpoint_classes(height, down), update=False)
+        self.stack_updates = 1  # as if it had been resumed: its size is not ignored
+        self._is_new = True
+
+    # Textual's own draws the whole screen whenever the focus moves; the two widgets do that.
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        if self._is_new:  # what was styled when it was mounted is drawn when its size is told
+            self._is_new = False
+            event.prevent_default()
+
+    def _screen_resized(self, size: Size) -> None:
+        if size != self.outer_size:  # Textual tells each size twice
+            super()._screen_resized(size)
+
+
+class FixedView(ScrollView):
+    """A scroll view whose place never follows what is in it; its bars must take no room.
+
+    Textual would lay out and draw the whole screen anew whenever lines come or go.
+    """
+
+    def set_content_size(self, size: Size) -> None:
+        self.set_reactive(Widget.virtual_size, size)
+        self._scroll_update(size)
+
+    def _refresh_scrollbars(self) -> None:
+        is_higher = self.virtual_size.height > self.container_size.height
+        self.set_reactive(Widget.show_vertical_scrollbar, is_higher)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        if round(old_value) != round(new_value):
+            self.refresh(self.size.region)
+
+
 class Palette(CommandPalette):
     """Textual's command palette, without blinking, and with a line where nothing is found."""
 
@@ -80,6 +134,12 @@ class Palette(CommandPalette):
             none = Option(Content("no command has this name"), disabled=True, id=self._NO_MATCHES)
             self.query_one(CommandList).clear_options().add_option(none)
         self._list_visible = bool(search_value)
+
+
+def make_compact(field: Input | TextArea) -> None:
+    """Do what `compact=True` does, which styles the field before it has a place on the screen."""
+    field.set_reactive(type(field).compact, True)
+    field.add_class("-textual-compact", update=False)
 
 
 def border_title(pane: Widget) -> Content:

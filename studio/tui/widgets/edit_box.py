@@ -14,6 +14,7 @@ from textual.widgets import TextArea
 from engines.core.text.sanitize import escape_unsafe
 from studio.tui.drawing.cells import normalize_width
 from studio.tui.keymap import Key
+from studio.tui.terminal.textual_parts import make_compact
 
 MOST_CHARS = 200_000
 """What is pasted beyond is refused: nothing that a person reviews is as long."""
@@ -56,8 +57,9 @@ class EditBox(TextArea):
     class Left(Message):
         """Escape; the text is kept by who opened the box."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True, highlight_cursor_line=False)
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes, highlight_cursor_line=False)
+        make_compact(self)
         self.cursor_blink = False
         self.several_lines = False
         self.warned = ""  # the text about which something was said; handed in again it stands

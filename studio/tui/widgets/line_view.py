@@ -12,7 +12,6 @@ from rich.text import Text
 from textual.binding import BindingType
 from textual.content import Content, ContentText
 from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -20,6 +19,7 @@ from studio.tui.drawing import themes
 from studio.tui.drawing.cells import flatten
 from studio.tui.drawing.lines import Line, crop_line, plain_text
 from studio.tui.keymap import bindings
+from studio.tui.terminal.textual_parts import FixedView
 
 
 @lru_cache(maxsize=1024)
@@ -63,7 +63,7 @@ class BorderTitle:
         return None if title is None else title.markup
 
 
-class LineView(ScrollView, can_focus=True):
+class LineView(FixedView, can_focus=True):
     """A pane of lines. Its geometry never follows its content."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
@@ -77,6 +77,7 @@ class LineView(ScrollView, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.lines: list[Line] = []
         self._folded_for = 0  # the room there was when lines were last shown
+        self._base = Style()  # beneath the styles of the lines, as drawn last
 
     def on_resize(self) -> None:
         self._rewrap()
@@ -101,7 +102,7 @@ class LineView(ScrollView, can_focus=True):
         old, self.lines = self.lines, list(lines)
         self._folded_for = self.line_width
         if len(old) != len(self.lines):
-            self.virtual_size = Size(self.line_width, len(self.lines))
+            self.set_content_size(Size(self.line_width, len(self.lines)))
         if not self.size:
             if old != self.lines:
                 self.refresh_line(0)
@@ -133,9 +134,13 @@ class LineView(ScrollView, can_focus=True):
         """How line `at` is drawn; a list puts its cursor there."""
         return self.lines[at] if at < len(self.lines) else ()
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._base = self.rich_style  # once for all lines: it is worked out through all ancestors
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         at = y + round(self.scroll_y)
-        return strip_of(self.line_at(at), self.size.width, self.rich_style, self.app.theme)
+        return strip_of(self.line_at(at), self.size.width, self._base, self.app.theme)
 
     def _step(self, rows: int) -> None:
         """Move down so many rows, or up; a list moves its cursor."""

@@ -7,6 +7,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from studio.tui.keymap import Key
+from studio.tui.terminal.textual_parts import make_compact
 from studio.tui.widgets.row_list import RowList
 
 PICK_KEYS = (
@@ -30,7 +31,8 @@ class PickLine(Input):
         """Escape."""
 
     def __init__(self, of: str, *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True, select_on_focus=False, placeholder="type here")
+        super().__init__(id=id, select_on_focus=False, placeholder="type here")
+        make_compact(self)
         self.cursor_blink = False
         self._of = of  # the id of the list
 

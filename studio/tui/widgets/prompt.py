@@ -11,9 +11,15 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from studio.tui.terminal.textual_parts import make_compact
+
 
 class _Field(Input):
     """An input that leaves on escape, and offers its first letter to who asked."""
+
+    def __init__(self) -> None:
+        super().__init__(select_on_focus=False)
+        make_compact(self)
 
     def on_mount(self) -> None:
         self.cursor_blink = False
@@ -45,7 +51,7 @@ class Prompt(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
-        yield _Field(compact=True, select_on_focus=False)
+        yield _Field()
 
     @property
     def is_asking(self) -> bool:

@@ -30,8 +30,15 @@ from studio.session.base import (
 from studio.tui.app import StudioApp
 from studio.tui.settings.file import ScreenSettings
 from studio.tui.widgets.prompt import Prompt
-from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace
+from tests.studio.tui.stage import (
+    FakeSession,
+    app_on,
+    copy_workspace,
+    finished_workspace,
+    held_workspace,
+)
 from tests.support import training_runs
+from tests.support.made_once import made_once
 from tests.support.training_runs import training_workspace
 
 SIZES = [(120, 36), (80, 24)]
@@ -78,11 +85,14 @@ class Stage:
                 break
             await asyncio.gather(*(one.wait() for one in reading), return_exceptions=True)
         await self.draw()
-        await self.draw()  # what the first pass gave another height or width
+        await self._draw_frame()  # what the first pass gave another height or width
 
     async def draw(self) -> None:
+        self.app.redraw_soon()
+        await self._draw_frame()
+
+    async def _draw_frame(self) -> None:
         self.app.painter.draw_frame()
-        self.app.draw_now()
         for canvas in self.app.navigation.page("live").wall.canvases:  # type: ignore[attr-defined]
             canvas.flush()
         await self.pilot.pause()
@@ -97,6 +107,18 @@ class Scene:
     change: Callable[[FakeSession], None] | None = None
     act: Callable[[Stage], Awaitable[None]] | None = None
     events: Callable[[], list[ev.DurableEvent]] = list  # of "tiny", a run that trains weights
+
+
+def _orderly_workspace(run: str, folder: Path) -> Workspace:
+    """A copy of the one with the finished run, or of the one with the held run."""
+
+    def make(made: Path) -> None:
+        workspace = finished_workspace(made) if run == "rehearsal" else held_workspace(made)
+        for one in workspace.runs():
+            _in_order(one)
+
+    kind = "finished" if run == "rehearsal" else "held"
+    return copy_workspace(made_once(f"stage-{kind}-in-order", make) / "practice", folder)
 
 
 def _in_order(run: RunDir) -> None:
@@ -133,13 +155,9 @@ async def on_stage(
         workspace = Workspace(folder / "practice")
     elif scene.run == "tiny":
         workspace = training_workspace(folder, scene.events())
-    elif scene.run == "rehearsal":
-        workspace = finished_workspace(folder)
     else:
-        workspace = held_workspace(folder)
+        workspace = _orderly_workspace(scene.run, folder)
     session = None
-    for run in workspace.runs():
-        _in_order(run)
     if scene.run not in ("", "nothing"):
         session = FakeSession(workspace.run(scene.run), living=scene.living)
         if scene.change is not None:

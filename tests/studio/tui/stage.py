@@ -42,15 +42,15 @@ _SMALL = ("practice.batch_size=6", "practice.group_size=4", "data.truncate=12", 
 
 def held_workspace(folder: Path) -> Workspace:
     """A copy of a workspace whose run `mine` is held after step 1, its operations open."""
-    return _copy(_held(), folder)
+    return copy_workspace(_held(), folder)
 
 
 def finished_workspace(folder: Path) -> Workspace:
     """A copy of one whose run `rehearsal` is finished: two epochs, evaluated, versions."""
-    return _copy(_finished(), folder)
+    return copy_workspace(_finished(), folder)
 
 
-def _copy(made: Path, folder: Path) -> Workspace:
+def copy_workspace(made: Path, folder: Path) -> Workspace:
     shutil.copytree(made, folder / "practice")
     return Workspace(folder / "practice")
 

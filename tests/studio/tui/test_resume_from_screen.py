@@ -193,4 +193,5 @@ async def test_once_the_process_is_there_the_screen_is_on_it(
                 await seat.pilot.pause()
         assert isinstance(seat.app.session, LiveSession)
         assert seat.app.attachment.shown_run == "mine"
+        seat.app.draw_now()  # as the next beat of the clock does
         assert "STARTING" not in seat.text

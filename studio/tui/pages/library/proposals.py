@@ -26,8 +26,7 @@ class ProposalKeys:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self.box = EditBox(id="library-edit")
-        self.box.add_class("pane")
+        self.box = EditBox(id="library-edit", classes="pane")
         self._typed: dict[_Key, str] = {}  # wordings that were not taken yet
         self._wording: Future[str | None] | None = None  # asked for in the box
 

@@ -53,10 +53,8 @@ class ReviewPage(Page):
         self.wording = WordingKeys(self.decisions)
 
     def compose(self) -> ComposeResult:
+        self.shown.arrange()  # before there is anything that would be styled again
         yield from self.shown.compose()
-
-    def on_mount(self) -> None:
-        self.shown.arrange()
 
     def on_resize(self, event: Resize) -> None:
         self.shown.arrange()

@@ -131,8 +131,7 @@ class ReviewPanes:
         self.operations = RowList(id="review-ops", classes="pane")
         self.legend = Chrome(id="review-legend")
         self.change = ChangeView(self.redraw_resized)
-        self.box = EditBox(id="review-edit")
-        self.box.add_class("pane")
+        self.box = EditBox(id="review-edit", classes="pane")
         self.evidence = TabRows(self, "review-evidence")
         self.similar = TabRows(self, "review-similar")
         self.source = TabRows(self, "review-source")
@@ -181,7 +180,8 @@ class ReviewPanes:
     def arrange(self) -> None:
         """Put each pane where the size of the page has room for it."""
         page = self._page
-        width, height = page.size.width or 120, page.size.height or 32
+        # Before it has a size, the one it is going to have: the lines around it take four rows.
+        width, height = page.size or page.app.size - (0, 4)
         page.set_class(width >= 100, "-side")
         page.set_class(width >= 100 and height >= 26, "-all")
         editing = self.editing is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -155,8 +156,11 @@ async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Pat
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@1")
 
 
-async def test_a_file_can_be_typed_and_a_wrong_reference_loses_nothing(tmp_path: Path) -> None:
-    workspace = finished_workspace(tmp_path)
+async def test_a_file_can_be_typed_and_a_wrong_reference_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a short name: each key is waited for
+    workspace = finished_workspace(Path())
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     file = workspace.library("rehearsal").path / "v0001.yaml"
     async with app.run_test(size=(120, 36)) as pilot:

@@ -28,8 +28,9 @@ USED = {
     "_exit_renderables", "_handle_exception", "_fatal_error", "_close_messages_no_wait",
     # of its driver
     "_writer_thread", "_queue", "_in_band_window_resize", "_get_terminal_size",
-    # of widgets
-    "_border_title", "_start_no_matches_countdown", "_list_visible", "_NO_MATCHES",
+    # of widgets and screens
+    "_get_breakpoint_classes", "_scroll_update", "_refresh_scrollbars", "_border_title",
+    "_start_no_matches_countdown", "_list_visible", "_NO_MATCHES",
     # of Rich
     "_make_ansi_codes", "_color_system",
 }  # fmt: skip
