@@ -176,7 +176,8 @@ def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
     if nearest := get_close_matches(Path(name).stem, names, n=1, cutoff=0.5):
         move = f'Did you mean "{nearest[0]}"?'
     elif names:
-        move = f"There are: {', '.join(names[:8])}."
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        move = f"There are: {', '.join(names[:8])}{more}."
     searched = ", ".join(str(root) for root in roots) or "no folder"
     return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
 

@@ -40,7 +40,7 @@ def init(
 
     file = write_run_file(preset, to.expanduser() if to else None)
     written = sanitize(quote(str(file)))
-    command = "train   " if "algorithm: grpo" in file.read_text("utf-8") else "headless"
+    command = "train" if "algorithm: grpo" in file.read_text("utf-8") else "headless"
     print(f"wrote {written}; edit it, then", file=sys.stderr)
-    print(f"  studio try {written}        one problem", file=sys.stderr)
-    print(f"  studio {command} {written}   the whole practice", file=sys.stderr)
+    for line, what in ((f"try {written}", "one problem"), (f"{command} {written}", "the practice")):
+        print(f"  studio {line:{len(written) + 10}} {what}", file=sys.stderr)

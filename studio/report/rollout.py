@@ -77,7 +77,8 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
     """Everything about one rollout, as plain data. Raises ConflictError: there is none such."""
     rollouts = {rollout.id: rollout for rollout in read_history(run).rollouts}
     if name not in rollouts:
-        known = list(rollouts)
+        ended = (rollout.finished for rollout in rollouts.values())
+        known = [rollout_id(*key) for key in sorted((r.step, r.position, r.index) for r in ended)]
         move = f"They are called {known[0]} to {known[-1]}." if known else "It has none yet."
         raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)
     finished, verdict = rollouts[name].finished, rollouts[name].verdict

@@ -31,6 +31,7 @@ from studio.secrets.sanitize import one_line, sanitize
 
 REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
 PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
+LOGGED = "the policy's replies came from a log, what judged or read them was scripted (rehearsal)"
 
 GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
 
@@ -38,7 +39,9 @@ GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "f
 def scripted_line(started: ev.RunStarted) -> str:
     """What a run with scripted replies shows: only the loop, or more."""
     policy = str(started.settings.get("policy.model", "rehearsal")).partition(":")
-    return REHEARSAL if "rehearsal" in policy else PARTLY
+    if "rehearsal" in policy:
+        return REHEARSAL
+    return LOGGED if policy[0] == "replay" else PARTLY
 
 
 def summary_data(state: RunState, before: Library, after: Library, place: str) -> dict[str, Any]:
@@ -300,7 +303,7 @@ def usage_data(usage: Usage) -> dict[str, Any]:
 def usage_text(usage: Usage) -> str:
     """Calls, tokens, and cost where a price is known: an unknown cost is not shown as zero."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
-    return f"{usage.calls} calls, {usage.tokens:,} tokens{cost}"
+    return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cost}"
 
 
 @dataclass(frozen=True, slots=True)

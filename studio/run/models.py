@@ -269,9 +269,11 @@ def rehearsal_note(config: RunConfig) -> str | None:
         return None
     if "policy" in scripted:
         return "rehearsal: replies are scripted, no model is asked"
+    model = config.policy.model
+    asked = "comes from a log" if model.startswith("replay:") else "is asked"
     return (
         f"rehearsal: what the {' and the '.join(scripted)} says is scripted; the policy "
-        f"{config.policy.model} is asked"
+        f"{model} {asked}"
     )
 
 

@@ -80,7 +80,9 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     if answer["rehearsal"]:
         lines.append("rehearsal: replies are scripted")
     if answer["open"]:
-        what = "weight update is" if answer.get("training") else "operations are"
+        what = "weight update is" if answer.get("training") else "operation is"
+        if answer["open"] > 1:
+            what = "operations are"
         lines.append(f"{answer['open']} {what} open: studio review {answer['run']}")
     return lines
 

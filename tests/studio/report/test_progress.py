@@ -214,7 +214,7 @@ def test_the_block_shows_place_stages_reward_with_n_and_spending() -> None:
         f"rollouts  {progress_bar(1, 4)}",  # 2 problems in groups of 2
         f"verdicts  {progress_bar(1, 4)}",
         f"groups    {progress_bar(0, 2)}",
-        "reward so far 1.000 (n=1)  1 calls, 7 tokens",
+        "reward so far 1.000 (n=1)  1 call, 7 tokens",
     ]
 
 

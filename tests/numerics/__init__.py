@@ -1,1 +1,0 @@
-"""Numbers against transformers' and torch's own, on tiny random models."""
