@@ -19,12 +19,10 @@ STATIC = (
     (BIN / "lint-imports",),
     (BIN / "mypy",),
 )
-# Three for two cores, since a third of a worker's time is waiting for processes. What is left of
-# a share goes to the worker that is through first, from its end: the tests of a file stay together,
-# and share what it took to set them up.
-TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", *sys.argv[1:])
-
-
+# Four for two cores: a third of a worker's time is waiting for processes and terminals. What is
+# left of a share goes to the worker that is through first, from its end: the tests of a file stay
+# together, and share what it took to set them up.
+TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", *sys.argv[1:])
 # Bytecode is kept: else each worker compiles every test anew before it runs the first.
 ENVIRONMENT = {k: value for k, value in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
