@@ -443,6 +443,29 @@ FAULTS = (
         ("tests/studio/tui/drawing/test_canvas.py",),
     ),
     Fault(
+        "a pane shows an older step when its page is opened again",
+        "studio/tui/widgets/line_view.py",
+        "        if not size:\n            self.refresh()\n",
+        "        if not size:\n            pass\n",
+        ("tests/studio/tui/test_repaints.py",),
+    ),
+    Fault(
+        "a wording under way loses words after a resize",
+        "studio/tui/widgets/edit_box.py",
+        "        self.refresh()\n",
+        "        pass\n",
+        ("tests/studio/tui/test_repaints.py",),
+    ),
+    Fault(
+        "a review that waits leaves open what was passed over",
+        "studio/review/line_mode.py",
+        "        self._later -= again\n",
+        "",
+        (
+            "tests/studio/session/test_living_runs.py::test_a_review_that_waits_stays_for_every_step_until_the_run_ends",
+        ),
+    ),
+    Fault(
         "what another screen wrote goes before what is typed here",
         "studio/tui/drafts.py",
         "if ours.get(key) == known.get(key) else",
