@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,12 +17,11 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.conf import HydraConf
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
-from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -98,7 +96,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
             config = _compose_alone(path, asked[1:]) if alone else None  # and needs no search path
             parts = [(path.stem, "")]
             if config is None:
-                config, parts = _compose_hydra(path, asked, nodes)
+                config, parts = _compose_hydra(path, asked)
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
             typed = _find_override(missing, overrides)
@@ -232,7 +230,7 @@ def _compose_alone(path: Path, overrides: Sequence[str]) -> DictConfig | None:
     own = any("@" in key or key.partition(".")[0] in _HYDRAS_OWN for key in keys)
     if own or not all(text.startswith("++") for text in overrides):
         return None
-    early, late = _part_overrides(overrides)
+    early, late = _split_overrides(overrides)
     try:
         config = OmegaConf.load(path)
         if not isinstance(config, DictConfig) or config.keys() & _HYDRAS_OWN:
@@ -254,8 +252,8 @@ def _merge_overrides(config: DictConfig, overrides: list[str]) -> None:
         )
 
 
-def _part_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those of values in a section that may be a plain text come late, once it is a mapping."""
+def _split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The early ones and the late: those in a section that may be a plain text and no mapping."""
     late = [text for text in overrides if _section_of(text) in SHORTHAND]
     return [text for text in overrides if text not in late], late
 
@@ -265,7 +263,7 @@ def _section_of(override: str) -> str:
 
 
 def _expand_sections(config: DictConfig, late: Sequence[str]) -> list[str]:
-    """Overrides that make mappings of sections which are plain texts."""
+    """Overrides that make a mapping of each section that is a plain text in `config`."""
     written = OmegaConf.to_container(config, resolve=False) if late else {}
     sections = dict.fromkeys(_section_of(text) for text in late)
     texts = {section: get_value(written, tuple(section.split("."))) for section in sections}
@@ -277,61 +275,20 @@ def _expand_sections(config: DictConfig, late: Sequence[str]) -> list[str]:
 
 
 def _compose_hydra(
-    path: Path, overrides: Sequence[str], nodes: ParsedFiles
+    path: Path, overrides: Sequence[str]
 ) -> tuple[DictConfig, list[tuple[str, str]]]:
-    """The composed config, and its parts (name and package) in the order of merging.
-
-    `nodes` are of all files that the run file names; overrides may name others.
-    """
-    early, late = _part_overrides(overrides)
+    """The composed config, and its parts (name and package) in the order of merging."""
+    early, late = _split_overrides(overrides)
     with (
         _HYDRA,
         initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"),
     ):
-        if not all(_is_no_text(_section_of(text), early, nodes) for text in late):
+        if late:
             early += _expand_sections(compose(path.stem, early), late)
+        config = compose(path.stem, [*early, *late])
         loader = GlobalHydra.instance().config_loader()
-        merged: list[ResultDefault] = []
-        with _note_parts(loader, merged):
-            config = compose(path.stem, [*early, *late])
-    return config, [(part.config_path, part.package or "") for part in merged if part.config_path]
-
-
-def _is_no_text(section: str, overrides: Sequence[str], nodes: ParsedFiles) -> bool:
-    """Whether a section is plainly none, so that composing twice is spared.
-
-    False also where only a composition tells, as behind a group or a YAML merge key.
-    """
-    roots = [node.value for node in nodes.values() if isinstance(node, yaml.MappingNode)]
-    written = [(key.value, value) for pairs in roots for key, value in pairs]
-    if (
-        "." in section
-        or not all(text.startswith("++") for text in overrides[1:])
-        or any(_key_of(text) == section for text in overrides)
-        or any(key == "<<" for key, _ in written)
-    ):
-        return False
-    return all(isinstance(value, yaml.MappingNode) for key, value in written if key == section)
-
-
-@contextmanager
-def _note_parts(loader: ConfigLoader, merged: list[ResultDefault]) -> Iterator[None]:
-    """Note which files a composition merges: to ask `compute_defaults_list` reads them all again.
-
-    Hydra 1.3 hands them to this method of its loader, a new one of each initialisation.
-    """
-    merge = loader._compose_config_from_defaults_list  # type: ignore[attr-defined]
-
-    def merge_noted(defaults: list[ResultDefault], repo: object) -> DictConfig:
-        merged[:] = defaults
-        config: DictConfig = merge(defaults=defaults, repo=repo)
-        return config
-
-    loader._compose_config_from_defaults_list = merge_noted  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        loader._compose_config_from_defaults_list = merge  # type: ignore[attr-defined]
+        parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
+    return config, [(part.config_path, part.package or "") for part in parts if part.config_path]
 
 
 def _key_of(override: str) -> str:

@@ -119,7 +119,7 @@ class FixedView(ScrollView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         if round(old_value) != round(new_value):
-            self.refresh(self.size.region)
+            self.refresh(*([self.size.region] if self.size else []))  # hidden, it has no rows
 
 
 class Palette(CommandPalette):
