@@ -218,7 +218,9 @@ def test_an_unknown_data_name_shows_the_nearest_and_the_roots(tmp_path: Path) ->
     assert caught.value.place == 'data set "arithmetik"'
     assert str(tmp_path) in caught.value.cause
     assert 'Did you mean "arithmetic"' in caught.value.move
-    with pytest.raises(DataError, match="There are: arithmetic"):
+    for letter in "qrstuvwxyz":
+        a_file(tmp_path, {"question": "q", "answer": "1"}, name=f"{letter}0.jsonl")
+    with pytest.raises(DataError, match=r"There are: arithmetic.*, w0 and 3 more"):
         resolve_data("zzzzzzzz", (tmp_path,))
 
 

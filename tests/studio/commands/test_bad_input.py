@@ -570,7 +570,7 @@ TABLE: tuple[Row, ...] = (
     bad("runs show", "missing", "", "Missing argument", "-h"),
     bad("runs show", "not there", "nobody", "nobody", "rehearsal"),
     bad("runs show", "not there", "rehearsal --step 99", "99", "1 to 2"),
-    bad("runs show", "not there", "rehearsal --rollout s9p9r9", "s9p9r9", "called s1p0r0 to"),
+    bad("runs show", "not there", "rehearsal --rollout s9p9r9", "s9p9r9", "called s1p0r0 to s2p3r"),
     bad("runs show", "wrong type", "rehearsal --step first", "--step", "integer"),
     bad("runs show", "wrong format", "../up", "up", "letters"),
     bad("runs show", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),

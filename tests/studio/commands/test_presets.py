@@ -15,7 +15,10 @@ def test_init_writes_a_commented_run_file_that_can_be_practised(workspace: Path)
     written = studio("init", workspace=workspace)
     file = workspace.parent / "rehearsal.yaml"
     assert (written.code, written.stdout) == (0, "")
-    assert "studio headless rehearsal.yaml" in written.stderr
+    trying, practising = written.stderr.splitlines()[1:]
+    assert trying.split() == ["studio", "try", "rehearsal.yaml", "one", "problem"]
+    assert practising.split() == ["studio", "headless", "rehearsal.yaml", "the", "practice"]
+    assert trying.index("one problem") == practising.index("the practice")
     assert file.read_text().startswith("# ")
     done = studio("headless", "rehearsal.yaml", *SMALL, workspace=workspace)
     assert done.code == 0, done.stderr

@@ -281,6 +281,9 @@ def test_a_status_tells_the_policy_and_the_last_step(tmp_path: Path) -> None:
     assert lines[2] == "policy v3, review: wait"
     assert lines[3].startswith("training: step 7: reward 0.667 (n=12), kl 0.007")
     assert lines[-1] == "1 weight update is open: studio review tiny"
+    for count, words in ((1, "1 operation is open"), (3, "3 operations are open")):
+        lines = status_lines({**answer, "training": None, "open": count})
+        assert lines[-1] == f"{words}: studio review tiny"
 
 
 def test_two_steps_of_a_training_run_are_compared_by_figures_and_held_out(tmp_path: Path) -> None:

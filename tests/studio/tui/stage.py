@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest import MonkeyPatch
 from textual._styles_cache import StylesCache
+from textual.app import App
 from textual.cache import LRUCache
 from textual.widgets import TextArea
 
@@ -222,7 +223,7 @@ def app_on(
     )
 
 
-def check_painted(app: StudioApp) -> None:
+def check_painted(app: App[Any]) -> None:
     """What is on the screen is what would be drawn if nothing were kept of what was."""
     shown = picture(app)
     with MonkeyPatch.context() as patch:  # what is kept goes on being kept
@@ -235,7 +236,7 @@ def check_painted(app: StudioApp) -> None:
         assert shown == picture(app)
 
 
-def picture(app: StudioApp) -> list[str]:
+def picture(app: App[Any]) -> list[str]:
     """What is on the screen, a line of text each."""
     strips = app.screen._compositor.render_strips()
     return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
