@@ -25,6 +25,7 @@ from studio.commands import (
     doctor,
     evaluate,
     export,
+    guide,
     headless,
     library,
     presets,
@@ -104,6 +105,7 @@ app.command("train")(train.train)
 app.command("export")(export.export)
 app.add_typer(rehearsal.app, name="rehearsal")
 app.command("doctor")(doctor.doctor)
+app.command("guide")(guide.guide)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
-"""What the README says to type works as it stands, and the bundled policy really learns by it.
+"""What README and manual say to type works as it stands, and the bundled policy really learns by it.
 
-One seed of each claim of learning; `tests/bench` and the README tell of more. n and the bounds are
+One seed of each claim of learning; `tests/bench` and the manual tell of more. n and the bounds are
 those that the product promises, so a change that spoils learning fails here.
 """
 
@@ -9,29 +9,42 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from studio.guide import TOPICS
 from tests.support.made_once import made_once
 from tests.support.run_studio import studio
 
-README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```bash run\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
 
 
-@pytest.fixture(scope="module")
-def read_through() -> Path:
-    """The workspace of a reader who typed every block, from top to bottom in one folder."""
-    return made_once("readme", type_blocks) / "practice"
+def blocks_of(page: str) -> list[str]:
+    path = ROOT / ("README.md" if page == "readme" else f"studio/guide/{page}.md")
+    return re.findall(r"^```bash run\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def type_blocks(folder: Path) -> None:
+BLOCKS = {page: found for page in ("readme", *TOPICS) if (found := blocks_of(page))}
+
+
+def read_through(page: str) -> Path:
+    """The workspace of a reader who typed every block of a page, from top to bottom."""
+    return made_once(f"typed-{page}", partial(type_blocks, page)) / "practice"
+
+
+def type_blocks(page: str, folder: Path) -> None:
+    """The first session begins with nothing; whoever reads on has read the README."""
+    if page not in ("readme", "first-session"):
+        shutil.copytree(read_through("readme"), folder / "practice", symlinks=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for block in BLOCKS:
+    for block in BLOCKS[page]:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
             cwd=folder,
@@ -42,15 +55,12 @@ def type_blocks(folder: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, (block, done.stderr)
-        assert done.stdout, block
+        assert done.stdout or done.stderr, block
 
 
-def test_the_readme_has_blocks_to_run() -> None:
-    assert len(BLOCKS) >= 4
-
-
-def test_the_blocks_of_the_readme_run(read_through: Path) -> None:
-    assert (read_through / "runs").is_dir()
+@pytest.mark.parametrize("page", sorted(BLOCKS, key=("weights", "models").__contains__)[::-1])
+def test_the_blocks_of_a_page_run(page: str) -> None:
+    assert (read_through(page) / "runs").is_dir()
 
 
 def evaluations(workspace: Path, run: str) -> list[dict[str, Any]]:
@@ -60,10 +70,8 @@ def evaluations(workspace: Path, run: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_thirty_steps_of_grpo_raise_the_heldout_reward_by_more_than_a_third(
-    read_through: Path,
-) -> None:
-    before, after = evaluations(read_through, "grpo-tiny")
+def test_thirty_steps_of_grpo_raise_the_heldout_reward_by_more_than_a_third() -> None:
+    before, after = evaluations(read_through("weights"), "grpo-tiny")
     assert before["n"] == after["n"] == 512
     assert after["mean_reward"] - before["mean_reward"] >= 0.35
     assert before["interval"][1] < after["interval"][0]
@@ -71,16 +79,17 @@ def test_thirty_steps_of_grpo_raise_the_heldout_reward_by_more_than_a_third(
 
 
 def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
-    read_through: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The lessons are drawn by the rehearsal, which reads nothing but the tries."""
     # What is known needs no model, which takes seconds to open.
     monkeypatch.setattr("studio.evaluation.evaluate.open_roles", pytest.fail)
-    before, after = evaluations(read_through, "tiny")
+    workspace = read_through("models")
+    before, after = evaluations(workspace, "tiny")
     assert before["n"] == after["n"] == 128 * 8
     assert after["mean_reward"] - before["mean_reward"] >= 0.30
     words = ("eval", "tiny", "--library", "tiny", "--baseline", "neutral", "--json")
-    done = studio(*words, workspace=read_through)
+    done = studio(*words, workspace=workspace)
     assert done.code == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["reused"] == 2 * 128 * 8  # as the README had it measured
@@ -88,8 +97,9 @@ def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
     assert compared["comparison"]["difference"] >= 0.25
 
 
-def test_what_a_run_measured_of_frozen_weights_is_not_measured_again(read_through: Path) -> None:
-    books = (path.read_text("utf-8") for path in read_through.glob("evaluations/*/scores.jsonl"))
+def test_what_a_run_measured_of_frozen_weights_is_not_measured_again() -> None:
+    found = read_through("models").glob("evaluations/*/scores.jsonl")
+    books = (path.read_text("utf-8") for path in found)
     scores = [json.loads(line)["e"] for book in books for line in book.splitlines()]
     outside = [score for score in scores if not score["payer"]]
     assert len(outside) == 128 * 8  # a neutral library's: runs paid for all others
