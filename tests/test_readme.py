@@ -1,4 +1,4 @@
-"""What README and manual say to type works as it stands, and the bundled policy really learns by it.
+"""What README and manual say to type works as it stands, and the bundled policy really learns.
 
 One seed of each claim of learning; `tests/bench` and the manual tell of more. n and the bounds are
 those that the product promises, so a change that spoils learning fails here.

@@ -20,7 +20,7 @@ def key_tables() -> str:
     parts = []
     for scope, title in SCOPES.items():
         rows = [
-            f"| {', '.join(f'`{format_key(one)}`' for one in key.keys.split(','))} | {key.tooltip} |"
+            f"| {', '.join(f'`{format_key(k)}`' for k in key.keys.split(','))} | {key.tooltip} |"
             for key in keys_of_scope(scope)
         ]
         heading = title[0].upper() + title[1:]
