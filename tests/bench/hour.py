@@ -47,7 +47,8 @@ KEYS = (
 )  # fmt: skip
 """What is pressed at random; keys that end the run, the screen or a rollout are left out."""
 PHRASES = ("2aaac\r", "2A\r", "2A \r", "2c\r", "2eword \r", "2rr", "2 j M\r", "/st\r",
-    "?/re\x1b\x1b", ":dif\r", "g3\r", "1z1z1z", "3p", "7nnN", "4n=", "2R why\r", "2m so\r", "6w", "\x0c")  # fmt: skip
+    "?/re\x1b\x1b", ":dif\r", "g3\r", "1z1z1z", "3p", "7nnN", "4n=", "2R why\r",
+    "2m so\r", "6w", "\x0c")  # fmt: skip
 QUIET_S, STUCK_S = 0.7, 40.0
 LEAVE = ("\x1b", "\x1b", "\x1b", "\x1b")
 
