@@ -17,6 +17,7 @@ from engines.core.review_memory import (
     drop_own_decisions,
     new_past_decisions,
 )
+from engines.core.text.pairing import pair_entries
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
 from engines.core.types import Decision, Operation, OperationKind
@@ -77,9 +78,14 @@ class LibraryDiff:
     added: tuple[Experience, ...]
     removed: tuple[Experience, ...]
     modified: tuple[tuple[Experience, Experience], ...]  # (before, after)
-    unchanged: tuple[Experience, ...]
+    unchanged: tuple[tuple[Experience, Experience], ...]  # the same wording; ids may differ
     tokens_before: int
     tokens_after: int
+
+    @property
+    def renamed(self) -> tuple[tuple[Experience, Experience], ...]:
+        """Equal wordings under another id."""
+        return tuple((b, a) for b, a in self.unchanged if b.id != a.id)
 
 
 Reviewed = Sequence[tuple[Operation, Decision]]
@@ -193,15 +199,16 @@ class Library:
         return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
-        """Compare by id; `self` is the newer one."""
-        before = {e.id: e for e in older.experiences}
-        after = {e.id for e in self.experiences}
-        shared = [(before[e.id], e) for e in self.experiences if e.id in before]
+        """Compare by wording, then by id, as `pair_entries` says; `self` is the newer one."""
+        before, after = older.experiences, self.experiences
+        paired = pair_entries([(e.id, e.text) for e in before], [(e.id, e.text) for e in after])
+        kept, here = {i for i, _ in paired}, {j for _, j in paired}
+        shared = [(before[i], after[j]) for i, j in paired]
         return LibraryDiff(
-            added=tuple(e for e in self.experiences if e.id not in before),
-            removed=tuple(e for e in older.experiences if e.id not in after),
+            added=tuple(e for j, e in enumerate(after) if j not in here),
+            removed=tuple(e for i, e in enumerate(before) if i not in kept),
             modified=tuple((b, a) for b, a in shared if b.text != a.text),
-            unchanged=tuple(a for b, a in shared if b.text == a.text),
+            unchanged=tuple((b, a) for b, a in shared if b.text == a.text),
             tokens_before=older.guidance_tokens,
             tokens_after=self.guidance_tokens,
         )

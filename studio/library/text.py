@@ -9,8 +9,8 @@ from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
 from engines.core.library import Library, Provenance, effective_operation, provenance
-from engines.core.text.similarity import format_changes, word_diff
 from engines.record.libraries import LibraryFolder
+from studio.report.summary import diff_changes
 from studio.secrets.sanitize import sanitize
 
 
@@ -112,24 +112,22 @@ def _commit_lines(
     before: Library, after: Library, commit: ev.LibraryCommitted, experience: str | None
 ) -> list[str]:
     diff = after.diff(before)
-    changes: list[tuple[str, str, Provenance | None]] = [
-        (e.id, f"- {e.id}  {sanitize(e.text)}", _deletion(e.id, after.version, commit))
-        for e in diff.removed
-    ]
     marks = {e.id: e.history[-1] for e in after.experiences if e.history}
-    changes += [
-        (b.id, f"~ {b.id}  {sanitize(format_changes(word_diff(b.text, a.text)))}", marks.get(b.id))
-        for b, a in diff.modified
+    for e in before.experiences:
+        if e.id not in marks and (mark := _deletion(e.id, after.version, commit)) is not None:
+            marks[e.id] = mark
+    changes = [  # an experience that a lesson was taken over from has a mark of its own
+        (names, text, [marks[name] for name in names if name in marks])
+        for names, text in diff_changes(diff)
     ]
-    changes += [(e.id, f"+ {e.id}  {sanitize(e.text)}", marks.get(e.id)) for e in diff.added]
-    shown = [change for change in changes if experience in (None, change[0])]
+    shown = [change for change in changes if experience is None or experience in change[0]]
     if not shown:
         return []
     where = f"run {commit.run} step {commit.step}" if commit.run else "by hand"
     lines = [f"v{after.version}  {where}"]
-    for _, text, mark in shown:
+    for _, text, known in shown:
         lines.append(f"  {text}")
-        if mark is not None:
+        for mark in known:
             lines.append(f"      {origin_line(mark)}")
             if mark.rationale:
                 lines.append(f"      why: {sanitize(mark.rationale)}")
