@@ -46,6 +46,24 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a pinned experience is changed by a modify",
+        "engines/core/library.py",
+        "                if before.pinned:\n                    return _pinned_reason(before)\n",
+        "",
+        (
+            "tests/engines/core/test_library.py::test_a_pin_is_a_version_of_its_own_and_holds_within_one_draft",
+        ),
+    ),
+    Fault(
+        "a batch is written as single records",
+        "engines/pipeline/gate/gate.py",
+        "            return await self._record_decisions(decisions)\n",
+        "            return [(await self._record_decisions((one,)))[0] for one in decisions]\n",
+        (
+            "tests/engines/pipeline/gate/test_gate.py::test_a_batch_cut_anywhere_stands_whole_or_not_at_all",
+        ),
+    ),
+    Fault(
         "the commit does not wait for an undo under way",
         "engines/pipeline/gate/gate.py",
         "            async with self._lock:\n                if step not in",

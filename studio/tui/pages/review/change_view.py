@@ -207,7 +207,8 @@ def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
     wanted = effective_operation(op, edited) if edited else op
     proposed = (op.text or op.kind) if edited else ""
     now = texts.get(wanted.target or "", "")
-    after = {"keep": now, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
+    same = dict.fromkeys(("keep", "pin", "unpin"), now)
+    after = {**same, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
     return "" if wanted.kind in ("add", "weights") else now, after, proposed
 
 
@@ -249,7 +250,7 @@ def unparsed_reply_lines(
     """A reply that could not be understood: what is wrong with it, and what it says."""
     head = head_line(Item(repair.id, unparsed=repair), "", "", at, width)
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
-    keys = ("e mends it, E in $EDITOR, D lets it go", "key")
+    keys = ("e mends it, E in $EDITOR, d lets it go", "key")
     out = [head, *paragraph([(lead, "")], width), *paragraph([keys], width), ()]
     for reason in problems or repair.reasons[:10]:
         out += labelled_lines("still" if problems else "wrong", _shortened(reason), width)

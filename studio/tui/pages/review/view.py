@@ -21,8 +21,9 @@ Sort = Literal["flagged first", "by kind", "in order"]
 Standing = Literal["open", "approved", "rejected", "edited", "later"]
 
 SORTS: tuple[Sort, ...] = ("flagged first", "by kind", "in order")
-KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "weights")
+KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "pin", "unpin", "weights")
 VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "=", "weights": "^"}
+VERBS |= {"pin": "*", "unpin": "*"}
 _VERB_STYLES = {"add": "added", "delete": "removed", "keep": "dim"}
 _STYLES: Mapping[str, str] = {"later": "dim"}
 _STANDING: Mapping[str, Standing] = {
@@ -243,7 +244,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
     elif not living:
         what, key = "No process of the run is there; nothing waits here.", "5 and r resume it."
     elif state.status == "paused":
-        what, key = "The run is paused.", "p goes on; proposals of the next lesson come here."
+        what, key = "The run is paused.", "s p goes on; proposals of the next lesson come here."
     else:
         what = "Nothing yet."
         if state.step:
