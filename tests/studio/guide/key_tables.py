@@ -9,7 +9,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from studio.tui.keymap import SCOPES, format_key, keys_of_scope
+from studio.tui.keymap import SCOPES, Key, format_key, keys_of_scope
 
 PAGE = Path(str(files("studio.guide"))) / "screen.md"
 _BETWEEN = re.compile(r"(<!-- keys: .*? -->\n).*?(<!-- end of keys -->)", re.DOTALL)
@@ -20,12 +20,17 @@ def key_tables() -> str:
     parts = []
     for scope, title in SCOPES.items():
         rows = [
-            f"| {', '.join(f'`{format_key(k)}`' for k in key.keys.split(','))} | {key.tooltip} |"
+            f"| {_pressed(key)} | {key.tooltip} |"
             for key in keys_of_scope(scope)
         ]
         heading = title[0].upper() + title[1:]
         parts.append("\n".join([f"\n### {heading}\n", "| key | |", "|---|---|", *rows, ""]))
     return "".join(parts)
+
+
+def _pressed(key: Key) -> str:
+    prefix = "s " if key.scope == "loop" else ""
+    return ", ".join(f"`{prefix}{format_key(one)}`" for one in key.keys.split(","))
 
 
 def with_key_tables(page: str) -> str:
