@@ -266,7 +266,7 @@ def test_a_step_page_shows_all_figures_of_its_update_and_what_was_decided(tmp_pa
     text = step_text(step_facts(workspace.run("tiny"), 3), prompts=True)
     assert "weight update\n" in text
     assert "  KL              9\n" in text
-    assert "op3.w  reject by auto -> not applied: KL 9 is above 0.5" in text
+    assert "op3.w  rejected by auto -> not applied\n      because: KL 9 is above 0.5" in text
     assert text.endswith("committed: policy v2")
     assert "consolidation" not in text
     back = step_text(step_facts(workspace.run("tiny"), 6), prompts=False)
