@@ -85,8 +85,7 @@ def headless(
         raise ConfigError(
             "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
         )
-    if ready_fd is not None:
-        take_pipe(ready_fd)
+    take_pipe(ready_fd)
     request = RunRequest(
         workspace=open_workspace(context),
         source=source,
@@ -101,15 +100,16 @@ def headless(
     plan = load_plan(request)
     if dry_run:
         return asyncio.run(print_dry_run(plan, json=json))
-    return asyncio.run(
-        run_headless(plan, json=json, tell_estimate=tell_estimate, ready_fd=ready_fd)
-    )
+    practice = run_headless(plan, json=json, tell_estimate=tell_estimate, ready_fd=ready_fd)
+    return asyncio.run(practice)
 
 
-def take_pipe(fd: int) -> None:
+def take_pipe(fd: int | None) -> None:
     """Keep a pipe from child processes; refuse a number under which none is open."""
     import os
 
+    if fd is None:
+        return
     try:
         os.set_inheritable(fd, False)  # a child that held it open would keep the screen waiting
     except OSError as error:

@@ -151,13 +151,21 @@ Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
 
 @app.command()
 def pin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
-    """Pin an experience: nothing may change or delete it, until it is unpinned."""
+    """Pin an experience. Nothing may change or delete it until it is unpinned.
+
+    Examples:
+        studio library pin rehearsal E1 --reason "It is right as it is."
+    """
     _set_pin(context, name, experience, "pin", reason)
 
 
 @app.command()
 def unpin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
-    """Unpin an experience: it may be changed and deleted again."""
+    """Unpin an experience. It may be changed and deleted again.
+
+    Examples:
+        studio library unpin rehearsal E1
+    """
     _set_pin(context, name, experience, "unpin", reason)
 
 

@@ -601,6 +601,17 @@ TABLE: tuple[Row, ...] = (
     bad("rehearsal serve", "wrong type", "--port 99999", "--port", "at most 65535"),
     bad("rehearsal serve", "missing", "--port", "--port", "requires an argument"),
     # config, version, completion
+    *(
+        row
+        for name in ("pin", "unpin")
+        for row in (
+            bad(f"library {name}", "missing", "rehearsal", "ID"),
+            bad(f"library {name}", "not there", "nobody E1", "nobody"),
+            bad(
+                f"library {name}", "damaged", "rehearsal E1", f"{LIBRARY}:1", do=a_damaged(LIBRARY)
+            ),
+        )
+    ),
     bad("config list", "not there", "nothing", "nothing", "Known here"),
     bad("config list", "wrong format", "lint extra", "extra", "unexpected"),
     bad("config explain", "missing", "", "KEY"),
@@ -767,6 +778,17 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "locked": "a port in use is in tests/studio/commands/test_rehearsal.py",
         "damaged": NO_FILE,
         "contradictory": ONE_ARGUMENT,
+    },
+    **{
+        f"library {name}": {
+            "unreadable": NO_FILE,
+            "wrong type": ALL_TEXT,
+            "wrong format": ALL_TEXT,
+            "empty": NO_FILE,
+            "locked": "as with library edit, which commits in the same way",
+            "contradictory": "the experience is what it is asked to be, or it is refused",
+        }
+        for name in ("pin", "unpin")
     },
     **{
         name: {
