@@ -333,7 +333,7 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
     workspace = training_workspace(tmp_path, held)
     run = workspace.run("tiny")
     said: list[str] = []
-    typed = iter(["e better", "m E1 better", "d", "v", "l", "r it unlearns sums"])
+    typed = iter(["e better", "M E1 better", "t", "o", "l", "r it unlearns sums"])
     with open_session(workspace, run, "sam") as (session, wait_for):
         sitting = LineReview(
             session,
