@@ -16,13 +16,17 @@ WIDEST = 100
 
 def guide(
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="A page; without one they are listed.")
+        str | None, typer.Argument(metavar="TOPIC", help="A page. Without one all are listed.")
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Read the manual: list its pages, or show one.
 
     A terminal gets it formatted and in your $PAGER; a pipe gets Markdown.
+
+    Examples:
+        studio guide
+        studio guide first-session
     """
     from studio.guide import TOPICS, read_page, title_of
 

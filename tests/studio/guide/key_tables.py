@@ -19,10 +19,7 @@ def key_tables() -> str:
     """Every key of the screen, a table a scope."""
     parts = []
     for scope, title in SCOPES.items():
-        rows = [
-            f"| {_pressed(key)} | {key.tooltip} |"
-            for key in keys_of_scope(scope)
-        ]
+        rows = [f"| {_pressed(key)} | {key.tooltip} |" for key in keys_of_scope(scope)]
         heading = title[0].upper() + title[1:]
         parts.append("\n".join([f"\n### {heading}\n", "| key | |", "|---|---|", *rows, ""]))
     return "".join(parts)
