@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
+from engines.core.text.similarity import Change
 from engines.core.types import Message, Operation, UnparsedReply, Verdict, group_id, rollout_id
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
 from engines.record.step_history import HistoryReader
+from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
 from studio.session.unparsed_replies import ReplySource, find_reply_source
+
+_COMPARED = 8
+"""Groups whose winners and losers are compared: a weight update may rest on hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,16 @@ class EvidenceRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a winner and a loser part: the step of each, in words, by id."""
+
+    winner: str
+    loser: str
+    won: tuple[Change, ...]
+    lost: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupEvidence:
     """The rollouts of a group that are evidence; `won` of all its `n` had a reward ≥ 0.5."""
 
@@ -41,6 +56,7 @@ class GroupEvidence:
     won: int
     n: int
     witnesses: tuple[EvidenceRollout, ...]
+    parting: Parting | None = None  # not known where its records were not compared
 
 
 class EvidenceLoader:
@@ -65,10 +81,15 @@ class EvidenceLoader:
             }
 
     def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        """Evidence by group, in the order of the operation.
+        """Evidence by group, in the order of the operation, and where winners and losers part.
 
         A weight update names no rollouts: it rests on all groups of its step.
         """
+        found = self._operation_groups(operation)
+        compared = [replace(group, parting=self._parting(group)) for group in found[:_COMPARED]]
+        return (*compared, *found[_COMPARED:])
+
+    def _operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         if operation.kind != "weights":
             return self.groups(operation.evidence)
         self.refresh()
@@ -92,6 +113,21 @@ class EvidenceLoader:
     def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
         """The witness's whole trajectory."""
         return read_trajectory(self._run.records, witness.rollout.refs)
+
+    def _parting(self, group: GroupEvidence) -> Parting | None:
+        sides: dict[str, dict[str, Sequence[Piece]]] = {"+": {}, "-": {}}
+        for witness in group.witnesses:
+            if len(side := sides.get(witness.sign, {})) < MOST_OF_A_SIDE and witness.sign in sides:
+                try:
+                    side[witness.id] = said_pieces(self.messages(witness))
+                except StudioError:
+                    continue  # its record is gone; another one may part as well
+        found = choose_pair(sides["+"], sides["-"], group.question)
+        if found is None:
+            return None
+        winner, loser, parts = found
+        won = parts.winner.words(sides["+"][winner], "new")
+        return Parting(winner, loser, won, parts.loser.words(sides["-"][loser], "cut"))
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
         members = self._members.get(name, [])

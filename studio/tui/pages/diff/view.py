@@ -134,8 +134,10 @@ def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Spa
 def counts_text(of: Comparison) -> str:
     """`6 added, 3 reworded, 2 removed, 25 equal`."""
     signs = [one.sign for one in of.entries]
+    added, reworded, removed = map(signs.count, "+~-")
     renamed = sum(one.sign == "=" and one.differs for one in of.entries)
-    return change_counts_text(*map(signs.count, "+~-"), renamed, signs.count("=") - renamed)
+    equal = signs.count("=") - renamed
+    return change_counts_text(added, reworded, removed, renamed, equal)
 
 
 def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
