@@ -37,10 +37,12 @@ _RESTATES = 0.8
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?。！？]+(?=\s|$)|$)", re.MULTILINE)
 _LINE = re.compile(r"[^\n]+")
 _NUMBERING = re.compile(
-    r"\s*(?:[-*•#>]+\s+)*(?:\**(?:step\s*)?\(?\d{1,2}\s?[.:)]\**(?:\s|$))?", re.I
+    r"\s*(?:[-*•#>]+\s+)*"
+    r"(?:\**(?:step\s*\d+\s*(?:\([^()]*\)\s*)?|\(?\d{1,2}\s?)[.:)]\**(?:\s|$))?",
+    re.IGNORECASE,
 )
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # notes such as <<48/2=24>> in GSM8K
-_NUMBER = r"\.?\d[\d,]*(?:\.\d+)?"
+_NUMBER = r"\.?\d+(?:,\d{3})*(?:\.\d+)?"
 _TOKEN = re.compile(rf"(?:(?<=[=(])|(?<== ))-?{_NUMBER}|(?<!\d){_NUMBER}|[^\W\d_]+|[^\w\s]")
 _OPERATORS = dict(zip("+-*/x×·÷", "+-*/***/", strict=True))
 _SPELT = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -203,8 +205,8 @@ def _is_same(step: _Step, other: _Step, findings: frozenset[str]) -> bool:
         return alike >= least and step.numbers == other.numbers
     if step.result and other.result:  # 25 may be 20 + 5 people, or 5 * 5 pounds
         one, two = step.operands, other.operands
-        how = step.operators & other.operators or alike >= 0.5 or one == two
-        return step.result == other.result and bool(how and (one & two or not one or not two))
+        likely = one == two or (step.operators & other.operators and (one & two or alike >= 0.5))
+        return step.result == other.result and bool(likely or not (one and two))
     both = _share(step.words | step.numbers, other.words | other.numbers)
     return both >= _SAME_TOPIC and findings <= other.numbers
 
@@ -251,7 +253,7 @@ def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
             if tag == "equal" or i == j:
                 continue
             start, end = step.tokens[i][1], step.tokens[j - 1][2]
-            if i - last <= 1 and not step.tokens[last][0][-1].isdecimal():
+            if i - last <= 1 and step.tokens[last][0] not in step.numbers | {"=", *_OPERATORS}:
                 start = marked[side].pop()[0]
             marked[side].append((start, end))
             last = j

@@ -160,13 +160,7 @@ class InspectPage(Page):
             self._lay_out()
         self.host.draw_now()
 
-    def action_next_rollout(self) -> None:
-        self._step_rollout(1)
-
-    def action_previous_rollout(self) -> None:
-        self._step_rollout(-1)
-
-    def _step_rollout(self, by: int) -> None:
+    def action_step_rollout(self, by: int) -> None:
         names = self.records.ids
         if not names:
             self.host.tell("no group is shown", "failed")
@@ -174,13 +168,7 @@ class InspectPage(Page):
         at = names.index(self.records.chosen) if self.records.chosen in names else 0
         self.choose(names[(at + by) % len(names)])
 
-    def action_next_group(self) -> None:
-        self._step_group(1)
-
-    def action_previous_group(self) -> None:
-        self._step_group(-1)
-
-    def _step_group(self, by: int) -> None:
+    def action_step_group(self, by: int) -> None:
         if group := self.records.next_group(by):
             self.records.open_target(group)
         else:

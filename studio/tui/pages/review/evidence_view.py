@@ -76,12 +76,12 @@ def evidence_rows(
 
 def _parting_rows(parting: Parting, width: int, signs: Glyphs) -> list[Row]:
     """The step at which a winner and a loser part, its words marked."""
-    out = [Row("", line(("  they part here:", "dim")))]
+    out: list[Row] = []
     for name, sign, style, words in (
         (parting.winner, signs.won, "won", parting.won),
         (parting.loser, signs.lost, "lost", parting.lost),
     ):
-        lead = f" {sign} r{name.rpartition('r')[2]} "
+        lead = f" {sign} r{name.rpartition('r')[2]} parts: "
         spans = change_spans((kind, display_text(text)) for kind, text in words)
         first, *further = paragraph(spans, max(8, width - _EDGE - len(lead)))
         out.append(Row(f"{name}/p", ((lead, style), *first)))
