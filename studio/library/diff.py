@@ -34,12 +34,15 @@ class ExperiencePair:
     before: str | None
     after: str | None
     was: str = ""  # its id in the older one, where it is another
+    pin: str = ""  # "pinned" or "unpinned", where that changed
 
     @property
     def sign(self) -> str:
         if self.before is None or self.after is None:
             return "+" if self.before is None else "-"
-        return "=" if self.before == self.after else "~"
+        if self.before != self.after:
+            return "~"
+        return "*" if self.pin else "="
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,16 @@ class SetComparison:
 def pairs(older: Library, newer: Library) -> tuple[ExperiencePair, ...]:
     """Every experience of either, numbered ids in order behind those of other names."""
     found = newer.diff(older)
+    pins = {e.id: "pinned" for e in found.pinned} | {e.id: "unpinned" for e in found.unpinned}
     out = [ExperiencePair(e.id, e.text, None) for e in found.removed]
-    out += [ExperiencePair(e.id, None, e.text) for e in found.added]
+    out += [ExperiencePair(e.id, None, e.text, pin=pins.get(e.id, "")) for e in found.added]
     out += [
         ExperiencePair(
-            after.id, before.text, after.text, before.id if before.id != after.id else ""
+            after.id,
+            before.text,
+            after.text,
+            before.id if before.id != after.id else "",
+            pins.get(after.id, ""),
         )
         for before, after in (*found.unchanged, *found.modified)
     ]
@@ -138,6 +146,8 @@ def as_data(older: FoundVersion, newer: FoundVersion) -> dict[str, Any]:
             for before, after in found.modified
         ],
         "renamed": [{**_entry_data(after), "was": before.id} for before, after in found.renamed],
+        "pinned": [e.id for e in found.pinned],
+        "unpinned": [e.id for e in found.unpinned],
         "unchanged": len(found.unchanged),
         "tokens_per_call_before": found.tokens_before,
         "tokens_per_call_after": found.tokens_after,
@@ -160,6 +170,11 @@ def as_html(older: FoundVersion, newer: FoundVersion) -> str:
     rows += [
         _html_row("renamed", f"{after.id} (was {before.id})", _escape_html(after.text))
         for before, after in found.renamed
+    ]
+    rows += [
+        _html_row(word, e.id, _escape_html(e.text))
+        for word, entries in (("pinned", found.pinned), ("unpinned", found.unpinned))
+        for e in entries
     ]
     title = f"{_escape_html(older.label)} → {_escape_html(newer.label)}"
     texts = (*weights_lines(older, newer), *_result_lines(older, newer))

@@ -56,7 +56,8 @@ def commit_changes(
 def revert_changes(older: Library) -> Callable[[Library], Sequence[Change]]:
     """The changes that give a head the texts of an older version of it.
 
-    What was deleted since comes back under its own id: it is the same experience.
+    What was deleted since comes back under its own id: it is the same experience. What was
+    pinned then is pinned again; what is pinned now stays so, and is not changed.
     """
 
     def changes(head: Library) -> Sequence[Change]:
@@ -67,6 +68,7 @@ def revert_changes(older: Library) -> Callable[[Library], Sequence[Change]]:
             *(("delete", name, "") for name in now if name not in then),
             *(("modify", name, text) for name, text in then.items() if now.get(name, text) != text),
             *(("add", name, text) for name, text in then.items() if name not in now),
+            *(("pin", name, "") for name in older.pinned_ids if name not in head.pinned_ids),
         ]
 
     return changes

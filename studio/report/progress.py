@@ -295,6 +295,7 @@ def step_line(step: StepState) -> str:
 def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     applied = [outcome for outcome in outcomes if outcome.applied]
     words = {"add": "added", "modify": "reworded", "delete": "deleted", "keep": "kept"}
+    words |= {"pin": "pinned", "unpin": "unpinned"}
     counts = {word: sum(o.kind == kind for o in applied) for kind, word in words.items()}
     counts["rejected"] = len(outcomes) - len(applied)
     counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)

@@ -285,6 +285,8 @@ def diff_counts_text(diff: LibraryDiff) -> str:
     renamed = len(diff.renamed)
     counts = change_counts_text(len(diff.added), len(diff.modified), len(diff.removed), renamed,
                                 len(diff.unchanged) - renamed)  # fmt: skip
+    pins = {"pinned": len(diff.pinned), "unpinned": len(diff.unpinned)}
+    counts += "".join(f", {n} {word}" for word, n in pins.items() if n)
     return f"{counts}; {diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
 
 
@@ -296,7 +298,7 @@ def was_text(before: str, after: str) -> str:
 def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
     """A line for each experience that differs, behind its ids: the new one, and what it was.
 
-    Removed, modified and added ones in that order, then those with another id alone.
+    Removed, modified and added ones in that order, then those with another id alone, then pins.
     """
 
     def reworded(before: Experience, after: Experience) -> str:
@@ -308,6 +310,8 @@ def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
         *((tuple(dict.fromkeys((a.id, b.id))), reworded(b, a)) for b, a in diff.modified),
         *(((e.id,), f"+ {e.id}  {sanitize(e.text)}") for e in diff.added),
         *(((a.id, b.id), f"= {a.id} (was {b.id})  {sanitize(a.text)}") for b, a in diff.renamed),
+        *(((e.id,), f"* {e.id}  pinned: nothing may change it") for e in diff.pinned),
+        *(((e.id,), f"* {e.id}  unpinned") for e in diff.unpinned),
     ]
 
 
