@@ -274,10 +274,10 @@ def mean_reward_text(rewards: Rewards) -> str:
 
 
 def change_counts_text(added: int, reworded: int, removed: int, renamed: int, equal: int) -> str:
-    """`2 added, 1 removed, 3 equal`: what did not happen is left out, but for what is equal."""
-    counts = {"added": added, "reworded": reworded, "removed": removed, "under another id": renamed}
-    return ", ".join(f"{n} {word}" for word, n in {**counts, "equal": equal}.items() if n or
-                     word == "equal")  # fmt: skip
+    """`2 added, 1 removed, 3 equal`: what did not happen is left out."""
+    counts = {"added": added, "reworded": reworded, "removed": removed,
+              "under another id": renamed, "equal": equal}  # fmt: skip
+    return ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "both are empty"
 
 
 def diff_counts_text(diff: LibraryDiff) -> str:
