@@ -299,7 +299,7 @@ class LineReview:
     def _undo(self) -> bool:
         steps = self._decider.sitting.steps
         if not steps:
-            self.say("nothing was decided in this sitting")
+            self.say("nothing was decided in this session")
             return False
         before, last = tuple(steps), steps[-1][0].id
         self._later.discard(last)

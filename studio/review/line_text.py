@@ -23,7 +23,7 @@ e [TEXT]     edit: change the wording (in $EDITOR without TEXT), then approve it
 m ID [TEXT]  merge: make it a modification of experience ID (in $EDITOR without TEXT)
 r REASON     reject
 d [REASON]   defer: leave it open without holding the run up
-u            undo the last decision of this sitting (again: the one before)
+u            undo the last decision of this session (again: the one before)
 n            leave it for later and show the next
 v            view the rollouts it rests on, whole
 l            list what is open, and the library as it would become

@@ -50,6 +50,8 @@ def parting(loser: str, winner: str = WINNER, question: str = QUESTION) -> tuple
             "16 - 3 = 13 pens.\n13 - 4 = 9 pens it sells.\nSo 9 + 2 = 11 dollars.\nA: 11",
             "9 + 2 = 11",
         ),
+        # A result that both have says nothing of a step that did not lead to it.
+        ("16 * 2 = 32 dollars.\nIt keeps 3 + 4 = 7 pens.\n32 - 7 = 25\nA: 25", "16 * 2 = 32"),
         # The same figure of another sum is not the same result.
         ("It keeps 3 pens and 4 + 3 days: 9 / 1 = 9.\n2 * 5 = 10\nA: 10", "9 / 1 = 9"),
     ],

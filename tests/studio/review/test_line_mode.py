@@ -343,12 +343,12 @@ def test_u_tells_of_decisions_that_rested_on_the_one_taken_back() -> None:
     session.cascade = ("op1.1",)
     heard = sat("a", "a", "u", "u", "q", session=session)
     assert "asked again: op1.2, op1.1" in heard.said
-    assert "nothing was decided in this sitting" in heard.said, "op1.1 was undone already"
+    assert "nothing was decided in this session" in heard.said, "op1.1 was undone already"
 
 
 def test_u_before_anything_was_decided_says_so() -> None:
     heard = sat("u", "q")
-    assert "nothing was decided in this sitting" in heard.said
+    assert "nothing was decided in this session" in heard.said
 
 
 def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
