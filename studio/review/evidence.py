@@ -16,6 +16,8 @@ from engines.record.step_history import HistoryReader
 from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
 from studio.session.unparsed_replies import ReplySource, find_reply_source
 
+PartingWords = tuple[str, str, tuple[Change, ...]]
+"""Sign and id of a rollout, and the step at which it parts from the other."""
 _COMPARED = 8
 """Groups whose winners and losers are compared: a weight update may rest on hundreds."""
 
@@ -38,16 +40,6 @@ class EvidenceRollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """Where a winner and a loser part: the step of each, in words, by id."""
-
-    winner: str
-    loser: str
-    won: tuple[Change, ...]
-    lost: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupEvidence:
     """The rollouts of a group that are evidence; `won` of all its `n` had a reward ≥ 0.5."""
 
@@ -56,7 +48,7 @@ class GroupEvidence:
     won: int
     n: int
     witnesses: tuple[EvidenceRollout, ...]
-    parting: Parting | None = None  # not known where its records were not compared
+    parting: tuple[PartingWords, ...] = ()  # of a winner and a loser; () where none were compared
 
 
 class EvidenceLoader:
@@ -85,17 +77,15 @@ class EvidenceLoader:
 
         A weight update names no rollouts: it rests on all groups of its step.
         """
-        found = self._operation_groups(operation)
+        rollouts: Sequence[str] = operation.evidence
+        if operation.kind == "weights":
+            self.refresh()
+            step = operation.id.removeprefix("op").partition(".")[0]
+            own = (name for name in self._members if name.startswith(f"s{step}p"))
+            rollouts = [each.id for name in own for each in self._members[name]]
+        found = self.groups(rollouts)
         compared = [replace(group, parting=self._parting(group)) for group in found[:_COMPARED]]
         return (*compared, *found[_COMPARED:])
-
-    def _operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        if operation.kind != "weights":
-            return self.groups(operation.evidence)
-        self.refresh()
-        step = operation.id.removeprefix("op").partition(".")[0]
-        names = [name for name in self._members if name.startswith(f"s{step}p")]
-        return tuple(self._group(name, [each.id for each in self._members[name]]) for name in names)
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         """Rollouts by group, in the order given."""
@@ -114,7 +104,7 @@ class EvidenceLoader:
         """The witness's whole trajectory."""
         return read_trajectory(self._run.records, witness.rollout.refs)
 
-    def _parting(self, group: GroupEvidence) -> Parting | None:
+    def _parting(self, group: GroupEvidence) -> tuple[PartingWords, ...]:
         sides: dict[str, dict[str, Sequence[Piece]]] = {"+": {}, "-": {}}
         for witness in group.witnesses:
             if len(side := sides.get(witness.sign, {})) < MOST_OF_A_SIDE and witness.sign in sides:
@@ -124,10 +114,10 @@ class EvidenceLoader:
                     continue  # its record is gone; another one may part as well
         found = choose_pair(sides["+"], sides["-"], group.question)
         if found is None:
-            return None
+            return ()
         winner, loser, parts = found
         won = parts.winner.words(sides["+"][winner], "new")
-        return Parting(winner, loser, won, parts.loser.words(sides["-"][loser], "cut"))
+        return ("+", winner, won), ("-", loser, parts.loser.words(sides["-"][loser], "cut"))
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
         members = self._members.get(name, [])

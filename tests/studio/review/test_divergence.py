@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from engines.core.text.similarity import format_changes
 from engines.core.types import Message, ToolCall
 from studio.review.divergence import Piece, choose_pair, find_divergence, said_pieces
+from studio.review.evidence import GroupEvidence, PartingWords
+from studio.review.line_text import evidence_lines
 
 QUESTION = "A shop sells 16 pens a day for 2 dollars. It keeps 3 and gives 4 away. What comes in?"
 WINNER = (
@@ -128,3 +130,13 @@ def test_long_texts_cost_a_bounded_time() -> None:
     before = time.process_time()
     found = choose_pair({f"r{n}": said(long) for n in range(9)}, {"r9": said(other)}, "")
     assert found is not None and time.process_time() - before < 5
+
+
+def test_line_mode_prints_the_two_steps_below_the_rollouts() -> None:
+    won: PartingWords = "+", "s1p0r1", (("same", "9 "), ("new", "* 2"))
+    lost: PartingWords = "-", "s1p0r0", (("same", "9 "), ("cut", "* 3"))
+    lines = evidence_lines(GroupEvidence("s1p0", "How many?", 1, 2, (), (won, lost)))
+    assert [line.strip() for line in lines[1:]] == [
+        "+ r1  parts here: 9 {+* 2+}",
+        "- r0  parts here: 9 [-* 3-]",
+    ]

@@ -14,7 +14,7 @@ from studio.tui.pages.review.view import excerpt
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
-    from studio.review.evidence import EvidenceRollout, GroupEvidence, Parting
+    from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 
 Near = tuple[str, float, str]
 """Id, similarity in [0, 1] and text of an experience."""
@@ -61,8 +61,7 @@ def evidence_rows(
             room = max(8, width - len(name) - len(right) - 6)
             head = line((name, "title"), fit(asked, room, signs.ellipsis))
             out.append(Row("", spread(head, line((right, "title")), width - 2)))
-        if group.parting is not None:
-            out += _parting_rows(group.parting, width, signs)
+        out += _parting_rows(group.parting, width, signs)
         winners = [each for each in group.witnesses if each.sign == "+"]
         others = [each for each in group.witnesses if each.sign != "+"]
         few = len(group.witnesses) if opened else _SHOWN
@@ -74,19 +73,17 @@ def evidence_rows(
     return out
 
 
-def _parting_rows(parting: Parting, width: int, signs: Glyphs) -> list[Row]:
+def _parting_rows(parting: Sequence[PartingWords], width: int, signs: Glyphs) -> list[Row]:
     """The step at which a winner and a loser part, its words marked."""
     out: list[Row] = []
-    for name, sign, style, words in (
-        (parting.winner, signs.won, "won", parting.won),
-        (parting.loser, signs.lost, "lost", parting.lost),
-    ):
-        lead = f" {sign} r{name.rpartition('r')[2]} parts: "
+    for sign, name, words in parting:
+        won = sign == "+"
+        lead = f" {signs.won if won else signs.lost} r{name.rpartition('r')[2]} parts: "
         spans = change_spans((kind, display_text(text)) for kind, text in words)
-        first, *further = paragraph(spans, max(8, width - _EDGE - len(lead)))
-        out.append(Row(f"{name}/p", ((lead, style), *first)))
-        indent = " " * len(lead)
-        out += [Row(f"{name}/p{n}", ((indent, ""), *each)) for n, each in enumerate(further)]
+        lines = paragraph(spans, max(8, width - _EDGE - len(lead)))
+        for n, each in enumerate(lines):
+            first = (lead, "won" if won else "lost") if not n else (" " * len(lead), "")
+            out.append(Row(f"{name}/p{n}", (first, *each)))
     return out
 
 

@@ -15,7 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.similarity import format_changes
 from engines.core.types import Decision, Flag, Operation, Usage, Verdict
 from studio.review.actions import draft_texts
-from studio.review.evidence import EvidenceRollout, GroupEvidence, Parting
+from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.undo_stack import (
     UndoEntry,
     UndoStack,
@@ -245,9 +245,9 @@ def test_winners_come_first_and_the_rest_is_counted() -> None:
 
 def test_the_step_where_winner_and_loser_part_stands_below_the_question() -> None:
     workspace_groups = (a_witness(0, 0.0), a_witness(1, 1.0))
-    words = ((("same", "So 7 "), ("new", "* 2")), (("same", "So 7 "), ("cut", "- 2")))
-    parting = Parting("s1p0r1", "s1p0r0", *words)  # type: ignore[arg-type]
-    group = GroupEvidence("s1p0", "How many?", 1, 2, workspace_groups, parting)
+    won: PartingWords = "+", "s1p0r1", (("same", "So 7 "), ("new", "* 2"))
+    lost: PartingWords = "-", "s1p0r0", (("same", "So 7 "), ("cut", "- 2"))
+    group = GroupEvidence("s1p0", "How many?", 1, 2, workspace_groups, (won, lost))
     rows = evidence_rows([group], 70)
     text = [plain_text(each.line).strip() for each in rows]
     assert text[1:3] == ["+ r1 parts: So 7 {+* 2+}", "- r0 parts: So 7 [-- 2-]"]
@@ -296,8 +296,8 @@ def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     found = room.load_findings(wanted)
     assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
     parting = found.groups[0].parting
-    assert parting is not None and (parting.winner, parting.loser) == ("s1p0r1", "s1p0r0")
-    assert format_changes(parting.lost).endswith("3 + 2 = [-5-], write [-5-].")
+    assert [name for _, name, _ in parting] == ["s1p0r1", "s1p0r0"]
+    assert format_changes(parting[1][2]).endswith("3 + 2 = [-5-], write [-5-].")
     assert room.cached_findings(wanted) is found
     run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
