@@ -111,7 +111,7 @@ class InspectPage(Page):
             found.border_title = Content("Rollouts")
             self.text_pane.border_title = Content("Rollout")
             return
-        title = f"{group.id} {one_line(group.question, 80) or group.problem[:8]}"
+        title = f"{group.id} {one_line(group.question, 80)}".rstrip()
         found.border_title = Content(fit(title, max(4, found.line_width - 2)))
         found.border_subtitle = Content("reading ..." if records.is_reading else "")
         found.show_rows(view.group_rows(group, found.line_width - 2), records.chosen)

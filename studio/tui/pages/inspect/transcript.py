@@ -77,7 +77,7 @@ class Transcripts:
         if marked.step is None:
             return False
         row = view.find_hit_row(marked.step, marked.parts, pane.line_width - 2)
-        return pane.go_to(row, margin=4)
+        return pane.go_to(row, margin=8)
 
     def draw(self, pane: RowList, name: str, group: GroupSummary) -> None:
         """Show a rollout in a pane; cheap where it is the same as before."""
