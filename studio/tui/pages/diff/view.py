@@ -160,7 +160,9 @@ def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line
         (display_text(base.label), "title"), (" -> ", "dim"), (display_text(target.label), "title")
     )
     hint = line(("b, B choose epochs, versions, runs", "dim"))
-    out = [spread(title, hint, width), spread(counted, line((mode, "dim")), width)]
+    if width_of(title) + width_of(hint) + 2 <= width:
+        title = spread(title, hint, width)
+    out = [title, spread(counted, line((mode, "dim")), width)]
     measured = [_held_out_line(one, width) for one in of.measured] or [
         line(("no evaluation of either side was found: there is no rate to compare", "dim"))
     ]
