@@ -260,11 +260,17 @@ async def test_an_update_that_nobody_decided_is_not_committed(tmp_path: Path) ->
         assert stage.session.names() == ["decide", "commit"]
 
 
-async def test_all_that_is_safe_leaves_an_update_to_its_own_key(tmp_path: Path) -> None:
+async def test_z_shows_all_figures_of_an_update_and_fewer_again(tmp_path: Path) -> None:
     async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
-        assert "more figures (z)" in shown(stage) and "learning rate" not in shown(stage)
+        assert "more figures (z)" in shown(stage) and "reward spread" not in shown(stage)
         await stage.press("z")
         assert "reward spread" in shown(stage)
+        await stage.press("z")
+        assert "more figures (z)" in shown(stage)
+
+
+async def test_all_that_is_safe_leaves_an_update_to_its_own_key(tmp_path: Path) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
         await stage.press("A")
         assert asked(stage) == []
         assert "is a weight update or a reply to mend" in shown(stage)
