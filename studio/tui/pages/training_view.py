@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from engines.core.state.run_state import RunState
@@ -248,7 +247,7 @@ def _judge(
     if name == "reward" and known and value != known[-1]:
         return ("better", "won") if value > known[-1] else ("worse", "lost")
     if name in _FIRST[1:5] and len(known) > 1:
-        middle = median(known)
+        middle = sorted(known)[len(known) // 2]
         usual = middle / 2 <= value <= 2 * middle
         return (
             ("usual", "dim") if usual else (f"unusual: median {figure_text(name, middle)}", "flag")
