@@ -177,7 +177,7 @@ def test_a_figure_out_of_bounds_or_unlike_the_others_is_said_in_words() -> None:
     shown = update_lines(the_update(state), state, 78)
     assert ("OUT OF BOUNDS: above 0.5  ", "flag") in shown[1]
     assert " worse " in plain_text(shown[0])
-    assert "unusual: median 0.47" in plain_text(shown[4])
+    assert "unusual: median 0.48" in plain_text(shown[4])
     not_a_number = waits(kl=float("nan"), loss=float("inf"))
     lines = text(update_lines(the_update(not_a_number), not_a_number, 78)).splitlines()
     assert "OUT OF BOUNDS" in lines[1] and "no number" in lines[5]
