@@ -60,6 +60,9 @@ class _Step:
     result: str = ""  # the number behind its last "="
     operators: frozenset[str] = frozenset()
     operands: frozenset[str] = frozenset()  # numbers beside an operator
+    fresh: frozenset[str] = (
+        frozenset()
+    )  # numbers that neither the question nor this side said before
 
     def findings(self, said: set[str]) -> frozenset[str]:
         """What it computes, or else its numbers that were not said before."""
@@ -110,10 +113,10 @@ def find_divergence(
     winner: Sequence[Piece], loser: Sequence[Piece], question: str = ""
 ) -> Divergence | None:
     """Where they part; None where one of them says nothing."""
-    ours, theirs = _split_steps(winner), _split_steps(loser)
+    asked = {token for token, _, _ in _tokens(question)}
+    ours, theirs = _split_steps(winner, asked), _split_steps(loser, asked)
     if not ours or not theirs:
         return None
-    asked = {token for token, _, _ in _tokens(question)}
     computes = all(any(step.numbers - asked for step in side) for side in (ours, theirs))
     apart: dict[int, int] = {}  # the loser's own steps → the winner's last in common by then
     first, said, passed = -1, set(asked), -1
@@ -166,8 +169,8 @@ def _tokens(text: str) -> list[tuple[str, int, int]]:
     return out
 
 
-def _split_steps(pieces: Sequence[Piece]) -> list[_Step]:
-    out = []
+def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
+    out, seen = [], set(asked)
     for key, text in pieces:
         whole_lines = key.startswith(("call", "tool"))
         parts = (_LINE if whole_lines else _SENTENCE).finditer(text)
@@ -186,8 +189,9 @@ def _split_steps(pieces: Sequence[Piece]) -> list[_Step]:
             out.append(
                 _Step(key, at, part.end(), tokens, words, numbers, result,
                       frozenset(_OPERATORS[name] for name in names if name in _OPERATORS),
-                      frozenset(operands - {result}))
+                      frozenset(operands - {result}), numbers - seen)
             )  # fmt: skip
+            seen |= numbers
             if len(out) == _MOST_STEPS:
                 return out
     return out
@@ -205,8 +209,10 @@ def _is_same(step: _Step, other: _Step, findings: frozenset[str]) -> bool:
         return alike >= least and step.numbers == other.numbers
     if step.result and other.result:  # 25 may be 20 + 5 people, or 5 * 5 pounds
         one, two = step.operands, other.operands
-        likely = one == two or (step.operators & other.operators and (one & two or alike >= 0.5))
-        return step.result == other.result and bool(likely or not (one and two))
+        likely = one == two or (step.operators & other.operators and (one & two or alike >= 0.8))
+        apart = (step.fresh ^ other.fresh) - one - two  # "write 6" and "write 6, carry 1"
+        same = step.result == other.result and not apart
+        return same and bool(likely or not (one and two))
     both = _share(step.words | step.numbers, other.words | other.numbers)
     return both >= _SAME_TOPIC and findings <= other.numbers
 

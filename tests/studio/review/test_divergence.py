@@ -72,6 +72,12 @@ def test_what_differs_is_marked_on_either_side_and_nothing_else() -> None:
     )
 
 
+def test_an_equal_sum_is_another_step_where_one_side_notes_another_figure() -> None:
+    winner = "7 + 9 = 16, write 6, carry 1.\n3 + 2 + 1 = 6\n#### 66"
+    won, lost = parting("7 + 9 = 16, write 6.\n3 + 2 = 5\n#### 56", winner, "37 + 29?")
+    assert (won, lost) == ("7 + 9 = 16, write 6{+, carry 1+}.", "7 + 9 = 16, write 6.")
+
+
 def test_harmless_steps_in_another_order_part_nobody() -> None:
     winner = "Open the box first.\nThen count the red balls.\nThen count the blue balls.\nAdd both."
     loser = "Then count the blue balls.\nThen count the red balls.\nOpen the box first.\nMultiply."

@@ -297,7 +297,7 @@ def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
     parting = found.groups[0].parting
     assert [name for _, name, _ in parting] == ["s1p0r1", "s1p0r0"]
-    assert format_changes(parting[1][2]).endswith("3 + 2 = [-5-], write [-5-].")
+    assert format_changes(parting[1][2]).startswith("Step 2 (write): [-write the last digit")
     assert room.cached_findings(wanted) is found
     run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
