@@ -62,7 +62,7 @@ class RunPlan:
 def _check_name(name: str) -> None:
     """Refuse it as what was typed; the run file would know it as exp_id."""
     if not re.fullmatch(NAME_PATTERN, name) or len(name) > NAME_LENGTH:
-        cause = f"a name is up to {NAME_LENGTH} letters, digits and . _ - behind a letter or digit."
+        cause = f"it must be letters, digits, . _ -, at most {NAME_LENGTH}, the first no sign."
         raise ConfigError(f'--name "{name}"', cause, "Choose another name.")
 
 
