@@ -232,7 +232,7 @@ def step_text(state: RunState, number: int, sizes: Mapping[int, int] | None = No
     if lost:
         parts.append(f"{count_text(lost, 'rollout')} without a reward")
     parts.append(f"{step.usage.tokens:,} tokens")
-    if step.usage.cost_usd is not None:
+    if step.usage.cost_usd:
         parts.append(f"${step.usage.cost_usd:.4f}")
     return f"step {number}, epoch {step.epoch}: {', '.join(parts)}"
 

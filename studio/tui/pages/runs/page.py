@@ -15,14 +15,12 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from studio.report.training import LEVELS, LEVELS_ASCII
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, export_file, write_export
 from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
-from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -134,12 +132,7 @@ class RunsPage(Page):
         """[] where there is nothing to list."""
         shown = filter_runs(self.runs or (), self.filter_text, self.sort)
         here = self.session.run.run if self.session is not None else ""
-        width, plain = (
-            self.list_pane.line_width - 2,
-            wants_ascii(self.host.settings, self.host.environ),
-        )
-        levels = LEVELS_ASCII if plain else LEVELS
-        return runs_rows(shown, width, self.now(), self.marked, here, levels)
+        return runs_rows(shown, self.list_pane.line_width - 2, self.now(), self.marked, here)
 
     def _empty_lines(self, width: int) -> list[Line]:
         """What stands where there is no row, and the key that helps."""

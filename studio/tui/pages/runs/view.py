@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from studio.report.training import LEVELS, learned_text, row_curve
+from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
@@ -70,21 +70,15 @@ def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[
 
 
 def runs_rows(
-    runs: Sequence[KnownRun],
-    width: int,
-    now: float,
-    marked: Collection[str] = (),
-    here: str = "",
-    levels: str = LEVELS,
+    runs: Sequence[KnownRun], width: int, now: float, marked: Collection[str] = (), here: str = ""
 ) -> list[Row]:
     """The table: a heading, then a row a run; `width` cells, without what the list draws before.
 
-    `marked` are those that are to be compared, `here` the one that is open; `levels` are the bars
-    of a curve.
+    `marked` are those that are to be compared, `here` the one that is open.
     """
     if not runs:
         return []
-    table = [_cells(run, now, levels) for run in runs]
+    table = [_cells(run, now) for run in runs]
     columns, widths = _fit_columns(table, width - 2)
     state_room = max(_LEAST_STATE, width - 2 - sum(widths[at] + 2 for at in columns))
     heading = "  " + "".join(
@@ -207,7 +201,7 @@ def runs_csv(runs: Sequence[KnownRun]) -> str:
     return out.getvalue()
 
 
-def _cells(run: KnownRun, now: float, levels: str) -> tuple[str, ...]:
+def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
     row, back = run.listed.row, run.background
     scripted = "~" if row["rehearsal"] else ""
     reward, cost = _reward(run), row.get("cost_usd")
@@ -217,7 +211,7 @@ def _cells(run: KnownRun, now: float, levels: str) -> tuple[str, ...]:
         back.data if back else "-",
         f"{row['epoch']}/{row['epochs']}",
         f"v{row['version']}" if row.get("policy_version") is None else learned_text(row),
-        row_curve(row["curve"], 12, levels) or "-",
+        row_curve(row["curve"], 12) or "-",
         "-" if reward is None else f"{scripted}{reward:.3f}",
         f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
         f"${cost:.2f}" if cost is not None else _tokens_text(int(row["tokens"])),
