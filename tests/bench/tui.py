@@ -347,7 +347,7 @@ def b10() -> Facts:
             if not held:
                 stage.play()
                 stage.terminal.run(16)  # ten seconds later no tokens a second are told any more
-            for page in "1234560":
+            for page in "12345670":
                 for key in (page, "j", "j", "k", "G", "\t", "j"):
                     stage.terminal.press(key)
                     stage.terminal.run(0.1)

@@ -48,7 +48,7 @@ def pool_points(points: Sequence[Point], most: int) -> list[Point]:
     return out
 
 
-MOST_LISTED = 40
+MOST_LISTED = 24
 
 
 def curve_row(state: RunState) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def test_on_demonstrations_the_points_are_losses_that_are_numbers() -> None:
     assert curve_row(a_state(*history()))["of"] == "reward"
 
 
-def test_of_forty_one_points_forty_are_listed_with_the_common_mean_of_two() -> None:
+def test_of_forty_one_points_forty_stay_the_last_with_the_common_mean_of_two() -> None:
     # 41 points in 40 shares: the last share holds points 39 and 40, of n 10 and 30.
     points = [Point(step, 0.5, 10) for step in range(40)] + [Point(40, 0.9, 30)]
     pooled = pool_points(points, 40)
