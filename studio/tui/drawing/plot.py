@@ -1,9 +1,8 @@
 """Curves in terminal cells: braille dots, two by four to a cell, or two ASCII dots to a cell.
 
-Drawn by cells of our own, since textual-plotext 1.0.1 (November 2024; plotext 6 has another
-interface) sent 8 KB an update and took 216 ms for 10,000 points, textual-plot 11 KB and 160 ms
-with numpy, where an approved decision may cost 3 KB and a page of 10,000 steps 50 ms. They also
-draw no intervals, gaps or second marks without colour.
+Drawn by cells of our own, for which 50 ms is the most for 10,000 steps and 3 KB for a decision:
+textual-plotext 1.0.1 took 216 ms and sent 8 KB an update, textual-plot 0.10.1 160 ms and 11 KB.
+The first is of 2024 and for plotext 5 (6 has another interface), the second needs numpy at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from studio.tui.drawing.lines import Line, Span
 
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ASCII_DOTS = " '.:"
-
 
 MEAN, TOP, BOTTOM, BETWEEN = "┿┬┴│"
 """A held-out mean and its interval. Where signs are ASCII the screen draws them as such."""
