@@ -34,6 +34,7 @@ from studio.tui.pages.diff.page import DiffPage
 from studio.tui.pages.inspect.page import InspectPage
 from studio.tui.pages.library.page import LibraryPage
 from studio.tui.pages.live.page import LivePage
+from studio.tui.pages.progress.page import ProgressPage
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
 from studio.tui.pages.start.page import StartPage
@@ -52,7 +53,16 @@ if TYPE_CHECKING:
 
 TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
-PAGES = (StartPage, LivePage, ReviewPage, LibraryPage, DiffPage, RunsPage, InspectPage)
+PAGES = (
+    StartPage,
+    LivePage,
+    ReviewPage,
+    LibraryPage,
+    DiffPage,
+    RunsPage,
+    InspectPage,
+    ProgressPage,
+)
 
 
 class StudioApp(TerminalApp, inherit_bindings=False):

@@ -226,6 +226,16 @@ KEYS: tuple[Key, ...] = (
         ("pager", "o", "pager", "Read it in $PAGER.", 2),
     ),
     *_make_keys(
+        "progress",
+        ("open", "enter", "open", "Open the rollouts of the step.", 8),
+        ("next", "n", "point", "Next point.", 6, "step_point(1)"),
+        ("previous", "N", "point", "Previous point.", 0, "step_point(-1)"),
+        ("next_set", "right_square_bracket", "set", "Next held-out set.", 4, "step_set(1)"),
+        ("previous_set", "left_square_bracket", "set", "Previous held-out set.", 0, "step_set(-1)"),
+        ("base", "b", "lay over", "Choose a run to lay over this one.", 7),
+        ("target", "B", "alone", "Take the run that is laid over away.", 0),
+    ),
+    *_make_keys(
         "start",
         ("open", "enter", "open", "Resume, attach or start what is under the cursor.", 8),
         ("check", "C", "check", "Check model, data and cost; asks and writes nothing.", 6),

@@ -66,7 +66,7 @@ class Navigation:
         elif self.trail:
             self.open_page(*self.trail.pop(), keep_trail=True)
         else:
-            self._host.tell("nothing is open here to close: q leaves, 1-6 are pages")
+            self._host.tell("nothing is open here to close: q leaves, 1-7 are pages")
 
     def ask_filter(self) -> None:
         page = self.page()

@@ -11,6 +11,7 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
+from studio.report.training import LEVELS, LEVELS_ASCII
 from studio.tui.drawing import themes
 from studio.tui.settings.file import ScreenSettings
 
@@ -69,6 +70,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
         **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
         **dict.fromkeys("▃▂░▒▓○□", "."),
+        **dict(zip(f"┿{LEVELS}", f"={LEVELS_ASCII}", strict=True)),
         **dict(zip("…·•–—‘’“”×→←↑↓▶◀▲▼✓✗≤≥\u00a0", "..*--''\"\"x><^v><^vvx<> ", strict=True)),
     }
 )
