@@ -42,6 +42,7 @@ from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frame_clock import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
+from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.confirm import Confirm
@@ -115,6 +116,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
+        if (line := current_line()) is not None:
+            line.stop()
         has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())
@@ -152,7 +155,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             await self.attachment.close()
             self.exit(0)
 
-        self.run_worker(detach_and_exit(), exclusive=True, group="detach")
+        self.run_worker(detach_and_exit, exclusive=True, group="detach")
 
     async def on_unmount(self) -> None:
         """However the screen ends: drafts on disk, the session closed, the title given back."""

@@ -165,7 +165,15 @@ def tabs_line(state: RunState | None, page: str, width: int) -> Line:
             label += f" {waiting}" + "!" * bool(flagged)
         spans.append((f"[{label}]", "title") if name == page else (f" {label} ", ""))
     out = tuple(spans)
-    for more in (": palette   ? help ", "? help "):
-        if (room := width - width_of(out) - len(more)) > 0:
-            return (*out, (" " * room, ""), (more, "dim"))
+    help: Line = (("? help", "dim"), (" ", ""))
+    for more in (((": palette", "dim"), ("   ", ""), *help), help):
+        if (room := width - width_of(out) - width_of(more)) > 0:
+            return (*out, (" " * room, ""), *more)
     return out
+
+
+def tab_presses(tabs: Line) -> dict[str, tuple[str, ...]]:
+    """What a click on each part of the second line presses."""
+    signs = {":": "colon", "?": "question_mark"}
+    labels = [text.strip("[ ]") for text, _ in tabs]
+    return {label: (signs.get(label[0], label[0]),) for label in labels if label}

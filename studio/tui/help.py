@@ -9,13 +9,12 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key, keys_of_scope
-from studio.tui.terminal.textual_parts import has_synchronized_output
+from studio.tui.terminal.textual_parts import Box, has_synchronized_output
 from studio.tui.widgets.line_view import LineView
 
 SAFE = (
@@ -90,7 +89,7 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     return facts
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Box[None]):
     """The help over a page; escape, ? or q leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -11,13 +11,13 @@ from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, line
-from studio.tui.header import SessionStatus, header_line, tabs_line
+from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.navigation import Navigation
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
-from studio.tui.widgets.chrome import Chrome, footer_line
+from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
 
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
@@ -72,13 +72,14 @@ class Painter:
         self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self._host.clock()
         name, page, keys = self._navigation.page_name, self._navigation.page(), self._host.keys
         top.show_line(0, header_line(state, status, size.width))
-        top.show_line(1, tabs_line(state, name, size.width))
+        tabs = tabs_line(state, name, size.width)
+        top.show_line(1, tabs, tab_presses(tabs))
         shown = page.footer_keys()
         if isinstance(base := self._app.screen_stack[0], MainScreen) and base.is_steering:
-            shown = keys_of_scope("loop", keys)
+            shown = [replace(key, after="") for key in keys_of_scope("loop", keys)]
         if not shown:
             shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
-        self._bottom.show_line(1, footer_line(shown, size.width))
+        self._bottom.show_line(1, footer_line(shown, size.width), footer_presses(shown))
         shown_action = self._last_action
         if not is_small(size):
             self._is_told_small = False

@@ -10,7 +10,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
@@ -19,6 +18,7 @@ from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import Key
 from studio.tui.settings.file import ScreenSettings, write_settings
+from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
@@ -73,7 +73,7 @@ def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> l
     return out
 
 
-class SettingsScreen(ModalScreen[None]):
+class SettingsScreen(Box[None]):
     """One row a setting; enter or space changes it at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
