@@ -39,6 +39,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_page(self, name: str) -> None:
         if name not in {page.scope for page in self._navigation.pages}:
             return
+        self._host.forget_message()
         self._navigation.trail.clear()
         self._navigation.open_page(name)
 

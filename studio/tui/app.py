@@ -94,7 +94,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             self, self, self.navigation, session=session, run=run, starting=starting
         )
         self.painter = Painter(self, self, self.navigation, self.attachment)
+        self.forget_message = self.painter.forget_message
         self._interrupted_at = float("-inf")
+        self._is_leaving = False
 
     # -- opening -------------------------------------------------------------------------
 
@@ -155,7 +157,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             await self.attachment.close()
             self.exit(0)
 
-        self.run_worker(detach_and_exit, exclusive=True, group="detach")
+        if not self._is_leaving:
+            self._is_leaving = True
+            self.run_worker(detach_and_exit(), group="detach")
 
     async def on_unmount(self) -> None:
         """However the screen ends: drafts on disk, the session closed, the title given back."""

@@ -54,7 +54,9 @@ _COLOURS: Mapping[str, Mapping[str, str]] = {
     MONO: {},
 }  # fmt: skip
 BACKGROUNDS: Mapping[str, str] = {DARK: "#11161c", LIGHT: "#fbfbf8"}
-_MONO = {"flag": "bold reverse", "error": "bold reverse", "failed": "bold reverse"}
+LOUD = frozenset({"flag", "error", "failed"})
+"""What calls a person; without colours it is reversed."""
+_MONO = dict.fromkeys(LOUD, "bold reverse")
 
 
 @lru_cache(maxsize=256)

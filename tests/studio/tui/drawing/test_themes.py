@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.style import Style
 from textual.app import App
 from textual.color import Color
 from textual.filter import Monochrome, NoColor
@@ -20,6 +21,7 @@ from studio.tui.drawing.themes import (
     style,
 )
 from studio.tui.terminal.look import register_themes
+from studio.tui.widgets.line_view import strip_of
 
 STYLES = ("won", "lost", "streaming", "queued", "failed", "error", "skipped", "open", "approved",
           "rejected", "edited", "flag", "added", "removed", "title", "key", "bar", "dim",
@@ -112,3 +114,12 @@ def test_without_colour_no_filter_turns_colours_into_greys() -> None:
     register_themes(app, {"NO_COLOR": "1"}, None)
     kinds = [type(line_filter) for line_filter in app._filters]
     assert NoColor in kinds and Monochrome not in kinds
+
+
+def test_without_colour_a_row_without_a_flag_is_plain() -> None:
+    drawn = strip_of((("  ", "flag"), ("text", "")), 8, Style(), MONO)
+    assert not any(segment.style and segment.style.reverse for segment in drawn)
+    flagged = strip_of((("! ", "flag"), ("text", "")), 8, Style(), MONO)
+    assert [segment.text for segment in flagged if segment.style and segment.style.reverse] == [
+        "! "
+    ]
