@@ -202,3 +202,25 @@ async def test_a_command_of_another_page_opens_it_and_acts_on_nothing_unseen(
         await by_title["open: runs (5)"].callback()
         await pilot.pause()
         assert app.page_name == "runs"
+
+
+async def test_help_begins_with_the_keys_of_the_page_and_is_filtered(tmp_path: Path) -> None:
+    app = an_app(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("3", "question_mark")
+        await pilot.pause()
+        rows = [row.strip(" ┃│") for row in picture(app)]
+        assert "Keys: Library" in rows[2]
+        await pilot.press("slash", *"merge")
+        await pilot.pause()
+        text = "\n".join(picture(app))
+        assert "Propose to merge it into another." in text and "Propose to delete it." not in text
+        await pilot.press("enter", "slash", *"zzz")
+        await pilot.pause()
+        assert "nothing here holds 'mergezzz'" in "\n".join(picture(app))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "Propose to delete it." in "\n".join(picture(app))
+        await pilot.press("slash", *"steer", "enter", "escape", "escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, HelpScreen)
