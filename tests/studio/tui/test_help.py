@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from textual.command import CommandList
 
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text, width_of
+from studio.tui.drawing.themes import style
 from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, keys_of_scope, remap_keys
 from studio.tui.settings.file import ScreenSettings, read_settings
@@ -87,8 +89,9 @@ async def test_settings_are_shown_changed_and_kept(
         await pilot.pause()
         assert isinstance(app.screen, SettingsScreen)
         check_picture(app, f"settings-{size[0]}x{size[1]}")
-        await pilot.press("enter")  # the theme: dark to light
-        assert app.theme == "studio-light"
+        await pilot.press("enter", "down")
+        assert app.theme == "studio-light"  # shown as one moves, and kept by enter
+        await pilot.press("enter")
         await pilot.press("down", "space")
         await pilot.pause()
         assert app.has_class("-ascii")
@@ -133,7 +136,7 @@ async def test_settings_that_cannot_be_kept_still_hold_here(tmp_path: Path) -> N
     async with app.run_test() as pilot:
         (app.workspace.path / "screen.yaml").mkdir()
         (app.workspace.path / "screen.yaml" / "x").touch()
-        await pilot.press("f2", "enter")
+        await pilot.press("f2", "enter", "down", "enter")
         await pilot.pause()
         assert app.theme == "studio-light"
         assert "not kept" in "\n".join(picture(app))
@@ -150,7 +153,7 @@ async def test_colours_come_back_after_a_theme_without_any(tmp_path: Path) -> No
         }
         await pilot.pause()
         assert coloured() <= {"default"}
-        await pilot.press("f2", "enter", "enter")  # auto, then dark
+        await pilot.press("f2", "enter", "home", "down", "enter")
         await pilot.pause()
         assert app.theme == "studio-dark"
         assert len(coloured() - {"default"}) > 1
@@ -224,3 +227,25 @@ async def test_help_begins_with_the_keys_of_the_page_and_is_filtered(tmp_path: P
         await pilot.press("slash", *"steer", "enter", "escape", "escape")
         await pilot.pause()
         assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_every_theme_is_seen_as_one_moves_and_escape_brings_the_old_one_back(
+    tmp_path: Path,
+) -> None:
+    own = {"mine": {"like": "nord", "success": "#00ff00"}}
+    app = an_app(tmp_path, ScreenSettings(theme="studio-dark", themes=own))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2", "f2", "enter")
+        await pilot.pause()
+        rows = "\n".join(picture(app))
+        for name in ("auto", "studio-mono", "nord", "dracula", "mine"):
+            assert f" {name} " in rows
+        await pilot.press("G")
+        await pilot.pause()
+        assert app.theme == "mine" and style("won", "mine").color == Style.parse("#00ff00").color
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.theme == "studio-dark" and isinstance(app.screen, SettingsScreen)
+        await pilot.press("enter", "G", "enter")
+        kept = read_settings(app.workspace.path)
+        assert (kept.theme, kept.themes) == ("mine", own)
