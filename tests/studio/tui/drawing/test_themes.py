@@ -58,9 +58,6 @@ def test_every_state_can_be_read_in_textuals_themes_and_in_ones_own() -> None:
             assert found.color is not None and not found.dim, (theme.name, name)
             ratio = contrast(Color.from_rich_color(found.color), paper)
             assert ratio >= LEAST_CONTRAST, (theme.name, name)
-                theme.name,
-                name,
-            )
     assert style("won", "nord").color == Style.parse("#a3be8c").color  # its own, which is legible
 
 
