@@ -22,7 +22,7 @@ from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
-_MEANING = {
+MEANING = {
     "theme": "auto: by NO_COLOR, TERM, SSH and background",
     "ascii": "ASCII borders and signs; auto: by the locale",
     "mouse": "off: the terminal selects; at the next start",
@@ -56,7 +56,7 @@ def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
 def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
     """Settings first, then every key with its id, remapped ones marked."""
     out = []
-    for name, meaning in _MEANING.items():
+    for name, meaning in MEANING.items():
         value = one_line(value_text(settings, name), 12)
         head = (f"{name:<14}", "title"), (f"{value:<13}", "key")
         out.append(Row(name, line(*head, (meaning, "") if width >= 60 else "")))
@@ -93,8 +93,9 @@ class SettingsScreen(Box[None]):
         Binding("enter,space", "turn", "change"),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, at: str = "theme") -> None:
         super().__init__()
+        self._at = at  # the setting that the cursor begins on
         self._before: ScreenSettings | None = None  # while a theme is chosen
 
     @property
@@ -121,7 +122,10 @@ class SettingsScreen(Box[None]):
             chosen = settings.theme or "auto"
             view.show_rows(theme_rows(settings, chosen), chosen)
         else:
-            view.show_rows(setting_rows(settings, self.host.keys, view.line_width))
+            view.show_rows(
+                setting_rows(settings, self.host.keys, view.line_width), self._at or None
+            )
+            self._at = ""
 
     def action_leave(self) -> None:
         if self._before is None:

@@ -11,10 +11,18 @@ from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.drawing.themes import style
 from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, keys_of_scope, remap_keys
+from studio.tui.palette import StudioCommands
 from studio.tui.settings.file import ScreenSettings, read_settings
 from studio.tui.settings.screen import SettingsScreen
+from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.pictures import check_picture
-from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
+from tests.studio.tui.stage import (
+    FakeSession,
+    app_on,
+    finished_workspace,
+    held_workspace,
+    picture,
+)
 
 SIZES = [(120, 36), (80, 24)]
 SCOPES = ("list", "review", "loop", "global")
@@ -249,3 +257,39 @@ async def test_every_theme_is_seen_as_one_moves_and_escape_brings_the_old_one_ba
         await pilot.press("enter", "G", "enter")
         kept = read_settings(app.workspace.path)
         assert (kept.theme, kept.themes) == ("mine", own)
+
+
+async def test_the_palette_finds_what_the_workspace_and_the_run_hold(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = FakeSession(workspace.run("rehearsal"))
+    first = session.library.experiences[0]
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+
+        async def found(words: str) -> list[str]:
+            provider = StudioCommands(app.screen_stack[0])
+            await provider.startup()
+            hits = [hit async for hit in provider.search(words)]
+            call = hits[0].command if hits else lambda: None
+            if (waited := call()) is not None:
+                await waited
+            await pilot.pause()
+            return [str(hit.text) for hit in hits]
+
+        assert (await found("dracula theme"))[0] == "theme: dracula" and app.theme == "dracula"
+        assert await found("setting bell rings") == ["setting: bell"]
+        assert app.screen.query_one(RowList).key == "bell"
+        await pilot.press("escape")
+        assert "run: rehearsal" in await found("run: reh")
+        app.attachment.listen(session)
+        assert (await found(" ".join(first.text.split()[:4])))[0] == f"experience {first.id}"
+        assert app.page_name == "library"
+        assert "step 2" in await found("epoch 1 problems step")
+        assert app.page_name == "inspect"
+        problem = session.state.steps[1].problems[0]
+        assert f"problem {problem}" in await found(f"problem {problem}")
+        assert (await found("preset: rehearsal"))[0] == "preset: rehearsal"
+        assert app.page_name == "start"
+        assert (await found("hold at their next call"))[0].endswith("pause now (s P)")
+        assert await found("no such words at all") == []
