@@ -60,7 +60,7 @@ def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> l
     out.append(Row("", line(("Keys", "title"), " (write `keys:` of screen.yaml to change one)")))
     for key in keys:
         mark = ("  changed", "flag") if key.id in settings.keys else ""
-        shown = one_line(key.keys, 24)
+        shown = one_line(", ".join(key.written), 24)
         out.append(Row("", line((f"  {shown:<24}", "key"), f"{key.id:<24}", key.label, mark)))
     return out
 
