@@ -45,6 +45,8 @@ class Navigation:
         if target and not keep_trail and name != self.page_name:
             # Only who went after something comes back; number keys go where they say.
             self.trail.append((self.page_name, self._host.drafts.cursor))
+        if name != self.page_name and self.is_drawn:
+            self._host.forget_message(also_errors=False)
         self.page_name = name
         page = self.page(name)
         page.open_at(target)
