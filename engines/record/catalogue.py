@@ -6,6 +6,7 @@ lost or stale catalogue costs a second, never a fact.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from tinydb.storages import Storage
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
+from engines.core.state.curve import curve_row
 from engines.core.state.fold import fold_events
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import RunDir, Workspace
@@ -102,14 +104,27 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> None:
 
 
 def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """A row for every run, oldest first; rows older than their journal are made again."""
+    """A row for every run, oldest first; rows older than their journal are made again.
+
+    Where nothing can be written, as in a copy to read from, every journal is read.
+    """
+    try:
+        return _refresh_run_rows(workspace)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return [run_row(run) for run in workspace.runs()]
+
+
+def _refresh_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
     with open_catalogue(workspace) as database:
         table = database.table("runs")
         noted = {row["run"]: dict(row) for row in table}
         rows = []
         for run in workspace.runs():
             row = noted.pop(run.run, None)
-            if row is None or row["journal_bytes"] != run.journal.stat().st_size:
+            size = run.journal.stat().st_size
+            if row is None or row["journal_bytes"] != size or "curve" not in row:
                 row = run_row(run)
                 table.upsert(row, Query().run == run.run)
             rows.append(row)
@@ -158,6 +173,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()
         },
+        "curve": curve_row(state),
         "tokens": min(state.total_usage.tokens, MOST_TOKENS),
         "cost_usd": state.total_usage.cost_usd,
         "losses": sum(state.lost.values()),

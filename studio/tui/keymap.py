@@ -57,6 +57,12 @@ class Key:
         return self.written[0]
 
     @property
+    def presses(self) -> tuple[str, ...]:
+        """The keys that are pressed for it, one after another."""
+        own = _split_keys(self.keys)[0]
+        return (self.after, own) if self.after else (own,)
+
+    @property
     def written(self) -> list[str]:
         """Its keys as a person reads them, with the key that comes before those of the run."""
         before = f"{format_key(self.after)} " if self.after else ""
@@ -178,6 +184,7 @@ KEYS: tuple[Key, ...] = (
         ("evidence", "enter", "evidence", "Open the evidence, or close it.", 4, "show('evidence')"),
         ("open", "o", "open", "Open the rollout under the cursor in Inspect.", 1),
         ("words", "w", "words", "Change by words, by lines, or side by side.", 1, "show('words')"),
+        ("more", "z", "more", "All figures of a weight update, or few.", 0, "show('more')"),
         ("sort", "S", "sort", "Flagged first, by kind, or in order.", 0, "show('sort')"),
         ("drop", "d", "let go", "Let a reply go that cannot be understood.", 0),
     ),
@@ -197,8 +204,8 @@ KEYS: tuple[Key, ...] = (
         "diff",
         ("next_change", "n,right_square_bracket", "change", "Next change.", 6),
         ("previous_change", "N,left_square_bracket", "change", "Previous change.", 0),
-        ("base", "b", "base", "Choose what to compare with.", 7),
-        ("target", "B", "target", "Choose what is compared.", 5),
+        ("base", "b", "base", "Choose what to compare with: an epoch, a version, another run.", 7),
+        ("target", "B", "target", "Choose what is compared: an epoch, a version, another run.", 5),
         ("words", "w", "words", "By words, by lines, or side by side.", 4),
         ("same", "equals_sign", "same", "Show or hide what is equal.", 3),
         ("export", "X", "export", "Write the difference into a file.", 1),
@@ -214,12 +221,25 @@ KEYS: tuple[Key, ...] = (
     ),
     *_make_keys(
         "inspect",
-        ("next", "n", "next", "Next rollout of the group.", 6, "next_rollout"),
-        ("previous", "N", "previous", "Previous rollout of the group.", 0, "previous_rollout"),
+        ("next", "n", "next", "Next rollout of the group.", 6, "step_rollout(1)"),
+        ("previous", "N", "previous", "Previous rollout of the group.", 0, "step_rollout(-1)"),
+        ("next_group", "right_square_bracket", "group", "Next group.", 3, "step_group(1)"),
+        ("previous_group", "left_square_bracket", "group", "Previous group.", 0, "step_group(-1)"),
         ("split", "w", "split", "A winner and a loser side by side.", 7),
+        ("parting", "enter", "parting", "Go to the step where winner and loser part.", 6),
         ("tokens", "dollar_sign", "tokens", "Tokens, times and cost of each call.", 2),
         ("fold", "z", "fold", "Fold or unfold a part.", 5),
         ("pager", "o", "pager", "Read it in $PAGER.", 2),
+    ),
+    *_make_keys(
+        "progress",
+        ("open", "enter", "open", "Open the rollouts of the step.", 8),
+        ("next", "n", "point", "Next point.", 6, "step_point(1)"),
+        ("previous", "N", "point", "Previous point.", 0, "step_point(-1)"),
+        ("next_set", "right_square_bracket", "set", "Next held-out set.", 4, "step_set(1)"),
+        ("previous_set", "left_square_bracket", "set", "Previous held-out set.", 0, "step_set(-1)"),
+        ("base", "b", "lay over", "Choose a run to lay over this one.", 7),
+        ("target", "B", "alone", "Take the run that is laid over away.", 0),
     ),
     *_make_keys(
         "start",

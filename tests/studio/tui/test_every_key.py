@@ -25,6 +25,7 @@ from tests.studio.tui.stage import picture
 
 HELD, FINISHED = Scene(), Scene("rehearsal", living=False)
 HERE = "test_every_key"
+PARTING = "test_inspect::test_enter_goes_to_the_step_where_a_rollout_parts"
 TRIED = {
     "global.live": f"{HERE}::test_a_number_opens_its_page",
     "global.review": f"{HERE}::test_a_number_opens_its_page",
@@ -89,6 +90,7 @@ TRIED = {
     "review.evidence": f"{HERE}::test_enter_opens_the_evidence_and_closes_it",
     "review.open": "test_review::test_o_opens_the_rollout_and_back_returns_to_the_operation",
     "review.words": "test_review::test_w_goes_through_words_lines_and_columns",
+    "review.more": "test_training_view::test_z_shows_all_figures_of_an_update_and_fewer_again",
     "review.sort": "test_review::test_capital_s_sorts_and_the_cursor_stays",
     "review.drop": "test_review::test_d_lets_a_reply_go_for_a_reason",
     "library.edit": "test_library::test_e_proposes_another_wording",
@@ -115,10 +117,26 @@ TRIED = {
     "runs.export": "test_runs::test_x_writes_the_list_into_the_workspace_and_tells_where",
     "inspect.next": "test_inspect::test_n_and_shift_n_go_through_the_group_and_round",
     "inspect.previous": "test_inspect::test_n_and_shift_n_go_through_the_group_and_round",
+    "inspect.next_group": f"{PARTING}_and_brackets_to_other_groups",
+    "inspect.previous_group": f"{PARTING}_and_brackets_to_other_groups",
+    "inspect.parting": f"{PARTING}_and_brackets_to_other_groups",
     "inspect.split": "test_inspect::test_w_puts_a_winner_and_a_loser_side_by_side_and_back",
     "inspect.tokens": "test_inspect::test_dollar_shows_tokens_and_times_of_each_call",
     "inspect.fold": ("test_inspect::test_z_folds_the_part_under_the_cursor_or_all_from_the_list"),
     "inspect.pager": "test_inspect::test_o_gives_the_whole_rollout_to_a_pager_or_says_why_not",
+    "progress.open": (
+        "test_progress::test_points_are_gone_through_and_a_step_is_found_opened_and_copied"
+    ),
+    "progress.next": (
+        "test_progress::test_points_are_gone_through_and_a_step_is_found_opened_and_copied"
+    ),
+    "progress.previous": (
+        "test_progress::test_points_are_gone_through_and_a_step_is_found_opened_and_copied"
+    ),
+    "progress.next_set": "test_progress::test_brackets_choose_the_held_out_set",
+    "progress.previous_set": "test_progress::test_brackets_choose_the_held_out_set",
+    "progress.base": "test_progress::test_b_lays_a_run_over_and_capital_b_takes_it_away",
+    "progress.target": "test_progress::test_b_lays_a_run_over_and_capital_b_takes_it_away",
     "start.open": "test_start::test_a_held_run_comes_first_and_enter_resumes_it",
     "start.check": "test_start::test_capital_c_says_calls_tokens_and_what_was_looked_at",
     "start.set": "test_start::test_settings_are_checked_where_they_are_typed_and_kept",
@@ -192,11 +210,8 @@ async def test_a_number_opens_its_page(tmp_path: Path) -> None:
             "2": "review", "3": "library", "4": "diff", "5": "runs",
             "6": "inspect", "7": "progress", "0": "start", "1": "live",
         }  # fmt: skip
-        there = {page.scope for page in PAGES}
         for key, page in pages.items():
             await stage.press(key)
-            if page not in there:
-                continue
             assert stage.app.page_name == page
             assert stage.app.navigation.page().display
             tab = f"[{key} {page.capitalize()}"
@@ -356,7 +371,7 @@ async def test_s_waits_for_a_second_key_and_lists_them_and_any_other_leaves(tmp_
         assert session.asked == []  # no stray key steers the run
         assert "x does nothing here; s x: stop" in picture(stage.app)[-2]
         await stage.press("s")
-        assert "s p pause or go on" in picture(stage.app)[-1] and "s x" in picture(stage.app)[-1]
+        assert picture(stage.app)[-1].startswith(" p pause or go on  P pause now  s one step")
         await stage.press("j")
         assert "j is none of s p" in picture(stage.app)[-2] and session.asked == []
         await stage.press("s", "escape", "s", "p")

@@ -19,7 +19,9 @@ from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.training_free.resubmit import Resubmission
 from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
+from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.page import ReviewPage
+from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
@@ -134,6 +136,7 @@ async def test_two_letters_in_one_write_decide_only_what_was_painted(tmp_path: P
     async with a_desk(tmp_path) as desk:
         await desk.burst("a", "a")
         assert desk.made == [("op1.1", "approve")]
+        assert "too early" in desk.told or "press again" in desk.told  # not lost without a word
 
 
 async def test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn(tmp_path: Path) -> None:
@@ -439,7 +442,7 @@ async def test_after_the_commit_u_proposes_the_inverse(tmp_path: Path) -> None:
         name, proposed = desk.session.asked[-1]
         assert name == "propose"
         assert (proposed.id, proposed.kind, proposed.target) == ("op1.h1", "delete", "E1")
-        assert "op1.h1 waits" in desk.told
+        assert "op1.h1 is proposed" in desk.told
 
 
 # -- many at once ------------------------------------------------------------------------------
@@ -515,6 +518,14 @@ async def test_a_note_on_what_is_decided_decides_it_again_with_it(tmp_path: Path
 # -- commit -----------------------------------------------------------------------------------
 
 
+async def test_c_commits_from_every_page_and_asks_there_too(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a", "5", "c")
+        assert isinstance(desk.app.screen, Confirm) and "commit" not in desk.session.names()
+        await desk.press("escape", "3", "c", "enter")
+        assert "commit" in desk.session.names()
+
+
 async def test_c_commits_at_once_what_is_all_decided(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("a", "a")
@@ -553,7 +564,7 @@ async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
 async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("j")
-        rollout = desk.page.shown.evidence.key
+        rollout = rollout_of(desk.page.shown.evidence.key)
         assert rollout in desk.session.state.operations["op1.2"].evidence
         await desk.press("o")
         assert desk.app.page_name == "inspect"
