@@ -25,7 +25,6 @@ from studio.commands import (
     doctor,
     evaluate,
     export,
-    guide,
     headless,
     library,
     rehearsal,
@@ -34,7 +33,7 @@ from studio.commands import (
     screen,
     train,
 )
-from studio.commands.reference import completion, config, presets
+from studio.commands.reference import completion, config, guide, presets
 from studio.commands.reference.version import installed_version, version
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream

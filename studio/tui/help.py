@@ -100,8 +100,8 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     return facts
 
 
-class HelpScreen(Box[None]):
-    """The help over a page, its own keys first; escape, ? or q leave it."""
+class TextScreen(Box[None]):
+    """Lines over a page, which `/` narrows to those of some words; escape or q leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark", "leave", "leave"),
@@ -109,18 +109,22 @@ class HelpScreen(Box[None]):
         Binding("slash", "filter", "filter"),
     ]
 
-    def __init__(self, page_name: str) -> None:
+    def __init__(self, title: str) -> None:
         super().__init__()
-        self.scopes = (page_name, "list", "loop", "global")
+        self._title = title
         self.words = ""
 
     @property
     def host(self) -> Host:
         return cast("Host", self.app)
 
+    def text_lines(self, width: int) -> list[Line]:
+        """What holds `words`, for a width in cells."""
+        raise NotImplementedError
+
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
-            box.border_title = "Help"
+            box.border_title = self._title
             box.border_subtitle = "/ filters   y copies it   esc leaves"
             yield LineView(id="help")
             yield Prompt(id="help-filter")
@@ -134,9 +138,7 @@ class HelpScreen(Box[None]):
 
     def show(self) -> None:
         view = self.query_one(LineView)
-        facts = terminal_facts(self.app, self.host)
-        keys, width = self.host.keys, view.line_width
-        view.show_lines(help_lines(keys, self.scopes, facts, width, self.words))
+        view.show_lines(self.text_lines(view.line_width))
 
     def action_leave(self) -> None:
         if self.words:
@@ -167,3 +169,33 @@ class HelpScreen(Box[None]):
         answer = copy_text(self.host, self.query_one(LineView).text())
         self.host.tell(answer)
         self.query_one(Vertical).border_subtitle = one_line(answer, 60).replace("[", "(")
+
+
+class HelpScreen(TextScreen):
+    """The help over a page, its own keys first."""
+
+    def __init__(self, page_name: str) -> None:
+        super().__init__("Help")
+        self.scopes = (page_name, "list", "loop", "global")
+
+    def text_lines(self, width: int) -> list[Line]:
+        facts = terminal_facts(self.app, self.host)
+        return help_lines(self.host.keys, self.scopes, facts, width, self.words)
+
+
+class GuideScreen(TextScreen):
+    """A page of the manual."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"Manual: {topic}")
+        self._topic = topic
+
+    def text_lines(self, width: int) -> list[Line]:
+        from studio.guide import read_page
+        from studio.tui.drawing.markdown import markdown_lines
+
+        lines = markdown_lines(read_page(self._topic), width - 1)
+        if not self.words:
+            return lines
+        found = [row for row in lines if holds_words(plain_text(row), self.words)]
+        return found or [line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")]

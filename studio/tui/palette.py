@@ -112,6 +112,19 @@ def _operations(host: Host) -> Iterator[SystemCommand]:
         yield SystemCommand(f"operation {op.id}", one_line(op.text, 400), call, False)
 
 
+def _manual(host: Host) -> Iterator[SystemCommand]:
+    from studio.guide import TOPICS, read_page, title_of
+    from studio.tui.help import GuideScreen
+
+    def show(topic: str) -> None:
+        cast("App[Any]", host).push_screen(GuideScreen(topic))
+
+    for topic in TOPICS:
+        headings = [one.lstrip("# ") for one in read_page(topic).splitlines() if one[:2] == "##"]
+        about = ", ".join(headings) or title_of(topic)
+        yield SystemCommand(f"manual: {title_of(topic)}", about, partial(show, topic), False)
+
+
 # -- what is read from folders: in a thread -------------------------------------------------------
 
 
@@ -144,8 +157,8 @@ def _experiences(host: Host) -> Iterator[SystemCommand]:
 
 Source = Callable[[Host], Iterable[SystemCommand]]
 SOURCES: tuple[Source, ...] = (_themes, _settings, _steps, _operations)
-"""What is known at once. The pages of a manual would stand here, too."""
-FOLDERS: tuple[Source, ...] = (_runs, _presets, _experiences)
+"""What is known at once."""
+FOLDERS: tuple[Source, ...] = (_runs, _presets, _experiences, _manual)
 """What takes time to read; nothing waits for it until words are typed."""
 
 

@@ -1,1 +1,1 @@
-"""Commands that say what there is: presets, settings, versions, and completion in a shell."""
+"""Commands that say what there is: presets, settings, versions, the manual, completion."""

