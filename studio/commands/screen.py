@@ -1,4 +1,4 @@
-"""`studio`, `studio run` and `studio attach`: the commands that open the screen.
+"""`studio`, `studio run`, `studio attach` and `studio demo`: the commands that open the screen.
 
 They know whether it can be drawn, what is printed once it is left, and the exit code.
 """
@@ -25,10 +25,14 @@ from studio.commands import (
     RunFile,
     open_workspace,
 )
+from studio.secrets.sanitize import sanitize
 
 if TYPE_CHECKING:
+    from engines.record.run_dir import Workspace
     from studio.run.detached import StartingProcess
 
+DEMO = "demo"
+"""Preset, experiment and library of `studio demo`."""
 WITHOUT = "Use `studio headless` to practise and `studio review` to decide: both need no screen."
 
 
@@ -100,6 +104,57 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
     folder.state()  # a damaged journal is reported before the screen is drawn
     check_terminal("studio attach")
     return show(context.obj, run=folder.run)
+
+
+def demo(
+    context: typer.Context,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Only watch: every operation is approved by itself.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin another one although the last is not finished.")
+    ] = False,
+) -> int:
+    """Watch a minute of practice, offline, and decide what is learned; a line says what to look at.
+
+    The agent and its lessons are scripted (a rehearsal), some of them careless on purpose. One that
+    was left goes on; after its end the next begins as a new run.
+    """
+    from studio.report.next_step import command_after_run, tell_next
+    from studio.run.detached import start
+    from studio.session.client import is_alive
+
+    check_terminal("studio demo")
+    workspace = open_workspace(context)
+    words = demo_words(workspace, auto=auto, fresh=fresh)
+    code = show(context.obj, starting=start(words, context.obj))
+    if (run := workspace.newest_run(DEMO)) is None:
+        return code
+    place, name = sanitize(quote(str(run.path))), quote(run.run)
+    print(f"it is in {place}: studio runs rm {name} removes it", file=sys.stderr)
+    state = run.state()
+    going_on = is_alive(run) or state.status != "finished"
+    tell_next("studio demo" if going_on else command_after_run(state), context.obj)
+    # A reply that nobody mended is part of the show.
+    return exit_codes.DONE if code == exit_codes.WITH_LOSSES else code
+
+
+def demo_words(workspace: Workspace, *, auto: bool, fresh: bool) -> list[str]:
+    """What `studio headless` is started with: the last demo where it is not finished, or another.
+
+    A library outlives a run that was removed, and no new run goes on from it unasked.
+    """
+    from studio.presets import preset_path
+
+    last = workspace.newest_run(DEMO)
+    begins = fresh or last is None or last.state().status == "finished"
+    words = [*["--review=auto"] * auto, *["--restart-step=0"] * begins]
+    words += ["--", str(preset_path(DEMO))]
+    if begins:
+        taken = {folder.name for folder in workspace.libraries()}
+        names = (DEMO, *(f"{DEMO}-{number}" for number in range(2, len(taken) + 2)))
+        words.append(f"library.name={next(name for name in names if name not in taken)}")
+    return words
 
 
 def why_no_screen(
