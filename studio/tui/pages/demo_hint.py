@@ -12,7 +12,6 @@ from engines.core import flags
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import tokens
 from engines.core.types import Flag, Operation, UnparsedReply
-from studio.report.summary import count_text
 from studio.tui.keymap import Key
 from studio.tui.pages.review.view import Item
 
@@ -66,19 +65,18 @@ class DemoHints:
         self, state: RunState, page: str, op: Operation | None, reply: UnparsedReply | None
     ) -> str:
         left = len(state.undecided_operations)
-        if page != "review":
-            wait = "waits" if left == 1 else "wait"
-            what = f"{count_text(left, 'proposal')} {wait} for you" if left else "All is decided"
-            return f"{what}: {self['global.review']} opens Review."
-        if reply is not None:
+        if left and page != "review":
+            wait = "proposal waits" if left == 1 else "proposals wait"
+            return f"{left} {wait} for you: {self['global.review']} opens Review."
+        if page == "review" and reply is not None:
             return self._reply_hint(reply)
         if left and op is not None and op in state.undecided_operations:
             safe = [one for one in state.undecided_operations if Item(one.id, one).is_safe]
             return self._operation_hint(op, len(safe) if op in safe else 0)
         if left:
             return f"{left} left: {self['review.next']} goes to the next."
-        more = " A reply to mend stands last." if state.repairs else ""
-        return f"Nothing is left to decide: {self['review.commit']} commits.{more}"
+        more = " A reply to mend stands last in Review." if state.repairs else ""
+        return f"Nothing is left to decide: {self['global.commit']} commits.{more}"
 
     def _operation_hint(self, op: Operation, safe: int) -> str:
         """Where it is `safe` itself, that many are."""

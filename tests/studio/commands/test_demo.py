@@ -66,9 +66,7 @@ def test_a_finished_demo_is_followed_by_a_new_one_and_one_that_was_left_goes_on(
     tmp_path: Path,
 ) -> None:
     def words(workspace: Workspace, **more: bool) -> list[str]:
-        preset = demo_words(
-            workspace, auto=more.get("auto", False), fresh=more.get("fresh", False)
-        )
+        preset = demo_words(workspace, auto=more.get("auto", False), fresh=more.get("fresh", False))
         return [word for word in preset if not word.endswith("demo.yaml")]
 
     new = ["--restart-step=0", "--"]

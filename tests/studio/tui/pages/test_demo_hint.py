@@ -58,9 +58,9 @@ def test_each_proposal_is_told_by_what_is_so_of_it(workspace: Workspace) -> None
 def test_it_follows_what_the_person_does(workspace: Workspace) -> None:
     state = state_at_review(workspace.run("demo"), 3)
     state.decisions["op3.1"] = Decision("op3.1", "reject", reviewer="ann")
-    said = "Nothing is left to decide: c commits. A reply to mend stands last."
+    said = "Nothing is left to decide: c commits. A reply to mend stands last in Review."
     assert hint(state, cursor="op3.1") == said
-    assert hint(state, "live") == "All is decided: 2 opens Review."
+    assert hint(state, "live") == said
     state.repairs.clear()
     assert hint(state, cursor="op3.1") == "Nothing is left to decide: c commits."
 
