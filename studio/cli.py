@@ -156,7 +156,10 @@ def _run_without_parser(words: Sequence[str]) -> bool:
 
 def _tell(text: str) -> None:
     with suppress(OSError):  # stderr is closed or full: the exit code still says it
-        print(f"studio: {sanitize(text)}", file=sys.stderr, flush=True)
+        begun = (
+            "" if text.startswith(("studio ", "studio:")) else "studio: "
+        )  # a command names itself
+        print(begun + sanitize(text), file=sys.stderr, flush=True)
 
 
 def move_workspace_first(arguments: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -58,6 +59,8 @@ def add(
 ) -> None:
     """Check data and copy it into the workspace as JSONL."""
     from studio.data.catalogue import add_data, field_names
+    from studio.report.next_step import tell_next
+    from studio.report.summary import count_text
 
     fields = field_names(question, answer)
     added = add_data(open_workspace(context), file, name, fields)
@@ -67,7 +70,7 @@ def add(
     for one in added:
         path = sanitize(str(one.path))
         if one.new and not json:
-            print(f"{one.name}: {one.n} problems added as {path}")
+            print(f"{one.name}: {count_text(one.n, 'problem')} added as {path}")
         elif not json:
             print(f"{one.name}: nothing changed, {path} has this content already")
         if one.without_answer:
@@ -80,6 +83,8 @@ def add(
             print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
     if fields:
         print("note: in the copy the fields are called question and answer", file=sys.stderr)
+    if not json:
+        tell_next(f"studio data preview {quote(added[0].name)}", context.obj)
 
 
 @app.command()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from engines.core.errors import ConfigError
+from studio import exit_codes
 from studio.commands import AsObject, Overrides, open_workspace
 
 
@@ -47,7 +49,9 @@ def evaluate(
     """Measure experiences on held-out sets; pays only for what is not measured yet."""
     from studio.config.source import parse_source
     from studio.evaluation.evaluate import load_eval, plan_eval
+    from studio.evaluation.report import text_after_eval
     from studio.evaluation.session import run_eval
+    from studio.report.next_step import tell_next
 
     if agent is not None and library is not None:
         raise ConfigError("--agent", "--library names other experiences.", "Leave one of them out.")
@@ -58,7 +62,10 @@ def evaluate(
     plan = plan_eval(
         loaded, open_workspace(context), library=library, baseline=baseline, agent=agent is not None
     )
-    return run_eval(plan, json=json)
+    code = run_eval(plan, json=json)
+    if not json and code == exit_codes.DONE:  # else it said itself how to go on
+        tell_next(text_after_eval(plan), context.obj)
+    return code
 
 
 def try_once(
@@ -87,6 +94,7 @@ def try_once(
     from studio.config.loading import load_run
     from studio.evaluation.try_problem import Trial, choose_problem, exit_code, run_trial
     from studio.evaluation.try_text import after_text, before_text, print_piece, trial_data
+    from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.report.tables import print_result
     from studio.run.budget import limits_of
@@ -104,4 +112,8 @@ def try_once(
         shown = partial(print, before_text(trial), flush=True)
         tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
     print_result(trial_data(trial, tried), after_text(trial, tried), json=json)
-    return exit_code(tried)
+    code = exit_code(tried)
+    if not json and code == exit_codes.DONE:
+        practise = "train" if loaded.config.trains else "headless"
+        tell_next(shlex.join(["studio", practise, runfile, *(overrides or [])]), context.obj)
+    return code

@@ -34,6 +34,7 @@ def export(
     json: AsJson = False,
 ) -> None:
     """Export trained weights with tokenizer and model card."""
+    from studio.report.next_step import tell_next
     from studio.training import export as exporting
 
     if merged == adapter:
@@ -64,5 +65,7 @@ def export(
     else:
         print(sanitize(shlex.join(command) if command else str(exported.folder)))
     sys.stdout.flush()  # before a server takes the terminal over
+    if not command and not json:
+        tell_next(exporting.try_command(exported, open_workspace(context)), context.obj)
     if command and not exporting.serve(command):
         print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

@@ -61,6 +61,7 @@ def headless(
 
     from studio.config.source import parse_source
     from studio.estimate.dry_run import print_dry_run, tell_estimate
+    from studio.report.next_step import tell_next
     from studio.run.headless import run_headless
     from studio.run.new_or_resume import RunRequest, load_plan
 
@@ -92,7 +93,10 @@ def headless(
     )
     plan = load_plan(request)
     if dry_run:
-        return asyncio.run(print_dry_run(plan, json=json))
+        code = asyncio.run(print_dry_run(plan, json=json))
+        if not json:
+            tell_next("the same without --dry-run begins it", context.obj)
+        return code
     return asyncio.run(
         run_headless(plan, json=json, tell_estimate=tell_estimate, ready_fd=ready_fd)
     )

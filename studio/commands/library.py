@@ -95,6 +95,7 @@ def edit(
     """Change, add or delete one experience; recorded as a decided operation."""
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
+    from studio.report.next_step import command_after_version, tell_next
     from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
@@ -106,6 +107,7 @@ def edit(
         return
     done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
     print(f"library {name} is at v{done.version}")
+    tell_next(command_after_version(name, done.version), context.obj)
 
 
 @app.command()
@@ -117,6 +119,7 @@ def revert(
     """Make a new version with the texts of an older one; nothing is lost."""
     from studio.library.edit import commit_changes, revert_changes
     from studio.library.references import library_folder
+    from studio.report.next_step import command_after_version, tell_next
     from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")
@@ -127,3 +130,4 @@ def revert(
     why = reason or f"back to v{number}"
     done = commit_changes(workspace, name, revert_changes(older), person=login_name(), reason=why)
     print(f"library {name} is at v{done.version}, with the texts of v{number}")
+    tell_next(command_after_version(name, done.version), context.obj)

@@ -120,21 +120,12 @@ def demo(
     The agent and its lessons are scripted (a rehearsal), some of them careless on purpose. One that
     was left goes on; after its end the next begins as a new run.
     """
-    from studio.report.next_step import command_after_run, tell_next
     from studio.run.detached import start
-    from studio.session.client import is_alive
 
     check_terminal("studio demo")
     workspace = open_workspace(context)
     words = demo_words(workspace, auto=auto, fresh=fresh)
     code = show(context.obj, starting=start(words, context.obj))
-    if (run := workspace.newest_run(DEMO)) is None:
-        return code
-    place, name = sanitize(quote(str(run.path))), quote(run.run)
-    print(f"it is in {place}: studio runs rm {name} removes it", file=sys.stderr)
-    state = run.state()
-    going_on = is_alive(run) or state.status != "finished"
-    tell_next("studio demo" if going_on else command_after_run(state), context.obj)
     # A reply that nobody mended is part of the show.
     return exit_codes.DONE if code == exit_codes.WITH_LOSSES else code
 
@@ -232,6 +223,7 @@ def configure_textual() -> None:
 
 def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
+    from studio.report.next_step import command_after_run, tell_next
     from studio.report.summary import status_line
     from studio.session.client import is_alive
 
@@ -241,4 +233,8 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
         return exit_codes.DONE
     state = folder.state()
     print(status_line(state), file=sys.stderr)
+    if state.started is not None and state.started.exp_id == DEMO:
+        place = sanitize(quote(str(folder.path)))
+        print(f"it is in {place}; studio runs rm {quote(run)} removes it", file=sys.stderr)
+    tell_next(command_after_run(state), workspace)
     return exit_codes.run_exit_code(state) if ended else exit_codes.DONE

@@ -18,7 +18,13 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Verdict
 from studio.process import silence_stream
 from studio.report.rates import evaluation_text
-from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text
+from studio.report.summary import (
+    change_counts_text,
+    count_text,
+    mean_reward_text,
+    run_progress,
+    usage_text,
+)
 from studio.report.training import (
     engine_text,
     figures_text,
@@ -71,9 +77,10 @@ class LinePrinter:
                 saved = f"checkpoint of step {event.step} (policy v{event.policy_version})"
                 return [f"{saved}: {one_line(event.folder, 200)}"]
             case ev.StepStarted():
-                where, problems = run_progress(state), len(event.problems)
+                where, n = run_progress(state), len(event.problems)
                 begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
-                return [f"{begun}: {problems} problems, library v{event.library_version}"]
+                problems = count_text(n, "problem")
+                return [f"{begun}: {problems}, library v{event.library_version}"]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
             case ev.LessonCommitted():
@@ -294,12 +301,12 @@ def step_line(step: StepState) -> str:
 
 def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     applied = [outcome for outcome in outcomes if outcome.applied]
-    kinds = {"add": "+", "modify": "~", "delete": "-", "keep": "="}
-    counted = " ".join(
-        f"{sign}{sum(outcome.kind == kind for outcome in applied)}" for kind, sign in kinds.items()
-    )
-    rejected = len(outcomes) - len(applied)
-    return f"library v{version}: {counted}" + (f", {rejected} rejected" if rejected else "")
+    kinds = {"add": "added", "modify": "changed", "delete": "deleted", "keep": "kept"}
+    counts = {
+        word: sum(outcome.kind == kind for outcome in applied) for kind, word in kinds.items()
+    }
+    counts["rejected"] = len(outcomes) - len(applied)
+    return f"library v{version}: {change_counts_text(counts)}"
 
 
 def to_stderr(line: str) -> None:

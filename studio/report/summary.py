@@ -119,7 +119,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     what = "policy" if state.trains_weights else "library"
     groups = group_data(state)
     if not is_fine_tuning(state):
-        lines += ["", f"practice reward (with the {what} of the moment)"]
+        lines += ["", f"practice reward, with the {what} as it was at each step"]
         lines += [
             f"  epoch {epoch}  {mean_reward_text(pooled)}"
             for epoch, pooled in state.rewards_by_epoch().items()
@@ -128,9 +128,9 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
     if state.trains_weights:
-        lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
+        lines += ["", "training", *(f"  {line}" for line in training_lines(state, place=place))]
     if state.evaluations:
-        lines += ["", f"held-out reward (pinned {what})"]
+        lines += ["", f"held-out reward, with one {what} for all problems"]
         lines += [
             f"  {e.data} after step {e.step}, {version_text(state, e)}  {evaluation_text(e)}"
             for e in state.evaluations
@@ -145,8 +145,6 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines += ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
     lines += ["", f"spent    {usage_text(state.total_usage)}"]
     lines.append(f"lost     {_losses_text(state)}")
-    if move := next_command(state):
-        lines.append(f"next     {move}")
     lines += [f"curated  {line}" for line in curation_lines(state)]
     if state.withheld:
         lines.append(f"withheld {withheld_text(state.withheld)}")
@@ -190,7 +188,7 @@ def change_lines(state: RunState) -> list[str]:
 
 
 def version_text(state: RunState, found: EvaluationFinished) -> str:
-    """What of it was pinned: `v3` of a library, or `policy v3` where weights are trained."""
+    """What it measured: `v3` of a library, or `policy v3` where weights are trained."""
     trained = f"policy v{found.policy_version}"
     return trained if state.trains_weights else f"v{found.library_version}"
 
@@ -265,8 +263,8 @@ def budget_override(reason: str) -> str:
 
 
 def count_text(n: int, what: str, plural: str = "") -> str:
-    """`1 operation`, `2 operations`."""
-    return f"{n} {what}" if n == 1 else f"{n} {plural or what + 's'}"
+    """`1 operation`, `2 operations`, `1,234 calls`."""
+    return f"{n} {what}" if n == 1 else f"{n:,} {plural or what + 's'}"
 
 
 def mean_reward_text(rewards: Rewards) -> str:
@@ -274,11 +272,20 @@ def mean_reward_text(rewards: Rewards) -> str:
 
 
 def diff_counts_text(diff: LibraryDiff) -> str:
-    """`+2 ~1 -0 =3, 120 -> 180 tokens a call (estimated)`."""
-    return (
-        f"+{len(diff.added)} ~{len(diff.modified)} -{len(diff.removed)} ={len(diff.unchanged)}, "
-        f"{diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
-    )
+    """`2 added, 1 changed, 3 unchanged; 120 -> 180 tokens a call (estimated)`."""
+    counts = {
+        "added": len(diff.added),
+        "changed": len(diff.modified),
+        "deleted": len(diff.removed),
+        "unchanged": len(diff.unchanged),
+    }
+    tokens = f"{diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
+    return f"{change_counts_text(counts)}; {tokens}"
+
+
+def change_counts_text(counts: Mapping[str, int]) -> str:
+    """`2 added, 1 changed`: those that are not zero, with the words they are counted by."""
+    return ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "nothing changed"
 
 
 def diff_lines(diff: LibraryDiff) -> list[str]:

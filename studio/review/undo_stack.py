@@ -96,7 +96,12 @@ def inverse_operation(
                 return f"{wanted.target} is there"
             return Operation(operation_id, "add", wanted.target, made.was, why)
         case "weights":
-            return f"{made.id} changed the weights: a checkpoint before it brings the old ones back"
+            step = made.id.removeprefix("op").partition(".")[0]
+            before = int(step) - 1 if step.isdecimal() else 0
+            return (
+                f"{made.id} changed the weights: `studio train RUNFILE --restart-step {before}` "
+                "begins a run with those before it"
+            )
         case "keep":
             return f"{made.id} kept {wanted.target}: there is nothing to take back"
 

@@ -24,7 +24,9 @@ NEW = found(("E1", "Keep it."), ("E2", "Carry the ten."), ("E4", "Come in."), ve
 def test_removed_modified_and_added_stand_in_that_order_under_counts_and_tokens() -> None:
     heading, *rest = [line.text for line in as_lines(OLD, NEW)]
     before, after = OLD.library.guidance_tokens, NEW.library.guidance_tokens
-    assert heading == f"lib@0 -> lib@1  +1 ~1 -1 =1, {before} -> {after} tokens a call (estimated)"
+    counts = "1 added, 1 changed, 1 deleted, 1 unchanged"
+    tokens = f"{before} -> {after} tokens a call (estimated)"
+    assert heading == f"lib@0 -> lib@1  {counts}; {tokens}"
     assert rest == [
         "- E3  Go away.",
         "~ E2  Carry the [-one.-]{+ten.+}",
@@ -39,7 +41,7 @@ def test_colour_repeats_the_sign_and_says_nothing_alone() -> None:
 
 def test_equal_libraries_differ_in_nothing_but_have_counts() -> None:
     heading, words = as_lines(OLD, OLD)
-    assert "+0 ~0 -0 =3" in heading.text
+    assert "3 unchanged; " in heading.text
     assert (words.text, words.colour) == ("no experience differs", None)
 
 

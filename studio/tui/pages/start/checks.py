@@ -96,6 +96,7 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     from studio.estimate.cost import estimate
     from studio.estimate.facts import gather_facts
     from studio.estimate.text import amounts_text, exceeded_limits_text, limits_text
+    from studio.report.summary import count_text
     from studio.run.budget import check_budget, limits_of, open_budget
 
     plan, notes, beside = _make_plan(workspace, source)
@@ -106,7 +107,7 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     reckoned, assumed = gather_facts(plan)
     total = estimate(reckoned)
     checks = [
-        Check(True, f"{found.problems} problems in {found.data}"),
+        Check(True, f"{count_text(found.problems, 'problem')} in {found.data}"),
         Check(True, f"verifier {found.verifier} is there"),
         *(Check(False, note.removeprefix("note: ")) for note in found.notes),
     ]
