@@ -18,8 +18,11 @@ Purpose = Literal[
     "embedding",
     "ping",
 ]
-OperationKind = Literal["add", "modify", "delete", "keep", "weights"]
-"""What a change is; "weights" is a weight update, which the gate decides like the others."""
+OperationKind = Literal["add", "modify", "delete", "keep", "pin", "unpin", "weights"]
+"""What a change is; "weights" is a weight update, which the gate decides like the others.
+
+Only people propose "pin" and "unpin": nothing may change or delete a pinned experience.
+"""
 DecisionAction = Literal["approve", "edit", "reject", "defer"]
 GroupOutcome = Literal["used", "all-right", "all-wrong", "failed", "unjudged"]
 AttemptStatus = Literal["ok", "truncated", "failed"]
@@ -327,7 +330,7 @@ class Operation:
     id: str
     kind: OperationKind
     target: str | None = None
-    text: str = ""  # the new wording; empty for delete and keep
+    text: str = ""  # the new wording; empty for all but add and modify
     rationale: str = ""
     evidence: tuple[str, ...] = ()  # ids of the rollouts it was drawn from
     proposer: str = ""  # the model that wrote it
@@ -428,6 +431,7 @@ class Decision:
     assigned: str | None = None
     took_s: float | None = None  # how long the reviewer looked; None: nobody did, or measured
     flags: tuple[Flag, ...] = ()  # of the operation as it was edited
+    evidence: tuple[str, ...] = ()  # rollouts that count for an edit besides the operation's own
 
 
 def weights_operation(step: int, update: WeightUpdate) -> Operation:

@@ -14,26 +14,41 @@ from studio.commands import AsJson, Run, open_workspace
 from studio.report.tables import print_json
 from studio.secrets.sanitize import sanitize
 
+_ServeWith = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SERVER",
+        help="Print the command that serves it with vllm, and run it where it is installed.",
+    ),
+]
+
 
 def export(
     context: typer.Context,
     run: Run,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new or empty folder.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="A new or empty folder to write to.")
+    ],
     merged: Annotated[
-        bool, typer.Option("--merged", help="Base model and adapter as one model.")
+        bool, typer.Option("--merged", help="Write base model and adapter as one model.")
     ] = False,
-    adapter: Annotated[bool, typer.Option("--adapter", help="The adapter alone.")] = False,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Write the adapter alone.")] = False,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="Checkpoint of step N.", show_default="newest")
+        int | None,
+        typer.Option(metavar="N", help="Take the checkpoint of step N.", show_default="newest"),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="That of the best held-out step.")] = False,
-    serve_with: Annotated[
-        str | None,
-        typer.Option(metavar="SERVER", help="Print the command that serves it, and run it: vllm."),
-    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Take the checkpoint that did best on held-out problems.")
+    ] = False,
+    serve_with: _ServeWith = None,
     json: AsJson = False,
 ) -> None:
-    """Export trained weights with tokenizer and model card."""
+    """Export trained weights with tokenizer and model card. Give --merged or --adapter.
+
+    Examples:
+        studio export grpo-tiny --adapter --to tiny-adapter
+        studio export grpo-tiny --merged --best --to tiny-model --serve-with vllm
+    """
     from studio.report.next_step import tell_next
     from studio.training import export as exporting
 
@@ -64,8 +79,7 @@ def export(
         print_json({**exported.facts, "command": command})
     else:
         print(sanitize(shlex.join(command) if command else str(exported.folder)))
+        tell_next("" if command else exporting.try_command(exported, context.obj), context.obj)
     sys.stdout.flush()  # before a server takes the terminal over
-    if not command and not json:
-        tell_next(exporting.try_command(exported, open_workspace(context)), context.obj)
     if command and not exporting.serve(command):
         print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

@@ -69,15 +69,20 @@ def run(
         str | None,
         typer.Option(
             metavar="wait|auto|rules:FILE",
-            help="Who decides operations. Default: the run file's review.by, else you (wait); a "
-            "resumed run keeps its reviewer.",
+            help="Who decides operations: you (wait), everything that fits is approved (auto), or "
+            "rules decide. Default: review.by, else wait; a resumed run keeps its reviewer.",
         ),
     ] = None,
     accept_changes: AcceptChanges = False,
 ) -> int:
-    """Practise with the screen; starts a run, resumes it, or attaches to it where it goes on.
+    """Practise with the screen. It starts a run, resumes it, or attaches where it goes on.
 
     The run is a process of its own: leaving the screen (q) or losing the terminal ends nothing.
+    A file .env in the working folder gives the variables that the environment does not set.
+
+    Examples:
+        studio run rehearsal
+        studio run my-run.yaml --name mine practice.epochs=2
     """
     from studio.run.detached import start
 
@@ -97,7 +102,12 @@ def run(
 
 
 def attach(context: typer.Context, run: NewestRun = None) -> int:
-    """Open the screen on a run; one without a process is opened from its journal."""
+    """Open the screen on a run. One without a process is opened from its journal.
+
+    Examples:
+        studio attach
+        studio attach rehearsal
+    """
     from studio.workspace.run_control import choose_run
 
     folder = choose_run(open_workspace(context), run)
@@ -109,16 +119,20 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
 def demo(
     context: typer.Context,
     auto: Annotated[
-        bool, typer.Option("--auto", help="Only watch: every operation is approved by itself.")
+        bool, typer.Option("--auto", help="Only watch: approve every operation unseen.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin another one although the last is not finished.")
+        bool, typer.Option("--fresh", help="Begin another demo although the last is not finished.")
     ] = False,
 ) -> int:
-    """Watch a minute of practice, offline, and decide what is learned; a line says what to look at.
+    """Watch a minute of practice, and decide what is learned. A line says what to look at.
 
-    The agent and its lessons are scripted (a rehearsal), some of them careless on purpose. One that
-    was left goes on; after its end the next begins as a new run.
+    It works offline: the agent and its lessons are scripted (a rehearsal), and some lessons are
+    careless on purpose. A demo that was left goes on; after its end another one begins.
+
+    Examples:
+        studio demo
+        studio demo --auto
     """
     from studio.run.detached import start
 

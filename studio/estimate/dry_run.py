@@ -16,6 +16,7 @@ from studio.estimate.text import (
     exceeded_limits_text,
     limits_text,
 )
+from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
 from studio.report.tables import print_result
 from studio.run.assemble import check_verifier
@@ -53,6 +54,8 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     planned = {"run": plan.run.run, "mode": plan.mode, "budget_left": left}
     data = planned | estimate_data(found, variants, notes)
     print_result(data, "\n".join(lines), json=json)
+    if not json:
+        tell_next("the same without --dry-run begins it", plan.workspace.path)
     return exit_codes.DONE
 
 

@@ -19,7 +19,6 @@ from engines.core.types import Verdict
 from studio.process import silence_stream
 from studio.report.rates import evaluation_text
 from studio.report.summary import (
-    change_counts_text,
     count_text,
     mean_reward_text,
     run_progress,
@@ -301,12 +300,12 @@ def step_line(step: StepState) -> str:
 
 def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     applied = [outcome for outcome in outcomes if outcome.applied]
-    kinds = {"add": "added", "modify": "changed", "delete": "deleted", "keep": "kept"}
-    counts = {
-        word: sum(outcome.kind == kind for outcome in applied) for kind, word in kinds.items()
-    }
+    words = {"add": "added", "modify": "reworded", "delete": "deleted", "keep": "kept"}
+    words |= {"pin": "pinned", "unpin": "unpinned"}
+    counts = {word: sum(o.kind == kind for o in applied) for kind, word in words.items()}
     counts["rejected"] = len(outcomes) - len(applied)
-    return f"library v{version}: {change_counts_text(counts)}"
+    counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    return f"library v{version}: {counted or 'no change'}"
 
 
 def to_stderr(line: str) -> None:

@@ -101,9 +101,9 @@ def prepare_export(
     return Export(kind, run, found, folder, base, card, _better_step_note(state, found.step))
 
 
-def try_command(exported: Export, workspace: Workspace) -> str:
+def try_command(exported: Export, workspace: Path) -> str:
     """The command that tries what was exported, by the run file of its run."""
-    words = ["studio", "try", str(workspace.run(exported.run).run_file)]
+    words = ["studio", "try", str(Workspace(workspace).run(exported.run).run_file)]
     if exported.kind == "merged":
         words += [f"policy.model=hf:{exported.folder}", "policy.adapter=null"]
     else:
