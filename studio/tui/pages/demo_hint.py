@@ -51,14 +51,14 @@ class DemoHints:
         if state.status == "paused":
             return f"Paused: {self['loop.pause']} goes on."
         if state.step == 0:
-            return "Before practice the agent tries held-out problems, to compare with at the end."
+            return "First the held-out problems are tried, to compare with at the end."
         if state.steps_finished == total or (state.current is not None and state.current.committed):
-            return "The step is committed. After the last one the held-out problems come again."
+            return "Committed. After the last step the held-out problems are tried again."
         where = f"Step {state.step} of {total}"
         if state.under_review:
             return f"{where}: what is proposed is approved unseen, as --auto asks."
         if page == "live":
-            return f"{where}: rollouts stream. Where some win and some lose, a lesson is drawn."
+            return f"{where} streams. Where some win and some lose, a lesson is drawn."
         return f"{where} goes on: {self['global.live']} shows its rollouts."
 
     def _review_hint(
@@ -69,14 +69,14 @@ class DemoHints:
             wait = "proposal waits" if left == 1 else "proposals wait"
             return f"{left} {wait} for you: {self['global.review']} opens Review."
         if page == "review" and reply is not None:
-            return self._reply_hint(reply)
+            return self._reply_hint(reply, all_decided=not left)
         if left and op is not None and op in state.undecided_operations:
             safe = [one for one in state.undecided_operations if Item(one.id, one).is_safe]
             return self._operation_hint(op, len(safe) if op in safe else 0)
         if left:
             return f"{left} left: {self['review.next']} goes to the next."
         more = " A reply to mend stands last in Review." if state.repairs else ""
-        return f"Nothing is left to decide: {self['global.commit']} commits.{more}"
+        return f"All is decided: {self['global.commit']} commits.{more}"
 
     def _operation_hint(self, op: Operation, safe: int) -> str:
         """Where it is `safe` itself, that many are."""
@@ -88,7 +88,7 @@ class DemoHints:
         if flags.DUPLICATE in found:
             return self._duplicate_hint(op, found[flags.DUPLICATE])
         what = {
-            "add": f"is a new lesson ({self['review.evidence']} shows its rollouts)",
+            "add": f"is new ({self['review.evidence']} shows its rollouts)",
             "modify": f"rewords {op.target} (what is new is marked)",
             "delete": f"deletes {op.target} (see why, and who followed it)",
         }.get(op.kind, f"keeps {op.target}, for it proved itself")
@@ -105,16 +105,16 @@ class DemoHints:
             return f"{like} but says “{said}”: compare them ({self['review.reject']} rejects it)."
         return f"{like}: {self['review.reject']} rejects it, {self['review.merge']} merges the two."
 
-    def _reply_hint(self, reply: UnparsedReply) -> str:
-        edit = self["review.edit"]
-        return f"{reply.id}: a reply nobody could read. {edit} opens it{_missing_end(reply)}."
+    def _reply_hint(self, reply: UnparsedReply, *, all_decided: bool = False) -> str:
+        said = f"{reply.id} was unreadable. {self['review.edit']} mends it{_missing_end(reply)}"
+        return f"{said}, {self['global.commit']} commits." if all_decided else f"{said}."
 
     def _edit_hint(self, op: Operation | None, reply: UnparsedReply | None) -> str:
         if reply is not None:
-            return f"Mend the reply{_missing_end(reply)}. The keys are on the bottom line."
+            return f"Mend it{_missing_end(reply)}. The last line tells the keys."
         leaks = op is not None and any(flag.name == flags.LEAK for flag in op.flags)
         what = "Take the problem and its answer out" if leaks else "Change the wording"
-        return f"{what}. The keys are on the bottom line."
+        return f"{what}. The last line tells the keys."
 
     def _end_hint(self, state: RunState) -> str:
         if state.status != "finished":
@@ -123,7 +123,9 @@ class DemoHints:
         rates = [f"{one.mean:.2f}" for one in state.evaluations if one.mean is not None]
         if len(rates) < 2:
             return f"Done. {diff} compares the library before and after, {leave} leaves."
-        return f"Done: held out {rates[0]} -> {rates[-1]}. {diff} compares, {leave} leaves."
+        curve = self["global.progress"]
+        rise = f"held out {rates[0]} -> {rates[-1]}"
+        return f"Done: {rise}. {diff} compares, {curve} shows the curve, {leave} leaves."
 
 
 def is_demo(state: RunState | None) -> bool:
@@ -136,4 +138,4 @@ def _missing_end(reply: UnparsedReply) -> str:
     """What the scripted reflector left away, where it is that."""
     text = reply.reply.strip()
     is_cut = text.startswith("[") and text.endswith("}")
-    return ": the ] at its end is missing" if is_cut else ""
+    return " (its last ] is missing)" if is_cut else ""

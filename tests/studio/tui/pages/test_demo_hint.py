@@ -52,17 +52,18 @@ def test_each_proposal_is_told_by_what_is_so_of_it(workspace: Workspace) -> None
     leak = state_at_review(run, 3)
     assert hint(leak, cursor="op3.1").startswith("op3.1 gives a problem away: e takes that out")
     assert hint(leak, cursor="op3.1", types=True).startswith("Take the problem and its answer out")
-    assert hint(leak, cursor="s3p1").endswith("e opens it: the ] at its end is missing.")
+    assert hint(leak, cursor="s3p1").endswith("e mends it (its last ] is missing).")
 
 
 def test_it_follows_what_the_person_does(workspace: Workspace) -> None:
     state = state_at_review(workspace.run("demo"), 3)
     state.decisions["op3.1"] = Decision("op3.1", "reject", reviewer="ann")
-    said = "Nothing is left to decide: c commits. A reply to mend stands last in Review."
+    said = "All is decided: c commits. A reply to mend stands last in Review."
     assert hint(state, cursor="op3.1") == said
     assert hint(state, "live") == said
+    assert hint(state, cursor="s3p1").endswith("(its last ] is missing), c commits.")
     state.repairs.clear()
-    assert hint(state, cursor="op3.1") == "Nothing is left to decide: c commits."
+    assert hint(state, cursor="op3.1") == "All is decided: c commits."
 
 
 def test_it_is_there_from_the_first_event_to_the_last_and_never_of_another_run(
@@ -74,10 +75,14 @@ def test_it_is_there_from_the_first_event_to_the_last_and_never_of_another_run(
     for n in range(1, len(events) + 1):
         state = fold_events(events[:n])
         for page in ("live", "review", "library"):
-            assert 0 < len(hint(state, page)) <= 100
+            for name in ("", *state.operations, *state.repairs):
+                said = hint(state, page, name)
+                assert 0 < len(said) <= 73, said  # of 80 columns
         assert not hint(fold_events(other[:n]), "review")
-    assert hint(state, "live") == "Done: held out 0.53 -> 0.93. 4 compares, q leaves."
-    assert hint(fold_events(events[:2]), "live").startswith("Before practice")
+    assert hint(state, "live") == (
+        "Done: held out 0.53 -> 0.93. 4 compares, 7 shows the curve, q leaves."
+    )
+    assert hint(fold_events(events[:2]), "live").startswith("First the held-out")
     unseen = state_at_review(workspace.run("demo"), 2)
     unseen.reviewer = "auto"  # nobody is asked
     assert hint(unseen, "live").endswith("approved unseen, as --auto asks.")
