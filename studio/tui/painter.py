@@ -131,9 +131,10 @@ class Painter:
 
     def tell(self, text: str, style: str = "") -> None:
         path = self._host.workspace.path
-        # Paths are named from the workspace on: the line needs its room for what happened.
-        for folder in (path.absolute(), path):
-            text = text.replace(f"{folder}/", "")
+        # What failed needs the line for what happened; a file that was written has to be found.
+        text = text.replace(f"{path.absolute()}/", f"{path}/")
+        if style == "failed":
+            text = text.replace(f"{path}/", "")
         self._last_action = ((" " + fit(sanitize(text), 400), style),)
         self._is_told_small = is_small(self._app.size)
         self._bottom.show_line(0, self._last_action)

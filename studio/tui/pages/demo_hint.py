@@ -125,6 +125,8 @@ class DemoHints:
             return f"Done. {diff} compares the library before and after, {leave} leaves."
         curve = self["global.progress"]
         rise = f"held out {rates[0]} -> {rates[-1]}"
+        if state.reviewer == "auto":
+            return f"Done unseen: {rise}. Now decide yourself: studio demo."
         return f"Done: {rise}. {diff} compares, {curve} shows the curve, {leave} leaves."
 
 

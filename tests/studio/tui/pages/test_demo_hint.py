@@ -86,6 +86,8 @@ def test_it_is_there_from_the_first_event_to_the_last_and_never_of_another_run(
     unseen = state_at_review(workspace.run("demo"), 2)
     unseen.reviewer = "auto"  # nobody is asked
     assert hint(unseen, "live").endswith("approved unseen, as --auto asks.")
+    state.reviewer = "auto"
+    assert hint(state, "live").endswith("0.53 -> 0.93. Now decide yourself: studio demo.")
 
 
 async def test_the_screen_shows_it_with_the_keys_as_they_are_bound(workspace: Workspace) -> None:
