@@ -100,11 +100,9 @@ def inverse_operation(
             inverse: OperationKind = "unpin" if wanted.kind == "pin" else "pin"
             return Operation(operation_id, inverse, wanted.target, rationale=why)
         case "weights":
-            step = made.id.removeprefix("op").partition(".")[0]
-            before = int(step) - 1 if step.isdecimal() else 0
             return (
-                f"{made.id} changed the weights: `studio train RUNFILE --restart-step {before}` "
-                "begins a run with those before it"
+                f"{made.id} changed the weights: the old ones come back by a new run with"
+                " policy.adapter=run:RUN@STEP, a checkpoint before it"
             )
         case "keep":
             return f"{made.id} kept {wanted.target}: there is nothing to take back"
