@@ -60,7 +60,7 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
     text = table(("NAME", "N", "FROM", "PATH"), rows)
     print_result([asdict(entry) for entry in found], text, json=json)
     for entry in found:
-        if entry.trouble:
+        if entry.trouble and entry.where != "bundled":  # ours are as they should be
             print(f"note: {entry.trouble}", file=sys.stderr)
 
 
@@ -105,6 +105,12 @@ def add(
             print(
                 f"note: {one.name}: {one.without_answer} of {one.n} have no answer: the math and "
                 "text verifiers refuse those",
+                file=sys.stderr,
+            )
+        for lines in one.contradictory:
+            text = ", ".join(map(str, lines))
+            print(
+                f"note: {one.name}: {one.unit}s {text} ask the same and expect different answers",
                 file=sys.stderr,
             )
         if one.hides_bundled:

@@ -76,9 +76,8 @@ class LinePrinter:
                 saved = f"checkpoint of step {event.step} (policy v{event.policy_version})"
                 return [f"{saved}: {one_line(event.folder, 200)}"]
             case ev.StepStarted():
-                where, n = run_progress(state), len(event.problems)
+                where, problems = run_progress(state), count_text(len(event.problems), "problem")
                 begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
-                problems = count_text(n, "problem")
                 return [f"{begun}: {problems}, library v{event.library_version}"]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
