@@ -97,7 +97,6 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     from studio.estimate.cost import estimate
     from studio.estimate.facts import gather_facts
     from studio.estimate.text import amounts_text, exceeded_limits_text, limits_text
-    from studio.report.summary import count_text
     from studio.run.budget import check_budget, limits_of, open_budget
 
     plan, notes, beside = _make_plan(workspace, source)
