@@ -295,16 +295,23 @@ async def test_the_palette_finds_what_the_workspace_and_the_run_hold(tmp_path: P
         assert await found("no such words at all") == []
 
 
-async def test_the_manual_is_found_and_read_under_the_palette(tmp_path: Path) -> None:
-    app = app_on(None, finished_workspace(tmp_path))
+async def test_the_manual_is_found_read_and_searched_under_the_palette(tmp_path: Path) -> None:
+    app = an_app(tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        app.screen.app.push_screen(GuideScreen("review"))
+        provider = StudioCommands(app.screen_stack[0])
+        await provider.startup()
+        hits = [hit async for hit in provider.search("manual pinned experiences")]
+        assert [str(hit.text) for hit in hits] == ["manual: Reviewing operations"]
+        hits[0].command()
         await pilot.pause()
-        assert "Manual: review" in picture(app)[0] or any("Manual" in row for row in picture(app))
-        await pilot.press("slash", *"pinned", "enter")
-        assert all(
-            "pinned" in row.casefold() for row in picture(app)[1:-1] if "│" in row and row.strip("│ ")
-        ) or True
+        text = "\n".join(picture(app))
+        assert "Manual: review" in text and "The model proposes; you decide." in text
+        await pilot.press("slash", *"unpinned", "enter")
+        await pilot.pause()
+        text = "\n".join(picture(app))
+        assert "may modify, delete or merge it until it is unpinned" in text.replace("│\n┃", "")
+        assert "The model proposes" not in text
         await pilot.press("escape", "escape")
-        assert not isinstance(app.screen, GuideScreen)
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
