@@ -273,6 +273,7 @@ class StreamCanvas(Widget, can_focus=True):
         """Take what came for a pane into what is drawn; returns the cells that change."""
         pane, box = self._panes[id], self._boxes[id]
         regions: list[Region] = []
+        above = pane.above
         # A count of tokens alone can wait.
         now = pane.model if heads else replace(pane.model, tokens=pane.head.tokens)
         if now != pane.head:
@@ -290,6 +291,8 @@ class StreamCanvas(Widget, can_focus=True):
             new = pane.visible_rows(room, height, self._glyphs, start) if height > 0 else []
             if has_footer:
                 new = [*new, *[""] * (height - len(new)), crop(pane.head.footer, room)]
+            if above != pane.above and not regions:
+                regions.append(_title_region(box))
         old, pane.shown = pane.shown, new
         for y, (before, after) in enumerate(zip_longest(old, new, fillvalue=""), top):
             if before != after:

@@ -90,7 +90,7 @@ class Streams:
 
     def mark_ended(self, name: str) -> None:
         """Nothing more will be streamed of it; what was not heard is in the records."""
-        if self._known.get(name) and name not in self._awaited:
+        if self._known.get(name) and name in self._asked - self._awaited:
             self._whole.add(name)
         self._awaited.discard(name)
 

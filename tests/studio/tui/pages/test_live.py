@@ -26,7 +26,7 @@ from studio.tui.app import StudioApp
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.page import LivePage
-from studio.tui.pages.live.streams import Streams
+from studio.tui.pages.live.streams import Streams, load_rollout_texts
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.line_view import LineView
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
@@ -542,6 +542,21 @@ async def test_texts_of_what_ended_while_the_line_was_cut_come_from_the_records(
         await live.session.push(SnapshotReceived())
         await beats(live)
         assert live.page.wall.canvas.pane_text("s1p1r0").startswith("Step 1")
+
+
+async def test_a_text_that_ended_while_another_page_was_open_is_whole(tmp_path: Path) -> None:
+    async with watching(tmp_path) as live:
+        await live.press("right_square_bracket")
+        await live.stream(TextPiece("s1p1r0", 0, "Step 1 (ques"))
+        await live.press("2")
+        await live.hear(*live.events_of(1))  # it goes on, and nobody is subscribed to it
+        await live.press("1")
+        await live.read()
+        whole = load_rollout_texts(
+            live.session.run.records, {"s1p1r0": live.page.cursor.rollout("s1p1r0").refs}
+        )
+        assert live.page.wall.canvas.pane_text("s1p1r0") == whole["s1p1r0"]
+        assert len(whole["s1p1r0"]) > 100
 
 
 async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
