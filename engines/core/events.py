@@ -335,12 +335,17 @@ class StageEntered:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProgressed:
-    """One more held-out rollout is through, judged or not."""
+    """One more held-out rollout is through, judged or not: `key` and `reward` are its own."""
 
     step: int
     data: str
     done: int
     total: int
+    known: int = 0  # of those done that have a reward
+    right: float = 0.0  # the sum of their rewards
+    k: int = 1  # rollouts of a problem
+    key: CallKey | None = None  # None: the set begins
+    reward: float | None = None
 
 
 TransientEvent = RolloutStarted | TextStreamed | StageEntered | EvaluationProgressed

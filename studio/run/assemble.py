@@ -205,6 +205,7 @@ class _RunParts:
             records=records,
             control=control,
             publish=make_publisher(plan, state, self.library),
+            mask=plan.loaded.mask,
             evaluation=open_evaluation(plan, self.sets, setup),
             budget=self.budget,
             paid_before=prior_usage(records, state),

@@ -10,7 +10,7 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id
+from engines.core.types import rollout_id, try_id
 from engines.record.run_dir import RunDir
 from studio.report.training import is_fine_tuning
 from studio.session.base import (
@@ -80,10 +80,10 @@ class Feed:
 
     def _handle_event(self, event: _Event) -> None:
         state = self._page.state
-        self._tracker.handle_event(event, state)
+        self._tracker.handle_event(event, state, self._page.host.clock())
         match event:
-            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
-                self._streams.reset(rollout_id(key.step, key.position, key.index))
+            case ev.RolloutStarted(key=key):
+                self._streams.reset(try_id(key))
             case ev.RolloutFinished():
                 self._streams.mark_ended(rollout_id(event.step, event.position, event.index))
             case ev.StepStarted():

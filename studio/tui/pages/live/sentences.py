@@ -11,6 +11,7 @@ from studio.tui.drawing.lines import BLANK, Line, line, paragraph
 from studio.tui.header import SessionStatus
 from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import Batch, reward_text
+from studio.tui.pages.live.view import mean_text
 
 
 def status_line(
@@ -19,10 +20,15 @@ def status_line(
     line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
     signs: Glyphs = GLYPHS_UNICODE,
+    *,
+    timing: str = "",
 ) -> Line:
-    """One sentence: what the run is doing, or what it waits for, and the key that helps."""
+    """One sentence: what the run is doing, or what it waits for, and the key that helps.
+
+    `timing` is what is known of an evaluation's time.
+    """
     if line_facts.starting:
-        return line((" starting: the model gets a first request …", "title"))
+        return line((f" starting the run: {one_line(line_facts.starting_stage, 120)} …", "title"))
     if line_facts.opening:
         return line((" opening the run …", "title"))
     if state is None or state.started is None:
@@ -52,10 +58,12 @@ def status_line(
         busy = " paused: what is under way ends, nothing new begins; "
         return line((busy, "flag"), ("p", "key"), " goes on")
     if evaluating is not None:
-        bar = signs.bar(evaluating.done, evaluating.total, 22)
-        when = "" if evaluating.step else " before practice"
-        what = f" measuring{when} on {one_line(evaluating.data, 40)} "
-        return line((what, "title"), f"{evaluating.done}/{evaluating.total} ", (bar, "bar"))
+        bar = signs.bar(evaluating.done, evaluating.total, 12)
+        when = f"after step {evaluating.step}" if evaluating.step else "before practice"
+        what = f" evaluating {when} on {one_line(evaluating.data, 40)}: "
+        done = f"{evaluating.done} of {evaluating.total}"
+        mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
+        return line((what, "title"), f"{done} ", (bar, "bar"), f"{mean}{timing}")
     return line((f" {_progress_text(state, batch)}", "title"))
 
 
@@ -93,7 +101,7 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
     if not batch.rollouts:
         if not batch.size:
             return f"step {step.step}: {n} demonstrations"
-        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems"
+        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems …"
     reward = step.rewards.mean
     so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
     return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"

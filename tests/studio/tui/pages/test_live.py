@@ -377,7 +377,7 @@ async def test_every_state_fits_and_no_row_is_wider_than_the_terminal(
         await live.hear(step)
         assert "s1p0" in live.screen
         await live.hear(ev.EvaluationProgressed(0, "held-out-set", 3, 20))
-        assert "3/20" in live.screen
+        assert "3 of 20" in live.screen
         assert len(picture(live.app)) == size[1]
 
 
@@ -644,3 +644,65 @@ async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Pat
     streams.prune(["s1p0r0"])
     await streams.read_records({"s1p0r0": ()})
     assert not streams.has_text("s1p0r0")
+
+
+async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_reward(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as live:
+        live.session.asks = {"q7": "How many apples are left?", "q8": "How many pears?"}
+        at = [CallKey("evaluation", 0, 1, position, 0, problem="") for position in (6, 7)]
+        so_far = ev.EvaluationProgressed(1, "aime", 5, 20, known=5, right=2.0, k=2)
+        await live.hear(so_far, ev.RolloutStarted(at[0], "q7"), ev.RolloutStarted(at[1], "q8"))
+        assert live.session.subscribed == {"h1p6r0", "h1p7r0"}
+        await live.stream(TextPiece("h1p6r0", 0, "There are 12"))
+        for wanted in (
+            *("evaluating after step 1 on aime: 5 of 20", "0.400 so far (n=5)"),
+            *("problem 7 of 10, try 1 of 2", "There are 12", "How many apples are left?"),
+            "Held-out problems",
+        ):
+            assert wanted in live.screen
+        ended = ev.EvaluationProgressed(1, "aime", 6, 20, 6, 3.0, 2, at[0], 1.0)
+        await live.hear(ended)
+        assert "reward 1.0" in live.screen and "There are 12" in live.screen
+        assert live.session.subscribed == {"h1p7r0"}
+        await live.press("j", "right_square_bracket")  # no group is chosen meanwhile
+        assert "How many pears?" in live.screen
+        await live.hear(ev.EvaluationProgressed(1, "aime", 20, 20, 20, 9.0, 2))
+        assert "s1p0" in live.screen and "problem 7 of 10" not in live.screen
+        assert live.session.subscribed == frozenset()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, (200, 50)])
+async def test_groups_show_what_is_asked(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with watching(tmp_path, size) as live:
+        batch = live.page.cursor.batch
+        # Of group 0 the record tells; of the others the process, once it is asked.
+        asked = live.page.questions.known[batch.problems[0]]
+        assert asked[:20] in live.screen
+        live.session.asks = {name: f"asked by {at}" for at, name in enumerate(batch.problems)}
+        live.page.questions.clear()
+        await live.draw()
+        await beats(live)
+        await live.press("right_square_bracket")
+        assert "s1p1  asked by 1" in live.screen
+        live.page.apply_filter("asked by 4")
+        await live.pilot.pause()
+        assert live.page.cursor.shown_groups == ("s1p4",)
+
+
+async def test_a_wide_screen_shows_several_groups_at_once(tmp_path: Path) -> None:
+    async with watching(tmp_path, (200, 50)) as live:
+        canvas = live.page.wall.canvas
+        assert [name[:4] for name in canvas.visible_ids] == ["s1p0"] * 4 + ["s1p1"] * 4 + [
+            "s1p2"
+        ] * 4
+        assert live.session.subscribed == {f"s1p1r{i}" for i in range(4)} | {
+            f"s1p2r{i}" for i in range(4)
+        }
+        assert "p1r3" in live.screen
+        await live.press("j")
+        assert canvas.focused_id == "s1p1r0"
+        assert live.page.query_one("#live-groups").key == "s1p1"
+        await live.press("j", "right_square_bracket")
+        assert {name[:4] for name in canvas.visible_ids} == {"s1p3", "s1p4", "s1p5"}
