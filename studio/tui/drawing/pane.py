@@ -148,7 +148,8 @@ class Pane:
     def title(self, glyphs: Glyphs, *, with_footer: bool) -> str:
         """Such as `r0 + 812t`, and how many rows of the text are above those in view."""
         model = self.head
-        tokens = f" {model.tokens}t" if model.tokens is not None else ""
+        about = "~" * (model.state == "streaming")  # the text goes on, the count comes behind it
+        tokens = f" {about}{model.tokens}t" if model.tokens is not None else ""
         footer = f" {model.footer}" if with_footer and model.footer else ""
         above = f"  {self.above} above" if self.above and model.state != "queued" else ""
         return f"{model.title} {getattr(glyphs, model.state, '?')}{tokens}{footer}{above}"

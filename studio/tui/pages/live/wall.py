@@ -28,9 +28,6 @@ from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
-_ESTIMATE_EVERY_S = 1.0
-"""Between two estimates of how many tokens a text under way has: each costs bytes a pane."""
-
 
 class RolloutWall(Vertical):
     """Panes of rollouts; the page is drawn again where another group is chosen."""
@@ -48,8 +45,6 @@ class RolloutWall(Vertical):
         super().__init__(id="live-right")
         self._page, self._tracker, self._cursor = page, tracker, cursor
         self._streams, self._questions = streams, questions
-        self._estimated_at = float("-inf")
-        self._estimates: dict[str, int] = {}
         self.placeholder = LineView(id="live-told", classes="pane")
         self.question = Chrome(id="live-question")  # what the selected problem asks
 
@@ -100,10 +95,6 @@ class RolloutWall(Vertical):
             self._streams.prune(())
             self._draw_placeholder(state, signs)
             return
-        now = self._page.host.clock()
-        if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
-            self._estimated_at = now
-            self._estimates = self._streams.estimates()
         cursor, canvas, batch = self._cursor, self.canvas, self._cursor.batch
         rollouts, mode = cursor.shown_rollouts(), cursor.mode
         self._streams.prune([one.id for one in rollouts])
@@ -147,7 +138,7 @@ class RolloutWall(Vertical):
             followed.reset(one.id, self.canvas.pane_text(one.id))
 
     def _pane_model(self, one: RolloutStatus, mode: Mode) -> PaneModel:
-        estimate, has_text = self._estimates.get(one.id), self._streams.has_text(one.id)
+        estimate, has_text = self._streams.estimate(one.id), self._streams.has_text(one.id)
         evaluating, found = self._tracker.evaluating, self._tracker.held_out.find(one.id)
         if evaluating is not None and found is not None:
             asked = self._questions.known.get(found.problem, "")
