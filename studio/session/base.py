@@ -38,6 +38,7 @@ class SnapshotReceived:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
     under_way: frozenset[str] | None = None  # ids of running rollouts; None: not known
+    events: int | None = None  # of the journal in that state; None: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ async def test_panes_stand_in_a_grid_with_titles_signs_and_footers() -> None:
             "│                    ││                    │",
             "│reward 1.0          ││                    │",
             "└────────────────────┘└────────────────────┘",
-            "┌─ r2 > 377t ────────┐┌─ r3 . ─────────────┐",
+            "┌─ r2 > ~377t ───────┐┌─ r3 . ─────────────┐",
             "│Let us write 100 |  ││queued              │",
             "│                    ││                    │",
             "│                    ││                    │",
@@ -257,9 +257,9 @@ async def test_counts_in_titles_wait_for_their_beat_but_states_do_not() -> None:
         app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 1)])
         app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 2)])
         app.canvas.flush(heads=False)
-        assert " 1t " in drawn(app.canvas)[0]
+        assert "~1t " in drawn(app.canvas)[0]
         app.canvas.flush(heads=True)
-        assert " 2t " in drawn(app.canvas)[0]
+        assert "~2t " in drawn(app.canvas)[0]
         app.canvas.set_panes([PaneModel("p0", "r0", "won", 3)])
         app.canvas.flush(heads=False)
         assert "r0 + 3t" in drawn(app.canvas)[0]
