@@ -83,6 +83,7 @@ class Attachment:
             drives=session is not None and session.controls,
             driver=session.controller if session is not None else "",
             starting=self.starting is not None or bool(self._arguments),
+            starting_stage=self.starting.stage if self.starting is not None else "",
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=self._is_ready,
@@ -268,7 +269,8 @@ class Attachment:
         self.drafts.restored = True
         page, cursor = self.drafts.left_at
         navigation = self._navigation
-        is_page = any(page == known.scope for known in navigation.pages)
+        # Who chose a run on the start page wants to see that run.
+        is_page = page != "start" and any(page == known.scope for known in navigation.pages)
         if is_page and navigation.page_name in ("live", "start"):
             navigation.open_page(page, cursor, keep_trail=True)
         self.drafts.page = navigation.page_name

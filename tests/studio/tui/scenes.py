@@ -328,6 +328,8 @@ async def _starting(stage: Stage) -> None:
     """A process was started and has not said yet which run it is."""
 
     class Waiting:
+        stage = "loading hf:tiny …"
+
         async def wait_ready(self) -> None:
             await asyncio.Event().wait()
 

@@ -27,9 +27,9 @@ from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.feed import Feed
 from studio.tui.pages.live.questions import Questions
-from studio.tui.pages.live.stage_clock import StageClock
 from studio.tui.pages.live.streams import Streams
 from studio.tui.pages.live.wall import RolloutWall
+from studio.tui.pages.stage_clock import StageClock
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView

@@ -28,7 +28,7 @@ def status_line(
     `timing` is what is known of an evaluation's time.
     """
     if line_facts.starting:
-        return line((f" starting the run: {one_line(line_facts.starting_stage, 120)} …", "title"))
+        return line((f" starting the run: {starting_text(line_facts)}", "title"))
     if line_facts.opening:
         return line((" opening the run …", "title"))
     if state is None or state.started is None:
@@ -65,6 +65,11 @@ def status_line(
         mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
         return line((what, "title"), f"{done} ", (bar, "bar"), f"{mean}{timing}")
     return line((f" {_progress_text(state, batch)}", "title"))
+
+
+def starting_text(line_facts: SessionStatus) -> str:
+    """What a process that starts does; it says so itself as soon as it takes time."""
+    return one_line(line_facts.starting_stage, 160) or "reading the run file …"
 
 
 def is_working(

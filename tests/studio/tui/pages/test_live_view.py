@@ -12,7 +12,6 @@ from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.held_out import MOST_SHOWN, HeldOut
 from studio.tui.pages.live.sentences import empty_lines, event_texts, run_summary_lines, status_line
-from studio.tui.pages.live.stage_clock import StageClock
 from studio.tui.pages.live.view import (
     facts_lines,
     group_line,
@@ -22,6 +21,7 @@ from studio.tui.pages.live.view import (
     stage_line,
     strip_line,
 )
+from studio.tui.pages.stage_clock import StageClock
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
 LIVES = SessionStatus(living=True)

@@ -175,5 +175,7 @@ async def test_a_run_is_resumed_right_after_a_decision_from_every_page(
 class Started:
     """A process that is refused: the screen stays where it is."""
 
+    stage = ""
+
     async def wait_ready(self) -> RefusedStart:
         return RefusedStart("it is not to begin here.", 4)

@@ -1,4 +1,4 @@
-"""For how long the run does what the live page says it does."""
+"""For how long a run does what a page says it does."""
 
 from __future__ import annotations
 
