@@ -340,6 +340,8 @@ class TextStreamed:
 class StageEntered:
     """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit".
 
+    Before a process takes up training, "restore" says that it brings the weights to `step`.
+
     Within a review "hold" says that a person is waited for, since rules left `undecided`, and
     "ready" that all is decided and the commit is held: so many `approved`, `edited`,
     `rejected` and `deferred`, which would make library `version`.

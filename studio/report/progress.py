@@ -116,6 +116,8 @@ class LinePrinter:
             waits = f"{count_text(left, 'operation')}, which {'waits' if left == 1 else 'wait'}"
             move = f"{_review_command(state)}, or a rule with do: defer"
             line = f"no rule settled {waits} for a person: {move}"
+        elif event.stage == "restore":
+            line = "restoring the weights after it …"
         elif event.stage == "ready":
             counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
             line = f"all is decided ({counted}); its commit waits for the screen that drives"

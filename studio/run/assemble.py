@@ -44,6 +44,7 @@ from studio.run.new_or_resume import RunPlan
 from studio.run.publish import make_publisher
 from studio.run.resume_checks import check_weights
 from studio.run.reviewers import open_reviewers
+from studio.run.stages import slow_stage
 from studio.run.training import (
     Training,
     check_demonstrations,
@@ -139,15 +140,19 @@ class _RunParts:
         self.verifier = open_run_verifier(
             loaded, plan.workspace, self.roles, self.ledger, self.slots, sets=judged, stack=stack
         )
-        await self.verifier.check()
-        await self.roles.ping()
+        with slow_stage(tell, f"loading the verifier {config.verifier.name}"):
+            await self.verifier.check()
+        models = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
+        with slow_stage(tell, f"asking {models} for a first reply"):
+            await self.roles.ping()
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:
                 check_weights(*plan.origin, plan.fingerprint, roles.local.local)
-        self.embedder = await open_run_embedder(
-            loaded, plan.workspace, stack, self.budget, self.ledger
-        )
+        with slow_stage(tell, "asking the embedding model for a first reply"):
+            self.embedder = await open_run_embedder(
+                loaded, plan.workspace, stack, self.budget, self.ledger
+            )
         stack.callback(self.roles.tell_notes, tell)
 
     async def open_record(self, open_journal: Callable[..., Journal]) -> None:

@@ -19,6 +19,7 @@ from engines.core.events import (
     EvaluationProgressed,
     RolloutFinished,
     RolloutStarted,
+    StageEntered,
     StepFinished,
     TextStreamed,
     TransientEvent,
@@ -188,6 +189,7 @@ class Feed:
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
         self._evaluation: EvaluationProgressed | None = None  # the last, of the running one
+        self._restoring: StageEntered | None = None  # weights, before the first step
         self._held_out: dict[_Place, RolloutStarted] = {}  # tries of it that are under way
 
     @property
@@ -215,15 +217,15 @@ class Feed:
         self._publish(event)
 
     def add(self, outbox: Outbox) -> None:
-        """Send this client every event from now on, and how far a running evaluation is."""
+        """Send this client every event from now on, and what a step's own events do not tell."""
         self._outboxes[outbox] = None
-        if self._evaluation is not None:  # later: its answer comes first
+        if self._evaluation or self._restoring:  # later: its answer comes first
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        if self._evaluation is not None and outbox in self._outboxes:
-            told: tuple[TransientEvent, ...] = (self._evaluation, *self._held_out.values())
-            for event in told:
+        now: tuple[TransientEvent | None, ...] = (self._restoring, self._evaluation)
+        for event in (*now, *self._held_out.values()):
+            if event is not None and outbox in self._outboxes:
                 outbox.enqueue(self._event_line(event))
 
     def _event_line(self, event: DurableEvent | TransientEvent) -> bytes:
@@ -261,6 +263,9 @@ class Feed:
                 outbox.enqueue_rest(text)
 
     def _publish(self, event: DurableEvent | TransientEvent) -> None:
+        self._restoring = (
+            event if isinstance(event, StageEntered) and event.stage == "restore" else None
+        )
         match event:
             case RolloutStarted(key=key):
                 # Also where it was tried before: the text of that try is dropped.

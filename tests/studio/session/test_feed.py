@@ -8,6 +8,7 @@ from engines.core.events import (
     EvaluationFinished,
     EvaluationProgressed,
     RolloutStarted,
+    StageEntered,
     TextStreamed,
 )
 from engines.core.state.run_state import RunState
@@ -107,3 +108,14 @@ async def test_held_out_tries_stream_under_ids_of_their_own_and_are_told_to_who_
     assert {name for name, _, _ in pieces} == {"h1p2r0"}
     assert len(await heard_by_who_joins(feed)) == 2  # none is under way any more
     feed.close()
+
+
+async def test_who_comes_while_weights_are_restored_is_told_so_until_a_step_begins() -> None:
+    feed = Feed(RunState())
+    feed(StageEntered(3, "restore"))
+    told = (await heard_by_who_joins(feed))[1:]
+    assert [line["event"]["stage"] for line in told] == ["restore"]
+    feed(EvaluationProgressed(3, "held-out", 20, 20))
+    assert [line["event"]["kind"] for line in (await heard_by_who_joins(feed))[1:]] == [
+        "EvaluationProgressed"
+    ]

@@ -21,6 +21,7 @@ class BatchTracker:
         self.batch: Batch | None = None
         self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
         self.held_out = HeldOut()
+        self.doing = ""  # what is done before the first step
 
     @property
     def evaluating(self) -> ev.EvaluationProgressed | None:
@@ -43,6 +44,7 @@ class BatchTracker:
         if under_way is not None or anew:
             self.under_way = set(under_way or ())
         self.held_out.clear()  # one under way is told of anew
+        self.doing = ""
         self.update(state)
         if self.batch is not None:
             self.under_way = {name for name in self.under_way if not self.has_ended(name)}
@@ -78,11 +80,14 @@ class BatchTracker:
         now: float = 0.0,
     ) -> None:
         self.held_out.handle_event(event, now)
+        self.doing = ""
         match event:
             case ev.RolloutStarted(key=key) if key.purpose == "rollout":
                 self.under_way.add(rollout_id(key.step, key.position, key.index))
             case ev.RolloutFinished():
                 self.under_way.discard(rollout_id(event.step, event.position, event.index))
+            case ev.StageEntered(stage="restore", step=step):
+                self.doing = f"restoring the weights after step {step} …"
             case ev.StepStarted():
                 self.under_way.clear()
                 self.update(state)

@@ -146,6 +146,7 @@ class LivePage(Page):
         now = sentences.status_line(
             *(state, batch, status, evaluating, signs),
             timing=self.tracker.held_out.timing_text(clock) if evaluating else "",
+            doing=self.tracker.doing,
         )
         now = self._clock.add_time(now, clock)
         is_plain = sentences.is_working(state, status, evaluating)

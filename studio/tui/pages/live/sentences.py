@@ -22,10 +22,11 @@ def status_line(
     signs: Glyphs = GLYPHS_UNICODE,
     *,
     timing: str = "",
+    doing: str = "",
 ) -> Line:
     """One sentence: what the run is doing, or what it waits for, and the key that helps.
 
-    `timing` is what is known of an evaluation's time.
+    `timing` is what is known of an evaluation's time; `doing` is what goes on between two steps.
     """
     if line_facts.starting:
         return line((f" starting the run: {starting_text(line_facts)}", "title"))
@@ -64,7 +65,7 @@ def status_line(
         done = f"{evaluating.done} of {evaluating.total}"
         mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
         return line((what, "title"), f"{done} ", (bar, "bar"), f"{mean}{timing}")
-    return line((f" {_progress_text(state, batch)}", "title"))
+    return line((f" {doing or _progress_text(state, batch)}", "title"))
 
 
 def starting_text(line_facts: SessionStatus) -> str:
@@ -228,6 +229,7 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
 
 
 _STAGES = {
+    "restore": "restoring the weights after it …",
     "consolidation": "drawing operations from its groups",
     "review": "its operations are reviewed (2)",
     "hold": "no rule settled {left}, a person is waited for (2)",
