@@ -97,6 +97,7 @@ class Hiding(App[None]):
         super().__init__()
         self.shown = shown
         shown.can_focus = False  # else Textual draws it again as the focus comes and goes
+
     def compose(self) -> ComposeResult:
         with ContentSwitcher(initial="page", id="pages"):
             yield Vertical(self.shown, id="page")  # of what it hides itself it draws all again
