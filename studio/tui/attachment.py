@@ -112,7 +112,8 @@ class Attachment:
             if outcome.warning:
                 self._host.tell(outcome.warning, "flag")
             elif outcome.text:
-                self._host.tell("; ".join(outcome.text.splitlines()))
+                said = outcome.text.splitlines()  # what it did by the way is done by now
+                self._host.tell("; ".join(text for text in said if not text.endswith("…")))
             self.attach(outcome.run)
         elif self._came_from_start:
             self.show_refusal(outcome.text)

@@ -334,7 +334,7 @@ class StreamCanvas(Widget, can_focus=True):
         signs = self._glyphs
         edge = self._border_width if self.mode == "wall" else 0
         if edge and y == 0:
-            spans = [(signs.top_border(self.caption, columns), "")]
+            spans = [(signs.top_border(self._caption_text(), columns), "")]
         elif edge and y == rows - 1:
             spans = [(signs.bottom_border(columns), "")]
         else:
@@ -345,6 +345,13 @@ class StreamCanvas(Widget, can_focus=True):
             spans = [*border, *spans, (" " * left, ""), *border]
         theme, base = self._look
         return Strip(_make_segments(spans, base, theme), columns)
+
+    def _caption_text(self) -> str:
+        """The caption of the wall, and how many panes are above and below those in view."""
+        shown = [box.index for box in self._boxes.values()] or [0]
+        above, below = shown[0], len(self._order) - 1 - shown[-1]
+        hidden = [f"{above} above"] * (above > 0) + [f"{below} below"] * (below > 0)
+        return "  ".join((self.caption, *hidden))
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
         """The cells of a pane in one row."""

@@ -144,7 +144,7 @@ class LivePage(Page):
         )
         clock = self.host.clock()
         now = sentences.status_line(
-            *(state, batch, status, evaluating, signs),
+            *(state, batch, status, evaluating),
             timing=self.tracker.held_out.timing_text(clock) if evaluating else "",
             doing=self.tracker.doing,
         )

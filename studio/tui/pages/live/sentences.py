@@ -19,7 +19,6 @@ def status_line(
     batch: Batch | None,
     line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
-    signs: Glyphs = GLYPHS_UNICODE,
     *,
     timing: str = "",
     doing: str = "",
@@ -59,12 +58,11 @@ def status_line(
         busy = " paused: what is under way ends, nothing new begins; "
         return line((busy, "flag"), ("s p", "key"), " goes on")
     if evaluating is not None:
-        bar = signs.bar(evaluating.done, evaluating.total, 12)
         when = f"after step {evaluating.step}" if evaluating.step else "before practice"
         what = f" evaluating {when} on {one_line(evaluating.data, 40)}: "
-        done = f"{evaluating.done} of {evaluating.total}"
+        done = f"{evaluating.done} of {evaluating.total}{timing}"
         mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
-        return line((what, "title"), f"{done} ", (bar, "bar"), f"{mean}{timing}")
+        return line((what, "title"), f"{done}{mean}")
     return line((f" {doing or _progress_text(state, batch)}", "title"))
 
 

@@ -124,9 +124,9 @@ def held_out_rows(
     rows = []
     for one in tries:
         state, at = one.shown.state, f"{one.shown.position + 1:>4} "
-        asked = fit(questions.get(one.problem, ""), max(1, width - 7))
-        sign = (getattr(signs, state), style_of(state))
-        rows.append(Row(one.shown.id, (sign, (at, ""), (asked, "dim"))))
+        asked = fit(questions.get(one.problem, ""), max(1, width - 8))
+        sign = (f"{getattr(signs, state)}  ", style_of(state))
+        rows.append(Row(one.shown.id, ((at, ""), sign, (asked, "dim"))))
     return rows
 
 
@@ -294,10 +294,10 @@ def facts_lines(
 def held_out_model(
     one: HeldOutTry, evaluating: ev.EvaluationProgressed, mode: Mode, question: str, has_text: bool
 ) -> PaneModel:
-    """How the canvas shows a try of an evaluation: its problem, its try of k, and what is asked."""
+    """How the canvas shows a try of an evaluation: the problem's number, its try of k, and what is asked."""
     k, shown = max(1, evaluating.k), one.shown
-    title = f"problem {shown.position + 1} of {evaluating.total // k}"
-    title += f", try {shown.index + 1} of {k}" if k > 1 else ""
+    title = f"{shown.position + 1} of {evaluating.total // k}"
+    title += f", try {shown.index + 1}/{k}" if k > 1 else ""
     if mode == "wall":
         return replace(pane_model(shown, mode, None, has_text), note=question)
     footer = shown.said or f"asked: {question}"

@@ -163,6 +163,9 @@ async def test_the_wall_gives_each_rollout_a_line_in_a_box_with_a_caption() -> N
             "│r7 .        queued                              │",
             "└────────────────────────────────────────────────┘",
         ]
+        app.canvas.set_panes([PaneModel(str(at), f"r{at}") for at in range(9)])
+        app.canvas.focus_pane("6")
+        assert drawn(app.canvas)[0].startswith("┌─ Wall  g03  5 above  1 below ──")
 
 
 async def test_the_wall_shows_how_the_last_line_begins_and_says_where_it_is_cut() -> None:
