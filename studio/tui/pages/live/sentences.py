@@ -58,7 +58,7 @@ def status_line(
         busy = " paused: what is under way ends, nothing new begins; "
         return line((busy, "flag"), ("s p", "key"), " goes on")
     if evaluating is not None:
-        when = f"after step {evaluating.step}" if evaluating.step else "before practice"
+        when = f"after step {evaluating.step}" if evaluating.step else "baseline"
         what = f" evaluating {when} on {one_line(evaluating.data, 40)}: "
         done = f"{evaluating.done} of {evaluating.total}{timing}"
         mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""

@@ -78,8 +78,8 @@ def group_line(
     known = sum(one.state in ("won", "lost") for one in tries)
     won = sum(one.state == "won" for one in tries)
     through = batch.reflections.get(position)
-    waits = all(one.state == "queued" for one in tries)
-    score = "" if not tries else "wait" if waits else f"{won}/{known}"
+    begun = any(one.state != "queued" for one in tries)
+    score = f"{won}/{known}" if begun else ""
     mark = ("  ", "")
     if through is not None and through.outcome in SKIPPED:
         mark = (f" {signs.skipped}", "skipped")
@@ -294,7 +294,7 @@ def facts_lines(
 def held_out_model(
     one: HeldOutTry, evaluating: ev.EvaluationProgressed, mode: Mode, question: str, has_text: bool
 ) -> PaneModel:
-    """How the canvas shows a try of an evaluation: the problem's number, its try of k, and what is asked."""
+    """How the canvas shows a try of an evaluation: which problem, which try, and what is asked."""
     k, shown = max(1, evaluating.k), one.shown
     title = f"{shown.position + 1} of {evaluating.total // k}"
     title += f", try {shown.index + 1}/{k}" if k > 1 else ""

@@ -71,7 +71,7 @@ def test_every_state_of_a_try_has_a_glyph_of_its_own() -> None:
 def test_the_score_of_a_group_counts_known_rewards_only() -> None:
     state = a_state(*judged(0, 0, 1.0), *judged(0, 1, None, "failed: x"), *judged(0, 2, 0.0))
     assert " 1/2 " in plain_text(group_line(of(state), 0, set()))
-    assert "wait" in plain_text(group_line(of(state), 1, set()))
+    assert "/" not in plain_text(group_line(of(state), 1, set()))  # none of it has begun
     assert " 0/0 " in plain_text(group_line(of(state), 1, {"s1p1r0"}))
 
 
@@ -116,9 +116,9 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     assert all(cell_width(row) <= 32 for row in shown.split("\n"))
 
 
-def test_the_first_measurement_is_said_to_come_before_practice() -> None:
+def test_the_first_evaluation_is_said_to_be_the_baseline() -> None:
     begun = ev.EvaluationProgressed(0, "arithmetic-heldout", 0, 20)
-    assert "evaluating before practice on arithmetic-heldout" in plain_text(
+    assert "evaluating baseline on arithmetic-heldout" in plain_text(
         status_line(a_state(), None, LIVES, begun)
     )
     later = ev.EvaluationProgressed(4, "arithmetic-heldout", 0, 20)
