@@ -36,7 +36,7 @@ def status_line(
     if state.ending:
         return ending_line(state)
     if line_facts.parted:
-        said = " the line to the run's process is cut; it is tried again, and nothing is lost"
+        said = " the connection to the run's process is lost; trying again, and no record is lost"
         return line((said, "failed"))
     if not line_facts.living:
         said = " no process of it runs; what is recorded is safe: "
@@ -151,7 +151,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
         out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
     out += [*_next_action_lines(state, width), BLANK]
     what = "policy" if state.trains_weights else "library"
-    out.append(line((f"practice reward, with the {what} of the moment", "title")))
+    out.append(line((f"practice reward, with the {what} as it was at each step", "title")))
     rewards = state.rewards_by_epoch().items()
     out += [
         line(f"  epoch {epoch}  {summary.mean_reward_text(pooled)}") for epoch, pooled in rewards

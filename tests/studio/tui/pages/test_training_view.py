@@ -135,11 +135,11 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     batch = current_batch(state)
     assert batch is not None
     assert plain_text(stage_lines(batch, state, 40)[-1]) == "update     needs your review (2)"
-    under_way = a_state(*begun())
+    under_way = a_state(*begun(), tried(1)[0])
     rollouts = current_batch(under_way)
     assert rollouts is not None
     assert plain_text(stage_lines(rollouts, under_way, 40)[-1]) == "update     not computed yet"
-    assert stage_line(batch, state).endswith("reflected 3/3  update waits")
+    assert stage_line(batch, state).endswith("reflected 3/3  update needs your review (2)")
     assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, width=30))
 
 
