@@ -78,6 +78,8 @@ class LinePrinter:
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
+            case ev.EvaluationProgressed(done=0):
+                return [f"evaluating {event.data}: {event.total} rollouts …"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
             case ev.RunEnded(how="budget" | "failed"):

@@ -108,7 +108,14 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
         return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems …"
     reward = step.rewards.mean
     so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
-    return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"
+    if (ended := len(batch.rollouts)) < batch.size:
+        return f"step {step.step}: {ended} of {batch.size} rollouts ended{so_far}"
+    if len(batch.verdicts) < batch.size:
+        return (
+            f"step {step.step}: judging, {len(batch.verdicts)} of {batch.size} verdicts{so_far} …"
+        )
+    done = f"{len(batch.reflections)} of {n} groups"
+    return f"step {step.step}: reflecting, {done}{so_far} …"
 
 
 def ending_line(state: RunState) -> Line:

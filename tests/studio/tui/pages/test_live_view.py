@@ -294,3 +294,15 @@ def test_what_takes_time_says_for_how_long_it_does() -> None:
     assert plain_text(clock.add_time(said, 10.0)) == "committing …"
     assert plain_text(clock.add_time(said, 14.2)) == "committing … 4 s"
     assert not StageClock().is_running
+
+
+def test_verdicts_and_reflections_that_are_waited_for_are_named() -> None:
+    def said(*events: ev.DurableEvent) -> str:
+        state = a_state(*events)
+        return plain_text(status_line(state, of(state), LIVES, None)).strip()
+
+    ended = [a_rollout_finished(position, index) for position in (0, 1) for index in range(4)]
+    known = [event for at in (0, 1) for index in range(4) for event in judged(at, index, 1.0)]
+    assert said(*ended) == "step 1: judging, 0 of 8 verdicts …"
+    through = said(*known, reflected(0, "all-right"))
+    assert through == "step 1: reflecting, 1 of 2 groups, reward so far 1.000 (n=8) …"
