@@ -56,11 +56,12 @@ class RowList(LineView):
         self.chosen = keys
         self.show_lines([self._row_line(number) for number in range(len(self.rows))])
 
-    def go_to(self, key: str) -> bool:
-        """Put the cursor on a row; False where there is none of that key."""
+    def go_to(self, key: str, margin: int = 0) -> bool:
+        """Put the cursor on a row, with rows around it in view; False where none has that key."""
         if (number := self._find(key)) is None:
             return False
         self._move(number)
+        self._scroll_to_cursor(margin)
         return True
 
     def show_lines(self, lines: Sequence[Line]) -> None:
@@ -110,14 +111,15 @@ class RowList(LineView):
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 
-    def _scroll_to_cursor(self) -> None:
+    def _scroll_to_cursor(self, margin: int = 0) -> None:
         height, top = self.size.height, round(self.scroll_y)
         if self._at < 0 or not height:
             return
-        if self._at < top:
-            self.scroll_to(y=self._at, animate=False, force=True)
-        elif self._at >= top + height:
-            self.scroll_to(y=self._at - height + 1, animate=False, force=True)
+        margin = min(margin, height // 3)
+        if self._at < top + margin:
+            self.scroll_to(y=max(0, self._at - margin), animate=False, force=True)
+        elif self._at >= top + height - margin:
+            self.scroll_to(y=self._at - height + 1 + margin, animate=False, force=True)
 
     def _step(self, rows: int) -> None:
         """Over rows that stand for something; others are headings."""

@@ -24,6 +24,7 @@ class ChangePane:
     ) -> None:
         self.page, self.panes, self.queue, self.loader = page, panes, queue, loader
         self.mode = change_view.MODES[0]
+        self.shows_all = False  # of a weight update
         self.reset()
 
     def reset(self) -> None:
@@ -70,7 +71,7 @@ class ChangePane:
         drafts = self.page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
         queue = self.queue
-        made_of = (item, self.mode, queue.made_of, queue.stamp, self.loader.found,
+        made_of = (item, self.mode, self.shows_all, queue.made_of, queue.stamp, self.loader.found,
                    drafts.notes.get(item.id), draft, banner, panes.sizes,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
         if made_of == self._made_of:
@@ -106,6 +107,7 @@ class ChangePane:
             width=self.panes.change.line_width, changes=changes,
             note=self.page.host.drafts.notes.get(item.id, ""), draft=draft,
             target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
+            whole=self.shows_all, signs=self.panes.signs,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:

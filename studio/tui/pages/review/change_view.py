@@ -14,7 +14,7 @@ from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from studio.tui.drawing.cells import cell_width, wrap
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
 from studio.tui.pages.text import display_text
@@ -154,13 +154,15 @@ def change_lines(
     draft: str = "",
     target: Experience | None = None,
     compact: bool = False,
+    whole: bool = False,
+    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
 
     `texts` are of the library as the other decisions leave it; `at` is its place in the list from
     1, and how many there are. `changes` is its word diff where that is long (None makes it here),
     `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
-    has it. `compact` leaves out blank lines and who proposed it.
+    has it. `compact` leaves out blank lines and who proposed it; `whole` shows all figures.
     """
     op = item.operation
     assert op is not None
@@ -171,7 +173,7 @@ def change_lines(
     gap: list[Line] = [] if compact else [()]
     out += gap
     if op.kind == "weights":
-        out += update_lines(op, state, width)
+        out += update_lines(op, state, width, whole, signs)
     else:
         out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:
