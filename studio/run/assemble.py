@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engines.core.protocols import Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.core.waiting.slow_stage import slow_stage
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.gate.gate import Gate
@@ -44,7 +45,6 @@ from studio.run.new_or_resume import RunPlan
 from studio.run.publish import make_publisher
 from studio.run.resume_checks import check_weights
 from studio.run.reviewers import open_reviewers
-from studio.run.stages import slow_stage
 from studio.run.training import (
     Training,
     check_demonstrations,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import StudioError
+from engines.core.waiting.slow_stage import slow_stage
 from studio.config.settings.policy import PolicyConfig
 from studio.run.detached import start
 from studio.run.models import LocalModels
-from studio.run.stages import slow_stage
 from tests.support.harness import QUIET, load_once
 from tests.support.virtual_clock import on_virtual_clock
 

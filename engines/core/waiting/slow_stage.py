@@ -1,7 +1,4 @@
-"""What a run says while it is opened: a line for each part that takes more than a moment.
-
-A line ends in an ellipsis, by which the screen that waits for the run knows it.
-"""
+"""Says what is waited for, where that takes more than a moment."""
 
 from __future__ import annotations
 
@@ -15,7 +12,10 @@ SLOW_S = 1.0
 
 @contextmanager
 def slow_stage(tell: Callable[[str], None], text: str) -> Iterator[None]:
-    """Tell what goes on once it has taken a second; what blocks the event loop tells it itself."""
+    """Tell what goes on once it has taken a second; what blocks the event loop tells it itself.
+
+    The line ends in an ellipsis, by which a screen that waits for the run knows it.
+    """
     timer = asyncio.get_running_loop().call_later(SLOW_S, tell, f"{text} …")
     try:
         yield
