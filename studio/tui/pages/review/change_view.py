@@ -14,6 +14,7 @@ from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
+from studio.report.decisions import kind_title
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
@@ -67,7 +68,10 @@ def head_line(item: Item, before: str, after: str, at: tuple[int, int], width: i
     groups = len({name.rpartition("r")[0] for name in op.evidence})
     wanted = effective_operation(op, item.decision) if item.decision else op
     target = excerpt(wanted.target or ("policy" if wanted.kind == "weights" else ""))
-    spans: list[Span] = [(f"{wanted.kind.upper()} {target}".strip(), "title"), (f"  {op.id}", "")]
+    spans: list[Span] = [
+        (f"{kind_title(wanted.kind)} {target}".strip(), "title"),
+        (f"  {op.id}", ""),
+    ]
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
     lengths = [str(word_count(text)) for text in (before, after) if text]
