@@ -8,15 +8,15 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from studio.tui.drawing.lines import Line, line
 from studio.tui.keymap import format_key
+from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
 
-class Confirm(ModalScreen[str]):
+class Confirm(Box[str]):
     """Shows lines and waits for one of the keys offered; "" is escape.
 
     Nothing has the focus that a key meant for the page below would press.
@@ -45,7 +45,8 @@ class Confirm(ModalScreen[str]):
         self.query_one(LineView).show_lines(self._shown)
         offered = self.query_one(Chrome)
         for number, (key, what) in enumerate(self._keys.items()):
-            offered.show_line(number, line(" ", (format_key(key), "key"), f" {what}"))
+            shown = format_key(key)
+            offered.show_line(number, line(" ", (shown, "key"), f" {what}"), {shown: (key,)})
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()

@@ -58,19 +58,15 @@ class Feed:
                 self._handle_event(event)
             case SnapshotReceived(under_way=under_way, events=events):
                 self._handle_snapshot(under_way, events)
-            case Disconnected(ended=ended):
+            case Disconnected(reason=reason, ended=ended):
                 self._tracker.handle_disconnect()
-                self._say_disconnect(ended)
+                self._say_disconnect(reason, ended)
 
-    def _say_disconnect(self, ended: bool) -> None:
-        """A run that is over, a process that is gone and a line that is cut are three things."""
-        if (state := self._page.state) is not None and state.ending:
-            if ended:
-                self.activity.say("the run is over, and its process has ended", "dim")
-        elif ended:
-            self.activity.say("the run has no process; what is recorded is safe (s r)", "failed")
-        else:
-            self.activity.say("the connection to the run is lost; trying again", "failed")
+    def _say_disconnect(self, reason: str, ended: bool) -> None:
+        """Of a run that is over only the end of its process is told, and not as a failure."""
+        is_over = self._page.state is not None and bool(self._page.state.ending)
+        if ended or not is_over:
+            self.activity.say(reason, "" if is_over else "failed")
 
     def _handle_snapshot(self, under_way: Collection[str] | None, events: int | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""

@@ -33,6 +33,7 @@ from studio.tui.pages.stage_clock import StageClock
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.progress_strip import ProgressStrip
 from studio.tui.widgets.row_list import RowList
 
 _ZOOM_WORDS = {
@@ -66,6 +67,7 @@ class LivePage(Page):
         self.feed = Feed(self, self.tracker, self.cursor, self.streams)
         self.questions, self._clock = Questions(self), StageClock()
         self.wall = RolloutWall(self, self.tracker, self.cursor, self.streams, self.questions)
+        self._progress = ProgressStrip(id="live-progress")
         self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
         self._facts.can_focus = False
@@ -80,6 +82,7 @@ class LivePage(Page):
             self.host.redraw_soon()
 
     def compose(self) -> ComposeResult:
+        yield self._progress
         yield self._strip
         yield self._training
         with Horizontal(id="live-top"):
@@ -109,6 +112,7 @@ class LivePage(Page):
         self.tracker.update(state)
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
+        self._progress.draw(state, has_room=not self._shows_brief_training)
         batch, under_way = cursor.batch, self.tracker.under_way
         asked, width = self.questions.known, self._groups.line_width - 2
         rows = view.group_rows(

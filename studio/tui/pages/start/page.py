@@ -60,6 +60,7 @@ class StartPage(Page):
         self.runs: tuple[KnownRun, ...] = ()
         self.trouble = ""
         self.refusal = ""
+        self._wanted = ""  # what the cursor is to stand on once it was read
         self.loader = FactsLoader(self, self._draw_facts)
         self._clock, self._ticks = StageClock(), 0
         self.list_pane = RowList(id="start-list", classes="pane")
@@ -114,6 +115,7 @@ class StartPage(Page):
                     run_exclusive(self, "start", self._look_again)
 
     def open_at(self, target: str = "") -> None:
+        self._wanted = target
         self.loader.forget()
         run_exclusive(self, "start", self._read)
 
@@ -148,6 +150,8 @@ class StartPage(Page):
         self.runs = tuple(runs)
         self.found = view.choices(self.runs, self._presets, self._files)
         self.draw()
+        if self._wanted and self.go_to(self._wanted):
+            self._wanted = ""
 
     def go_to_choice(self, key: str) -> bool:
         """Put the cursor on one, such as "new rehearsal"."""

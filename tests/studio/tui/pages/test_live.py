@@ -446,7 +446,7 @@ async def test_a_process_that_dies_leaves_the_batch_and_says_what_to_do(tmp_path
         await live.draw()
         assert "r resumes it" in live.screen
         assert live.page.tracker.under_way == set()
-        assert "the run has no process" in live.page.query_one(Activity).text()
+        assert "the process of mine ended" in live.page.query_one(Activity).text()
 
 
 async def test_without_a_run_the_page_says_how_to_get_one(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ async def test_the_activity_begins_with_what_the_journal_tells(tmp_path: Path) -
 
 async def test_what_came_since_the_screen_attached_is_told_once(tmp_path: Path) -> None:
     async with watching(tmp_path, begun=False) as live:
-        held = Disconnected("cut", ended=False)
+        held = Disconnected("the connection is lost", ended=False)
         live.session.state.ending = ""
         heard = live.events[live.session.state.events]  # the journal has it already
         snapshot = SnapshotReceived(frozenset(), live.session.state.events)
@@ -478,12 +478,14 @@ async def test_what_came_since_the_screen_attached_is_told_once(tmp_path: Path) 
         await live.read()
         told = live.page.query_one(Activity).text()
         assert told.count("6 problems") == 1
-        assert "the connection to the run is lost; trying again" in told
+        assert "the connection is lost" in told
         live.session.state.ending = "finished"
-        await live.session.push(held, Disconnected("gone", ended=True))
+        await live.session.push(
+            held, Disconnected("the run has ended, and its process too", ended=True)
+        )
         await live.draw()
         assert live.page.query_one(Activity).text().count("lost") == 1
-        assert "the run is over, and its process has ended" in live.screen
+        assert "the run has ended, and its process too" in live.screen
 
 
 async def test_the_activity_stays_where_a_person_scrolled_to(tmp_path: Path) -> None:
