@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from textual.events import Click
 from textual.message import Message
+from textual.strip import Strip
 
 from studio.tui.drawing.lines import Line, Row
-from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.line_view import LineView, strip_of
 
 
 class RowList(LineView):
@@ -62,6 +63,24 @@ class RowList(LineView):
         self._move(number)
         self._scroll_to_cursor(margin)
         return True
+
+    def show_lines(self, lines: Sequence[Line]) -> None:
+        before = len(self.lines)
+        super().show_lines(lines)
+        if before != len(self.lines):  # the sign in the last row counts the others
+            self.refresh_line(round(self.scroll_y) + max(0, self.size.height - 1))
+
+    def render_line(self, y: int) -> Strip:
+        """A row; in the first and the last one how many more there are, where the list goes on."""
+        strip, width, height = super().render_line(y), self.size.width, self.size.height
+        above = round(self.scroll_y)
+        below = len(self.lines) - above - height
+        sign = f" {above} above" if y == 0 and above > 0 else ""
+        sign = f" {below} below" if y == height - 1 > 0 and below > 0 else sign
+        if not sign or width < 3 * len(sign):
+            return strip
+        shown = strip_of(((sign, "dim"),), len(sign), self._base, self.app.theme)
+        return Strip.join([strip.crop(0, width - len(sign)), shown])
 
     def _find(self, key: str) -> int | None:
         keys = [row.key for row in self.rows]
