@@ -21,10 +21,11 @@ CUT = ".."
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a list; `key` is what it stands for, "" where it cannot be chosen."""
+    """One entry of a list; `key` is what it stands for, "" where it cannot be chosen."""
 
     key: str
     line: Line
+    more: tuple[Line, ...] = ()  # further lines of it
 
 
 def line(*parts: str | Span) -> Line:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
+from textual.content import Content
 from textual.events import Click
+from textual.geometry import Size
 from textual.message import Message
 
 from studio.tui.drawing.lines import Line, Row
@@ -12,7 +16,7 @@ from studio.tui.widgets.line_view import LineView
 
 
 class RowList(LineView):
-    """Rows, one of them under the cursor: marked `>`, what is plain in it bold."""
+    """Rows of one line or several, one under the cursor: marked `>`, what is plain in it bold."""
 
     class Moved(Message):
         """The cursor stands on another row."""
@@ -28,8 +32,10 @@ class RowList(LineView):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.rows: list[Row] = []
+        self._starts: list[int] = []  # the first line of each row
         self._at = -1
-        self.chosen: frozenset[str] = frozenset()  # rows of a range, marked `*`
+        self.chosen: frozenset[str] = frozenset()  # rows of a range or marked ones, with a `*`
+        self._said_below: str | None = None  # None: the border is not this list's to write
 
     @property
     def key(self) -> str:
@@ -42,18 +48,24 @@ class RowList(LineView):
 
     def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
         """Show these, the cursor on `key` or where it was, else on the nearest row left."""
-        before = self.key
+        before, drawn, count = self.key, self._drawn_lines(), len(self.lines)
         self.rows = list(rows)
         found = self._find(before if key is None else key)
         self._at = self._nearest_row(self._at) if found is None else found
-        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
+        self.lines = [each for row in self.rows for each in (row.line, *row.more)]
+        self._starts = [0, *accumulate(1 + len(row.more) for row in self.rows)][:-1]
+        self._folded_for = self.line_width
+        if len(self.lines) != count:
+            self.set_content_size(Size(self.line_width, len(self.lines)))
+        self._redraw_changed(drawn)
         self._scroll_to_cursor()
+        self._tell_more()
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
 
     def mark_range(self, keys: frozenset[str]) -> None:
-        self.chosen = keys
-        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
+        drawn, self.chosen = self._drawn_lines(), keys
+        self._redraw_changed(drawn)
 
     def go_to(self, key: str) -> bool:
         """Put the cursor on a row; False where there is none of that key."""
@@ -61,6 +73,68 @@ class RowList(LineView):
             return False
         self._move(number)
         return True
+
+    # -- drawing -------------------------------------------------------------------------------
+
+    def line_at(self, at: int) -> Line:
+        if not 0 <= at < len(self.lines):
+            return ()
+        number = bisect_right(self._starts, at) - 1
+        row, here = self.rows[number], number == self._at
+        mark = " "
+        if at == self._starts[number]:
+            mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
+        style = "" if mark == " " else "focus"
+        if not here:
+            return ((mark + " ", style), *self.lines[at])
+        return ((mark + " ", style), *((text, style or "title") for text, style in self.lines[at]))
+
+    def _drawn_lines(self) -> list[Line]:
+        """The lines in sight."""
+        top = round(self.scroll_y)
+        return [self.line_at(at) for at in range(top, top + self.size.height)]
+
+    def _redraw_changed(self, drawn: Sequence[Line]) -> None:
+        """Draw again what in sight differs from what was drawn."""
+        if not self.size:
+            self.refresh_line(0)
+        for at, before in enumerate(drawn, round(self.scroll_y)):
+            if self.line_at(at) != before:
+                self.refresh_line(at)
+
+    # -- what lies out of sight ------------------------------------------------------------------
+
+    def say_below(self, text: str = "") -> None:
+        """Write this into the lower border, and from now on how many rows are out of sight."""
+        self._said_below = text
+        self._tell_more()
+
+    @property
+    def out_of_sight(self) -> tuple[int, int]:
+        """Rows that begin above what is seen, and rows that end below it."""
+        top = round(self.scroll_y)
+        above = bisect_right(self._starts, top - 1)
+        whole = bisect_right([*self._starts, len(self.lines)], top + self.size.height, 1) - 1
+        hidden = self.rows[:above], self.rows[max(0, whole) :]
+        return sum(bool(row.key) for row in hidden[0]), sum(bool(row.key) for row in hidden[1])
+
+    def _tell_more(self) -> None:
+        if self._said_below is None or not self.size:
+            return
+        above, below = self.out_of_sight
+        parts = [f"{n} more {where}" for n, where in ((above, "above"), (below, "below")) if n]
+        parts += [self._said_below] if self._said_below else []
+        self.border_subtitle = Content("  ".join(parts))
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_more()
+
+    def on_resize(self) -> None:
+        self._scroll_to_cursor()
+        self._tell_more()
+
+    # -- moving --------------------------------------------------------------------------------
 
     def _find(self, key: str) -> int | None:
         keys = [row.key for row in self.rows]
@@ -72,33 +146,29 @@ class RowList(LineView):
         at = min(max(at, 0), len(self.rows) - 1)
         return next((n for n in choosable if n >= at), choosable[-1] if choosable else -1)
 
-    def _row_line(self, number: int) -> Line:
-        row = self.rows[number]
-        here = number == self._at
-        mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
-        if not here:
-            return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
-        return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
-
     def _move(self, number: int) -> None:
         if number == self._at or not 0 <= number < len(self.rows):
             return
         old, self._at = self._at, number
         for changed in (old, number):
-            if 0 <= changed < len(self.lines):
-                self.lines[changed] = self._row_line(changed)
-                self.refresh_line(changed)
+            if 0 <= changed < len(self.rows):
+                start = self._starts[changed]
+                for at in range(start, start + 1 + len(self.rows[changed].more)):
+                    self.refresh_line(at)
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 
     def _scroll_to_cursor(self) -> None:
+        """All lines of the row in sight, or as many from its first on as there is room for."""
         height, top = self.size.height, round(self.scroll_y)
         if self._at < 0 or not height:
             return
-        if self._at < top:
-            self.scroll_to(y=self._at, animate=False, force=True)
-        elif self._at >= top + height:
-            self.scroll_to(y=self._at - height + 1, animate=False, force=True)
+        start = self._starts[self._at]
+        end = start + 1 + len(self.rows[self._at].more)
+        if start < top or end - start > height:
+            self.scroll_to(y=start, animate=False, force=True)
+        elif end > top + height:
+            self.scroll_to(y=end - height, animate=False, force=True)
 
     def _step(self, rows: int) -> None:
         """Over rows that stand for something; others are headings."""
@@ -107,10 +177,22 @@ class RowList(LineView):
         if passed := choosable[: abs(rows)]:
             self._move(passed[-1])
 
-    def on_resize(self) -> None:
-        self._scroll_to_cursor()
+    def _step_lines(self, lines: int) -> None:
+        """So many lines on, but one row at least."""
+        if self.rows and self._at >= 0:
+            at = min(max(0, self._starts[self._at] + lines), len(self.lines) - 1)
+            rows = bisect_right(self._starts, at) - 1 - self._at
+            self._step(rows or (1 if lines > 0 else -1))
+
+    def action_page_down(self) -> None:
+        self._step_lines(max(1, self.size.height // 2))
+
+    def action_page_up(self) -> None:
+        self._step_lines(-max(1, self.size.height // 2))
 
     def on_click(self, event: Click) -> None:
         at = event.y + round(self.scroll_y)
-        if 0 <= at < len(self.rows) and self.rows[at].key:
-            self._move(at)
+        if 0 <= at < len(self.lines):
+            number = bisect_right(self._starts, at) - 1
+            if self.rows[number].key:
+                self._move(number)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from textual.content import Content
-
 from engines.core.types import Operation
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.lines import BLANK, Line, Row, line
+from studio.tui.drawing.lines import BLANK, Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.review import change_view
 from studio.tui.pages.review.evidence_view import evidence_rows, record_files_text, similar_rows
@@ -65,15 +63,18 @@ class ChangePane:
             panes.change.show_change(None, banner)
             self._show_findings(None)
             self._made_of = ()
+            panes.place(None)
             return
         self.loader.request_findings(self._findings_request(item))
         drafts = self.page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
         queue = self.queue
         made_of = (item, self.mode, queue.made_of, queue.stamp, self.loader.found,
-                   drafts.notes.get(item.id), draft, banner, panes.sizes,
+                   drafts.notes.get(item.id), draft, banner, panes.widths,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
+        about = (item.id, self.mode, self.loader.found is None)
         if made_of == self._made_of:
+            panes.place(about)
             return
         self._made_of = made_of
         if item.unparsed is not None:
@@ -85,6 +86,7 @@ class ChangePane:
             lines = self._change_lines(item, draft)
         panes.change.show_change(self._token(item), [*banner, *lines])
         self._show_findings(item)
+        panes.place(about)
         if self._shown[0] != item.id:
             self._shown = (item.id, self.page.host.clock())
 
@@ -124,6 +126,9 @@ class ChangePane:
         if session is None or state is None:
             return []
         out: list[Line] = []
+        if self.panes.objection:
+            text = one_line(self.panes.objection, 2_000)
+            out += [*paragraph([(text, "flag")], self.panes.change.line_width), BLANK]
         if self.lost_line:
             text = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
             out.append(line((text, "failed")))
@@ -168,7 +173,7 @@ class ChangePane:
                 text = "nothing was drawn from this reply yet"
             for pane in (panes.evidence, panes.similar):
                 pane.show_rows([_note(text)])
-            panes.evidence.border_subtitle = Content("")
+            panes.evidence.say_below()
         else:
             rows = evidence_rows(
                 found.groups, panes.evidence.line_width, opened=panes.opened_evidence,
@@ -182,7 +187,7 @@ class ChangePane:
                 nothing = "a weight update is like no experience"
                 no_rollouts = "no rollout of its step is in the journal"
             panes.evidence.show_rows(rows or [_note(no_rollouts)])
-            panes.evidence.border_subtitle = Content(excerpt(record_files_text(found.groups)))
+            panes.evidence.say_below(excerpt(record_files_text(found.groups)))
             near = similar_rows(found.near, panes.similar.line_width - 2)
             panes.similar.show_rows(near or [_note(nothing)])
         self._show_source(op)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from textual.app import SuspendNotSupported
-from textual.content import Content
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
@@ -107,6 +106,17 @@ class WordingKeys:
         else:
             drafts.edits.pop(editing.draft_key, None)
         drafts.mark_changed()
+        self._panes.forget_objection(changed=True)
+
+    def answer_question(self, *, goes_back: bool) -> None:
+        """A key came while the text in the box may not change."""
+        if goes_back:
+            self._panes.forget_objection()
+        elif self._panes.box.asks:
+            text = "nothing was typed: y or enter approves it anyway, e or esc goes back to it"
+            self._page.host.tell(text, "flag")
+        else:
+            self._page.host.tell("nothing was typed: the text is being checked", "flag")
 
     def leave_box(self) -> None:
         if (editing := self._panes.editing) is None:
@@ -121,19 +131,22 @@ class WordingKeys:
 
     def hand_in(self, text: str, *, anyway: bool) -> None:
         """The box was handed in; `anyway`: also where something new speaks against it."""
-        if (editing := self._panes.editing) is not None:
-            self._submit(editing, text, anyway=anyway)
+        editing = self._panes.editing
+        if editing is None or not self._submit(editing, text, anyway=anyway):
+            self._panes.box.release()
 
-    def _submit(self, editing: Editing, text: str, *, anyway: bool) -> None:
+    def _submit(self, editing: Editing, text: str, *, anyway: bool) -> bool:
+        """Ask the run to take a text; False where that is not even asked."""
         session, item = self._decisions.require_session(), editing.item
         if session is None:
-            return
+            return False
         host, busy, op = self._page.host, self._review_queue.decider.busy, item.operation
-        if item.id in busy:
-            host.tell(f"{item.id} is being decided")
-        elif not text.strip():
-            host.tell("nothing is written, so nothing is decided", "failed")
-        elif op is None:
+        if item.id in busy or not text.strip():
+            is_busy = f"{item.id} is being decided"
+            nothing = "nothing is written, so nothing is decided"
+            host.tell(is_busy if item.id in busy else nothing, "failed")
+            return False
+        if op is None:
             busy.add(item.id)
             host.queue_request(self._resubmit_reply(session, editing, text))
         elif text == sanitize(op.text) and editing.kind is None and item.decision is None:
@@ -144,6 +157,7 @@ class WordingKeys:
             decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
             busy.add(op.id)
             host.queue_request(self._check_and_decide(session, editing, op, decision, anyway))
+        return True
 
     async def _check_and_decide(
         self, session: Session, editing: Editing, op: Operation, decision: Decision, anyway: bool
@@ -153,24 +167,29 @@ class WordingKeys:
             if not anyway:
                 found = await session.preview(decision)
                 if found.objection:
-                    await self._object(editing, decision, f"does not fit: {found.objection}")
+                    text = f"does not fit: {found.objection}"
+                    await self._object(editing, decision.text, text)
                     return
                 if new := [flag for flag in found.flags if flag not in op.flags]:
-                    flags = ", ".join(flag_text(flag) for flag in new)
-                    text = f"enter or y approves it anyway: FLAG {flags}"
-                    await self._object(editing, decision, text)
-                    self._panes.box.warned = decision.text or ""
+                    flags = "; ".join(flag_text(flag) for flag in new)
+                    text = f"new FLAG: {flags}. Approve it anyway? (y, or e to go on editing)"
+                    await self._object(editing, decision.text, text, asks=True)
                     return
             await self._decisions.send(session, [(op, decision)])
         finally:
             self._review_queue.decider.busy.discard(op.id)
+            if not self._panes.box.asks:
+                self._panes.box.release()
 
-    async def _object(self, editing: Editing, decision: Decision, text: str) -> None:
+    async def _object(
+        self, editing: Editing, wording: str | None, text: str, *, asks: bool = False
+    ) -> None:
         """Say what speaks against a text; one that came from an editor is shown in the box."""
         if self._panes.editing is None:
-            await self._open_box(editing, decision.text)
-        self._panes.box.border_subtitle = Content(excerpt(text))
+            await self._open_box(editing, wording)
+        self._panes.object(text, asks=asks)
         self._page.host.tell(excerpt(text), "flag")
+        self._page.draw()
 
     # -- in $EDITOR ----------------------------------------------------------------------------
 
@@ -214,13 +233,14 @@ class WordingKeys:
             problems = (await session.resubmit(name, text, host.person)).problems
         finally:
             self._review_queue.decider.busy.discard(name)
+            self._panes.box.release()
         drafts.mark_changed()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text
             if self._panes.editing is None:
                 await self._open_box(editing, text)
-            why = f"still not understood: {excerpt(problems[0])}"
-            self._panes.box.border_subtitle = Content(why)
+            why = f"still not understood: {'; '.join(problems)}"
+            self._panes.object(why, asks=False)
             host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
         else:
             self._change.problems.pop(name, None)

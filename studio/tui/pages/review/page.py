@@ -108,6 +108,10 @@ class ReviewPage(Page):
         event.stop()
         self.wording.leave_box()
 
+    def on_edit_box_answered(self, event: EditBox.Answered) -> None:
+        event.stop()
+        self.wording.answer_question(goes_back=event.goes_back)
+
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
         self.wording.hand_in(event.text, anyway=event.anyway)

@@ -50,7 +50,8 @@ class ItemQueue:
         page, state = self._page, self._page.state
         living = page.session is not None and page.session.living
         made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
-                   page.filter_text, self.base, living)  # fmt: skip
+                   page.filter_text, self.base, living, {*page.host.drafts.notes},
+                   self._list.line_width)  # fmt: skip
         if self.made_of == made_of:
             return
         self.made_of = made_of
@@ -71,6 +72,7 @@ class ItemQueue:
             hints = empty_lines(state, words=page.filter_text, living=living)
             rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
+        self._list.say_below()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
         self._list.border_title = f"{what} {shown}"
@@ -81,10 +83,14 @@ class ItemQueue:
         if (op := item.operation) is not None:
             # What is about to be deleted still stands in its own row.
             text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-        made_of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
+        # Two cells are the cursor's.
+        width, noted = self._list.line_width - 2, item.id in self._page.host.drafts.notes
+        made_of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs,
+                   width, noted)  # fmt: skip
         known = self._rows.get(item.id)
         if known is None or known[0] != made_of:
-            known = self._rows[item.id] = (made_of, item_row(item, text, signs))
+            row = item_row(item, text, signs, width=width, has_note=noted)
+            known = self._rows[item.id] = (made_of, row)
         return known[1]
 
     @property

@@ -260,17 +260,32 @@ async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
         assert desk.made == [("op1.1", "edit")]
 
 
-async def test_what_was_changed_after_a_flag_is_weighed_again(tmp_path: Path) -> None:
+async def test_a_question_about_a_wording_takes_no_text(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
-        await desk.press("e", "x", "enter", "y")  # y: approve anyway
-        assert desk.made == [("op1.1", "edit")]
-    async with a_desk(tmp_path / "b") as desk:
-        desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
-        await desk.press("e", "x", "enter", "z", "y", "enter")  # now y is a letter
-        assert desk.made == []
-        assert desk.session.names() == ["weigh", "weigh"]
+        await desk.press("e", "x", "enter")
+        before, asked = desk.page.shown.box.text, "approves it, e or esc goes back"
+        assert asked in desk.screen and "y approves it anyway" in desk.screen
+        await desk.press("z", "backspace", "space", "ctrl+u", "ctrl+o")
+        desk.app.post_message(events.Paste("pasted"))
+        await desk.rest()
+        assert desk.page.shown.box.text == before and "nothing was typed" in desk.told
+        assert desk.made == [] and asked in desk.screen
+        await desk.press("e")  # back to the text: letters are letters, and the frame says so
+        assert asked not in desk.screen and "new FLAG" not in desk.screen
+        await desk.press("z", "y", "enter")
+        assert desk.made == [] and desk.session.names() == ["weigh", "weigh"]
         assert desk.session.asked[-1][1].text.endswith("xzy")
+        await desk.press("y")
+        assert desk.made == [("op1.1", "edit")]
+
+
+async def test_what_is_typed_while_a_wording_is_checked_is_no_part_of_it(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
+        await desk.press("e", "x")
+        await desk.burst("enter", "y", "z")
+        assert desk.made == [] and desk.page.shown.box.text.endswith("column.x")
 
 
 async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
@@ -278,7 +293,9 @@ async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
         desk.session.objected = DecisionPreview("E1 already says exactly this")
         await desk.press("e", "x", "enter")
         assert desk.made == [] and desk.page.shown.box.display
-        assert "already says exactly this" in desk.screen
+        assert "already says exactly this" in desk.screen and "does not fit, esc" in desk.screen
+        await desk.press("y")  # about another text nothing was said
+        assert "does not fit" not in desk.screen and desk.page.shown.box.text.endswith("xy")
 
 
 async def test_the_cursor_stays_while_someone_types(tmp_path: Path) -> None:

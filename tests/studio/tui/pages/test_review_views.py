@@ -104,9 +104,9 @@ def test_only_unflagged_undecided_operations_that_delete_nothing_are_safe() -> N
 
 def test_a_row_says_how_it_stands_without_any_colour() -> None:
     flagged = Operation("op1.2", "modify", "E14", "Count paths.", flags=(Flag("leak"),))
-    assert plain_text(item_row(Item("a", flagged)).line) == "? ~ E14   ! Count paths."
+    assert plain_text(item_row(Item("a", flagged)).line) == "◦ ~ E14   ! Count paths."
     rejected = replace(approve(flagged), action="reject")
-    assert plain_text(item_row(Item("a", flagged, rejected)).line).startswith("x ~ E14")
+    assert plain_text(item_row(Item("a", flagged, rejected)).line).startswith("✗ ~ E14")
     gone = Operation("op1.3", "delete", "E7")
     assert plain_text(item_row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
 
@@ -117,7 +117,7 @@ def test_the_legend_never_changes_its_height() -> None:
         for found, words in (([], ""), ([Item("a", add(1))], "carry"))
     ]
     assert len(shown[0]) == len(shown[1])
-    assert "safe now: 1  (A approves them)" in drawn(shown[1])
+    assert "safe: 1 without flag or delete (A approves)" in drawn(shown[1])
 
 
 def test_a_commit_of_rejections_leaves_the_version_as_it_is() -> None:
