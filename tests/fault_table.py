@@ -46,6 +46,15 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a batch is written as single records",
+        "engines/pipeline/gate/gate.py",
+        "            return await self._record_decisions(decisions)\n",
+        "            return [(await self._record_decisions((one,)))[0] for one in decisions]\n",
+        (
+            "tests/engines/pipeline/gate/test_gate.py::test_a_batch_cut_anywhere_stands_whole_or_not_at_all",
+        ),
+    ),
+    Fault(
         "the commit does not wait for an undo under way",
         "engines/pipeline/gate/gate.py",
         "            async with self._lock:\n                if step not in",

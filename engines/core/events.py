@@ -129,6 +129,22 @@ class OperationDecided:
     decision: Decision
     usage: Usage = NO_USAGE  # what the lint of an edit has cost
 
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return (self.decision,)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsDecided:
+    """A batch of decisions as one record: after a crash all of them stand, or none.
+
+    Each was checked against the draft that holds those before it.
+    """
+
+    step: int
+    decisions: tuple[Decision, ...]
+    usage: Usage = NO_USAGE
+
 
 @dataclass(frozen=True, slots=True)
 class OperationProposed:
@@ -299,7 +315,8 @@ class LibraryCommitted:
 RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded
 StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | StepFinished
 LessonEvent = LessonProposed | LessonReturned | LessonCommitted
-ReviewEvent = OperationDecided | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
+DecisionEvent = OperationDecided | OperationsDecided
+ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
 EngineEvent = EvaluationFinished | EngineOpened | CheckpointSaved
 LibraryEvent = LibraryCreated | LibraryCurated | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent

@@ -10,7 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.errors import ConflictError
-from engines.core.events import DecisionUndone, LessonCommitted, OperationDecided
+from engines.core.events import (
+    DecisionUndone,
+    LessonCommitted,
+    OperationDecided,
+    OperationsDecided,
+)
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
@@ -157,8 +162,9 @@ class Decider:
         match message:
             case SnapshotReceived() | EventReceived(event=LessonCommitted()):
                 self.just.clear()
-            case EventReceived(event=OperationDecided(decision=decision)):
-                self.just.pop(decision.operation_id, None)
+            case EventReceived(event=OperationDecided() | OperationsDecided() as event):
+                for decision in event.decisions:
+                    self.just.pop(decision.operation_id, None)
             case EventReceived(event=DecisionUndone(operation_id=name)):
                 self.just.pop(name, None)
 
@@ -177,48 +183,40 @@ class Decider:
     async def decide(
         self, session: Session, pairs: Sequence[Pair], texts: Mapping[str, str]
     ) -> ActionResult:
-        """Hand decisions in, one by one; they are one step for `u`.
-
-        What was made before one was refused stays made, and is said.
+        """Hand decisions in, several as one record: all stand, or none. One step for `u`.
 
         Raises:
-            ConflictError: the run refuses the first of them.
+            ConflictError: the run refuses one of them, so that none is made.
         """
-        made: list[UndoEntry] = []
-        notes: list[str] = []
-        refused = ""
         names = {operation.id for operation, _ in pairs}
+        earlier = self.decisions(session.state)
         self.busy |= names
         try:
-            for operation, asked in pairs:
-                earlier = self.decisions(session.state).get(operation.id)
-                target = effective_operation(operation, asked).target
-                was = texts.get(target or "", "")
-                try:
-                    result = await self._send(session, asked)
-                except ConflictError as error:
-                    if not made:
-                        raise
-                    refused = str(error)
-                    break
-                made.append(UndoEntry(operation, result.decision, asked, earlier, was))
-                notes.append(result.note)
-                texts = draft_texts(texts.items(), [(operation, result.decision)])
+            results = await self._send(session, [asked for _, asked in pairs])
         finally:
             self.busy -= names
-            if made:
-                if not self._restores:  # the decision before is not brought back
-                    self.sitting.forget({one.id for one in made})
-                self.sitting.add(tuple(made))
-        text = decision_line(made, notes) + (f"; then: {refused}" if refused else "")
-        failed = bool(refused) or any(one.decision.reviewer == GATE for one in made)
-        return ActionResult(text, failed, tuple(made), tuple(notes))
+        made: list[UndoEntry] = []
+        for (operation, asked), result in zip(pairs, results, strict=True):
+            was = texts.get(effective_operation(operation, asked).target or "", "")
+            before = earlier.get(operation.id)
+            made.append(UndoEntry(operation, result.decision, asked, before, was))
+            texts = draft_texts(texts.items(), [(operation, result.decision)])
+        if not self._restores:  # the decision before is not brought back
+            self.sitting.forget(names)
+        self.sitting.add(tuple(made))
+        notes = tuple(result.note for result in results)
+        failed = any(one.decision.reviewer == GATE for one in made)
+        return ActionResult(decision_line(made, notes), failed, tuple(made), notes)
 
-    async def _send(self, session: Session, decision: Decision) -> DecisionResult:
-        result = await session.decide(decision)
-        if session.state.decisions.get(decision.operation_id) != result.decision:
-            self.just[decision.operation_id] = result.decision
-        return result
+    async def _send(
+        self, session: Session, decisions: Sequence[Decision]
+    ) -> Sequence[DecisionResult]:
+        results = await session.decide_all(decisions)
+        for result in results:
+            name = result.decision.operation_id
+            if session.state.decisions.get(name) != result.decision:
+                self.just[name] = result.decision
+        return results
 
     async def undo(
         self, session: Session, texts: Mapping[str, str], person: str = ""
@@ -265,8 +263,8 @@ class Decider:
             done.asked += asked
             if self._restores and made.earlier is not None and made.earlier.reviewer != GATE:
                 # What the gate rejected it judges anew by itself.
-                stands = await self._send(session, renew_decision(made.earlier))
-                done.restored.append(stands.decision)
+                stands = await self._send(session, [renew_decision(made.earlier)])
+                done.restored.append(stands[0].decision)
         elif made.decision.action == "defer":
             done.words.append(f"{name} was put off; it is still open")
         else:
@@ -279,18 +277,19 @@ class Decider:
         step = self.sitting.undone.pop()
         gone = [one.id for one in step if one.id not in session.state.operations]
         left = [one for one in step if one.id not in gone]
-        made: list[UndoEntry] = []
+        asked = [renew_decision(one.asked or one.decision) for one in left]
         try:
-            for one in tuple(left):
-                done = await self._send(session, renew_decision(one.asked or one.decision))
-                made.append(replace(one, decision=done.decision))
-                left.remove(one)
-        finally:
-            if left:
-                self.sitting.undone.append(tuple(left))
-            if made:
-                self.sitting.steps.append(tuple(made))
-                self.sitting.done += len(made)
+            results = await self._send(session, asked) if left else ()
+        except BaseException:
+            self.sitting.undone.append(tuple(left))
+            raise
+        made = [
+            replace(one, decision=result.decision)
+            for one, result in zip(left, results, strict=True)
+        ]
+        if made:
+            self.sitting.steps.append(tuple(made))
+            self.sitting.done += len(made)
         words = [f"again: {decision_line(made, [''])}"] if made else []
         words += [f"{name} is not open any more" for name in gone]
         return ActionResult("; ".join(words), not made, tuple(made), go_to=step[0].id)

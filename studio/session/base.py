@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -238,6 +238,19 @@ class Session(ABC):
         parse = partial(parse_value, DecisionResult)
         asked = {"decision": decision}
         return await self.send(Request("decide", asked, parse, lambda r: r.gate.decide(decision)))
+
+    async def decide_all(self, decisions: Sequence[Decision]) -> list[DecisionResult]:
+        """Journal several decisions as one record: on disk all of them stand, or none."""
+        if len(decisions) == 1:
+            return [await self.decide(decisions[0])]
+
+        async def act(locked: LockedRun) -> list[DecisionResult]:
+            return list(await locked.gate.decide_all(decisions))
+
+        def parse(answer: dict[str, Any]) -> list[DecisionResult]:
+            return [parse_value(DecisionResult, one) for one in answer["results"]]
+
+        return await self.send(Request("decide_all", {"decisions": decisions}, parse, act))
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         """What the gate and the lint would say of a decision; nothing is decided."""

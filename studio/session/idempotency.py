@@ -40,8 +40,14 @@ def _answer_shown_by(
     event: ev.DurableEvent, do: str, request: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     match do, event:
-        case "decide", ev.OperationDecided(decision=found) if _is_same_decision(request, found):
-            return {"decision": to_dict(found), "note": _gate_note(found)}
+        case "decide", ev.OperationDecided(decision=found) if _is_same_decision(
+            request["decision"], found
+        ):
+            return _result_data(found)
+        case "decide_all", ev.OperationDecided() | ev.OperationsDecided() if _is_same_batch(
+            request["decisions"], event.decisions
+        ):
+            return {"results": [_result_data(found) for found in event.decisions]}
         case "propose", ev.OperationProposed() if _is_same_proposal(request, event):
             return {"operation": to_dict(event.operation)}
         case "mend", ev.ReplyMended() if event.repair == request["repair"]:
@@ -71,6 +77,10 @@ def free_operation_id(state: RunState) -> str:
     return human_operation_id(state.step, number)
 
 
+def _result_data(found: Decision) -> dict[str, Any]:
+    return {"decision": to_dict(found), "note": _gate_note(found)}
+
+
 def _gate_note(decision: Decision) -> str:
     """The gate's note on a decision, made again from what it journalled."""
     if decision.reviewer == GATE:
@@ -78,8 +88,12 @@ def _gate_note(decision: Decision) -> str:
     return f"becomes {decision.assigned}" if decision.assigned else ""
 
 
-def _is_same_decision(request: Mapping[str, Any], found: Decision) -> bool:
-    wanted = to_dict(request["decision"])
+def _is_same_batch(asked: Sequence[Any], found: Sequence[Decision]) -> bool:
+    return len(asked) == len(found) and all(map(_is_same_decision, asked, found))
+
+
+def _is_same_decision(asked: Any, found: Decision) -> bool:
+    wanted = to_dict(asked)
     if any(wanted.get(name) != getattr(found, name) for name in ("operation_id", "kind", "target")):
         return False
     measured = wanted.get("took_s")

@@ -20,7 +20,7 @@ from studio.session.unparsed_replies import resubmit_reply
 
 T = TypeVar("T")
 
-DECIDING = frozenset(("decide", "undo", "propose", "mend", "drop", "commit"))
+DECIDING = frozenset(("decide", "decide_all", "undo", "propose", "mend", "drop", "commit"))
 """Only the controlling screen may ask these, where there is one."""
 STEERING = frozenset((*DECIDING, "kill", "pause", "resume", "step", "stop"))
 """A screen may ask these only while it controls the run."""
@@ -135,6 +135,9 @@ class RequestHandler:
                 return self._kill(rollout, who or "studio ctl")
             case "decide":
                 return to_dict(await gate.decide(_parse_field(Decision, "decision", request)))
+            case "decide_all":
+                asked = _parse_decisions(request)
+                return {"results": [to_dict(one) for one in await gate.decide_all(asked)]}
             case "undo":
                 return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
             case "propose":
@@ -229,3 +232,11 @@ def _parse_field(cls: type[T], name: str, request: Mapping[str, Any]) -> T:
             f"its {name} cannot be read ({error}).",
             f"Give {_FIELDS[name]}.",
         ) from error
+
+
+def _parse_decisions(request: Mapping[str, Any]) -> list[Decision]:
+    listed = request.get("decisions")
+    if not isinstance(listed, list):
+        cause = 'its "decisions" is no list.'
+        raise ConflictError("request decide_all", cause, f"Give of each {_FIELDS['decision']}.")
+    return [_parse_field(Decision, "decision", {**request, "decision": one}) for one in listed]

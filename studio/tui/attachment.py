@@ -248,7 +248,7 @@ class Attachment:
                 self._is_ready = False
             case ev.RunEnded(how=how):
                 self.ended_here = how
-            case ev.OperationDecided():
+            case ev.OperationDecided() | ev.OperationsDecided():
                 self.drafts.save()
 
     def _change_controller(self, mine: bool, who: str) -> None:

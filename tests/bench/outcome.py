@@ -27,10 +27,11 @@ def left(workspace: Path, name: str) -> tuple[dict[str, Any], list[dict[str, Any
     decisions, decided = [], Counter[str]()
     for entry in read_journal(run.journal):
         match entry.event:
-            case ev.OperationDecided(decision=decision):
-                data = to_dict(decision)
-                decisions.append({k: v for k, v in data.items() if k not in ("at", "took_s")})
-                decided[decision.operation_id] += 1
+            case ev.OperationDecided() | ev.OperationsDecided() as made:
+                for decision in made.decisions:
+                    data = to_dict(decision)
+                    decisions.append({k: v for k, v in data.items() if k not in ("at", "took_s")})
+                    decided[decision.operation_id] += 1
             case ev.LessonCommitted(step=step):
                 decided[f"step {step}"] += 1
     for _, commit in folder.history():

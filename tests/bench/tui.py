@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
+from engines.core import events as ev
 from studio.tui.keymap import KEYS
 from tests.bench.tui_run import RUN
 from tests.bench.tui_stage import COMPILED, ROOT, SLOW, Stage, said
@@ -391,8 +392,9 @@ def b11() -> Facts:
         keys += 1
         stage.quiet()
         state = stage.workspace.run(RUN).state()
-        actions = [entry.event.decision.action for entry in stage.workspace.run(RUN).entries()
-                   if type(entry.event).__name__ == "OperationDecided"]  # fmt: skip
+        entries = stage.workspace.run(RUN).entries()
+        batches = [e.event.decisions for e in entries if isinstance(e.event, ev.DecisionEvent)]
+        actions = [decision.action for batch in batches for decision in batch]
         return {
             "B11": {
                 "keys": keys,

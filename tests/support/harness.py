@@ -55,13 +55,11 @@ class Practised:
 
     def decisions(self) -> list[dict[str, Any]]:
         """Every journalled decision without its time, in journal order."""
-        found = []
-        for entry in self.run.entries():
-            if isinstance(entry.event, ev.OperationDecided):
-                data = to_dict(entry.event.decision)
-                data.pop("at")
-                found.append(data)
-        return found
+        events = (entry.event for entry in self.run.entries())
+        made = [
+            d for event in events if isinstance(event, ev.DecisionEvent) for d in event.decisions
+        ]
+        return [{k: v for k, v in to_dict(one).items() if k != "at"} for one in made]
 
 
 _loaded: dict[tuple[object, ...], tuple[Path, LoadedRun]] = {}

@@ -83,10 +83,11 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             losses.count_losses(state, event.lesson.losses)
             losses.queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
             state.withheld += len(event.lesson.withheld)
-        case ev.OperationDecided():
-            # Taken out first: dicts keep the place of a key that is only overwritten.
-            state.decisions.pop(event.decision.operation_id, None)
-            state.decisions[event.decision.operation_id] = event.decision
+        case ev.OperationDecided() | ev.OperationsDecided():
+            for decision in event.decisions:
+                # Taken out first: dicts keep the place of a key that is only overwritten.
+                state.decisions.pop(decision.operation_id, None)
+                state.decisions[decision.operation_id] = decision
             _spend_at(state, event.step, event.usage)
         case ev.OperationProposed():
             operation = event.operation

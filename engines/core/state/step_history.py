@@ -157,11 +157,11 @@ def fold_history(history: RunHistory, event: ev.DurableEvent) -> None:
         case ev.LessonReturned():
             for operation_id in event.asked_again:
                 _revoke(history, operation_id, "asked again")
-        case ev.OperationDecided():
-            _revoke(history, event.decision.operation_id, "decided again")
-            made = DecisionHistory(event.decision)
-            history.standing[event.decision.operation_id] = made
-            _step(history, event.step).decisions.append(made)
+        case ev.OperationDecided() | ev.OperationsDecided():
+            for decision in event.decisions:
+                _revoke(history, decision.operation_id, "decided again")
+                made = history.standing[decision.operation_id] = DecisionHistory(decision)
+                _step(history, event.step).decisions.append(made)
         case ev.LessonCommitted():
             history.policy_version = event.policy_version
             _step(history, event.step).committed = event

@@ -39,6 +39,25 @@ class Draft:
         """Make it anew from the standing decisions when it is next asked for."""
         self._library = None
 
+    def copy(self) -> Draft:
+        """One to try decisions on that are not journalled yet."""
+        return replace(self, state=replace(self.state, decisions=dict(self.state.decisions)))
+
+    def hold(self, operation: Operation, decision: Decision) -> None:
+        """Let a decision stand that is not journalled yet: only in a copy."""
+        known = self.state.decisions.pop(operation.id, None)
+        self.state.decisions[operation.id] = decision
+        if operation.kind == "weights":
+            return  # no draft holds those, and nothing rests on one
+        if known is None:
+            self.add(operation, decision)
+        else:
+            self.discard()
+
+    def adopt(self, tried: Draft) -> None:
+        """Take over the library of a copy whose decisions are journalled by now."""
+        self._library = tried._library
+
     def add(self, operation: Operation, decision: Decision) -> None:
         """Take one more decision in: not all of them again, since lessons can be long."""
         if self._library is not None and decision.action != "defer":

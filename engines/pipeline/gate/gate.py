@@ -137,12 +137,13 @@ class Gate:
 
     async def defer_undecided(self, reviewer: str) -> int:
         """Put off what is undecided, weight updates excepted; returns how many."""
-        state, deferred = self.recorder.state, 0
-        while left := [op for op in state.undecided_operations if op.kind != "weights"]:
-            decision = Decision(left[0].id, "defer", reviewer=reviewer)
-            result = await self._record_decision(decision, unless_decided=True)
-            deferred += result.decision.action == "defer"
-        return deferred
+        async with self._lock:
+            left = [op for op in self.recorder.state.undecided_operations if op.kind != "weights"]
+            if left:
+                await self._record_decisions(
+                    [Decision(o.id, "defer", reviewer=reviewer) for o in left]
+                )
+            return len(left)
 
     async def decide(self, decision: Decision) -> DecisionResult:
         """Check, journal and answer one decision about an open operation.
@@ -155,11 +156,22 @@ class Gate:
         """
         return await self._record_decision(decision)
 
+    async def decide_all(self, decisions: Sequence[Decision]) -> tuple[DecisionResult, ...]:
+        """Decide several operations as one record: on disk all decisions stand, or none.
+
+        Each is checked as `decide` does, against the draft that holds those before it.
+
+        Raises:
+            ConflictError: `decide` would refuse one of them; then none is journalled.
+        """
+        async with self._lock:
+            return await self._record_decisions(decisions)
+
     async def lint(self, decision: Decision) -> DecisionPreview:
         """What `decide` would find; raises what it would."""
         async with self._lock:
             operation = self.queue.open_operation(decision.operation_id)
-            found = await self._resolve(operation, decision)
+            found = await self._resolve(operation, decision, self._draft)
             refused = found.decision.action != decision.action
             return DecisionPreview(found.decision.reason if refused else "", found.decision.flags)
 
@@ -167,39 +179,59 @@ class Gate:
         self, decision: Decision, *, unless_decided: bool = False
     ) -> DecisionResult:
         async with self._lock:
-            state = self.recorder.state
-            if unless_decided and decision.operation_id in state.decisions:
-                return DecisionResult(state.decisions[decision.operation_id], "decided already")
-            operation = self.queue.open_operation(decision.operation_id)
-            superseded = operation.id in state.decisions
-            result = await self._resolve(operation, replace(decision, at=self.clock()))
-            paid = self._draft.take_lint_usage()
-            await self.recorder.record(ev.OperationDecided(state.step, result.decision, paid))
-            if operation.kind != "weights":  # no draft holds those, and nothing rests on one
-                if superseded:
-                    await self._take_back_misfits(operation.id)
-                else:
-                    self._draft.add(operation, result.decision)
-            self._notify()
-            return result
+            known = self.recorder.state.decisions
+            if unless_decided and decision.operation_id in known:
+                return DecisionResult(known[decision.operation_id], "decided already")
+            return (await self._record_decisions((decision,)))[0]
 
-    async def _resolve(self, operation: Operation, decision: Decision) -> DecisionResult:
-        """A decision as it is journalled, with the gate's note on it."""
+    async def _record_decisions(self, decisions: Sequence[Decision]) -> tuple[DecisionResult, ...]:
+        """Check and journal decisions as one record; the lock is held."""
+        state, tried = self.recorder.state, self._draft.copy()
+        operations = {d.operation_id: self.queue.open_operation(d.operation_id) for d in decisions}
+        if len(operations) < len(decisions) or not decisions:
+            cause = "it must name each operation once, and at least one."
+            raise ConflictError("batch of decisions", cause, "Nothing was decided.")
+        results = []
+        for operation, asked in zip(operations.values(), decisions, strict=True):
+            result = await self._resolve(operation, replace(asked, at=self.clock()), tried)
+            tried.hold(operation, result.decision)
+            results.append(result)
+        again = [
+            name
+            for name, operation in operations.items()
+            if name in state.decisions and operation.kind != "weights"
+        ]
+        made, paid = tuple(one.decision for one in results), self._draft.take_lint_usage()
+        await self.recorder.record(
+            ev.OperationDecided(state.step, made[0], paid)
+            if len(made) == 1  # as journals of every release have it
+            else ev.OperationsDecided(state.step, made, paid)
+        )
+        self._draft.adopt(tried)
+        if again:
+            await self._take_back_misfits(", ".join(again))
+        self._notify()
+        return tuple(results)
+
+    async def _resolve(
+        self, operation: Operation, decision: Decision, draft: Draft
+    ) -> DecisionResult:
+        """A decision on a draft as it is journalled, with the gate's note on it."""
         decision = replace(decision, flags=())  # they are the gate's to find
         if operation.kind == "weights":
             weights.check_decision(decision)
             return DecisionResult(decision)
         if decision.action in ("reject", "defer"):
             return DecisionResult(decision)
-        wanted, draft, objection = self._draft.check(operation, decision)
+        wanted, without_it, objection = draft.check(operation, decision)
         if objection:
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
             return DecisionResult(refused, f"rejected: {objection}")
         if decision.action == "edit":
-            decision = replace(decision, flags=await self._draft.lint(wanted, draft))
+            decision = replace(decision, flags=await draft.lint(wanted, without_it))
         if wanted.kind != "add":
             return DecisionResult(decision)
-        assigned = self._draft.free_id()
+        assigned = draft.free_id()
         return DecisionResult(replace(decision, assigned=assigned), f"becomes {assigned}")
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:

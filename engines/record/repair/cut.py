@@ -15,6 +15,7 @@ from engines.record.lock import write_lock
 
 _WORDS = {
     "OperationDecided": "decision",
+    "OperationsDecided": "joint decision",
     "LessonCommitted": "commit",
     "LibraryCommitted": "version",
     "LibraryCurated": "remembered rejection",

@@ -54,6 +54,7 @@ class FakeSession:
         self.flags: tuple[Flag, ...] = ()  # of every edit
         self.objection = ""  # to every edit
         self.outdated: list[ReviewQueue] = []  # shown before the queue as it is
+        self.batches: list[int] = []  # how many decisions each record held
         self.linted: list[str | None] = []  # texts asked about before they were decided
         self.mended: list[tuple[str, str, str]] = []
         self.dropped: list[tuple[str, str, str]] = []
@@ -90,6 +91,12 @@ class FakeSession:
         if self.refusal is not None:
             return DecisionResult(self.refusal, f"rejected: {self.refusal.reason}")
         return DecisionResult(decision, "becomes E3" if decision.operation_id == FIRST.id else "")
+
+    async def decide_all(self, decisions: Sequence[Decision]) -> list[DecisionResult]:
+        for decision in decisions:
+            self._check(decision)
+        self.batches.append(len(decisions))
+        return [await self.decide(decision) for decision in decisions]
 
     def _check(self, decision: Decision) -> None:
         if decision.operation_id in self.gone:

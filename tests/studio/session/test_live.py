@@ -28,6 +28,7 @@ from studio.session.base import (
     Disconnected,
     EventReceived,
     Message,
+    Request,
     SnapshotReceived,
     TextPiece,
     TextReceived,
@@ -505,6 +506,7 @@ async def test_a_cut_line_is_taken_up_again_and_nothing_is_missing(tmp_path: Pat
     ("do", "ask", "kind"),
     [
         ("decide", lambda s: s.decide(a_timed()), ev.OperationDecided),
+        ("decide_all", lambda s: s.decide_all(a_batch()), ev.OperationsDecided),
         ("undo", lambda s: s.undo("op1.2"), ev.DecisionUndone),
         ("propose", lambda s: s.propose(Operation("", "add", None, "mine")), ev.OperationProposed),
         ("step", lambda s: s.control("step"), ev.RunContinued),
@@ -534,6 +536,10 @@ async def test_what_was_done_before_its_answer_was_cut_is_answered_and_not_done_
 
 def a_timed() -> Decision:
     return Decision("op1.1", "approve", reviewer="ann", took_s=1.25)
+
+
+def a_batch() -> list[Decision]:
+    return [a_timed(), Decision("op1.2", "edit", text="four, my words", reviewer="ann")]
 
 
 def _once(key: str, cable: Cable, do: str) -> Callable[[dict[str, Any]], bool]:
@@ -664,6 +670,30 @@ async def test_after_a_process_has_ended_the_fallback_decides_until_one_is_back(
         await session.decide(Decision("op1.2", "approve", reviewer="ann"))
         assert len(again.journalled(ev.OperationDecided)) == 2
         await again.end()
+
+
+async def test_a_batch_is_one_record_with_a_process_and_without(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    await process.propose(ADD, MORE)
+    await process.note_request()
+    fallback = lambda: OfflineSession(process.workspace, process.run, "ann")  # noqa: E731
+    async with a_screen(process.run, fallback=fallback) as screen:
+        session = cast(LiveSession, screen.session)
+        for raw in (None, [{"operation_id": "op1.1"}]):
+            with pytest.raises(ConflictError, match="request decide_all"):
+                await session.send(Request("decide_all", {"decisions": raw}, dict))
+        results = await session.decide_all(a_batch())
+        assert [result.note for result in results] == ["becomes E3", "becomes E4"]
+        await screen.until(lambda: len(session.state.decisions) == 2)
+        assert [len(one.decisions) for one in process.journalled(ev.OperationsDecided)] == [2]
+        for name in ("op1.1", "op1.2"):
+            await session.undo(name)
+        await process.recorder.record(ev.RunEnded("stopped", "by ann"))
+        await process.end()
+        await screen.until(lambda: not session.living)
+        assert len(await session.decide_all(a_batch())) == 2
+        assert len(process.journalled(ev.OperationsDecided)) == 2
+        assert not process.journalled(ev.OperationDecided)
 
 
 async def test_a_gap_in_the_events_is_closed_from_the_journal(tmp_path: Path) -> None:

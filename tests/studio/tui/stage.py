@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,14 @@ class FakeSession:
         self._ask("decide", decision)
         await self._tell(ev.OperationDecided(self.state.step, decision))
         return DecisionResult(decision)
+
+    async def decide_all(self, decisions: Sequence[Decision]) -> list[DecisionResult]:
+        if len(decisions) == 1:
+            return [await self.decide(decisions[0])]
+        for decision in decisions:
+            self._ask("decide", decision)
+        await self._tell(ev.OperationsDecided(self.state.step, tuple(decisions)))
+        return [DecisionResult(decision) for decision in decisions]
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         self.asked.append(("weigh", decision))

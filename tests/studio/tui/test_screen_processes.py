@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.core.events import OperationDecided
+from engines.core.events import DecisionEvent
 from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import client
@@ -114,7 +114,9 @@ def the_run(workspace: Path) -> RunDir:
 def decisions(workspace: Path) -> list[Decision]:
     """Every decision of the journal, in its order."""
     events = (entry.event for entry in the_run(workspace).entries())
-    return [event.decision for event in events if isinstance(event, OperationDecided)]
+    return [
+        made for event in events if isinstance(event, DecisionEvent) for made in event.decisions
+    ]
 
 
 def kill_run(workspace: Path) -> None:

@@ -268,10 +268,13 @@ def event_texts(
             name = rollout_id(event.step, event.position, event.index)
             why = f" ({one_line(found.critique, 80)})" if found.critique else ""
             return [f"{name} reward {reward_text(found.reward)}{why}"]
-        case ev.OperationDecided(decision=made):
+        case ev.OperationDecided() | ev.OperationsDecided():
             done = {"approve": "approved", "edit": "edited", "reject": "rejected"}
-            what = done.get(made.action, "deferred")
-            return [f"{made.operation_id} {what} by {one_line(made.reviewer, 40) or 'nobody'}"]
+            return [
+                f"{made.operation_id} {done.get(made.action, 'deferred')} by "
+                f"{one_line(made.reviewer, 40) or 'nobody'}"
+                for made in event.decisions
+            ]
         case ev.DecisionUndone():
             return [f"{event.operation_id}: its decision was taken back"]
         case ev.OperationProposed():

@@ -796,3 +796,69 @@ async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(de
     with pytest.raises(HoldExpired):  # a person was expected from the start
         await desk.opened(HumanReviewer(0.0)).review(1)
     assert len([event for event in heard if isinstance(event, ev.StageEntered)]) == 1
+
+
+# -- several decisions as one record ---------------------------------------------------------
+
+
+async def test_a_batch_is_one_record_and_each_is_checked_against_those_before_it(
+    desk: Desk,
+) -> None:
+    refine = an_operation("modify", "E3", "three, refined", id="op1.5")
+    await desk.propose(DELETE, MODIFY, ADD, refine, MORE)
+    before = len(desk.journal_path.read_bytes().splitlines())
+    wanted = [a_decision(op) for op in (DELETE, MODIFY, ADD, refine)]
+    results = await desk.gate.decide_all([*wanted, a_decision(MORE, "reject", reason="no")])
+    assert [one.note for one in results] == [
+        "",
+        "rejected: E1 is gone",
+        "becomes E3",
+        "",
+        "",
+    ]
+    assert len(desk.journal_path.read_bytes().splitlines()) == before + 1
+    assert [e.text for e in desk.gate.draft().experiences] == ["two", "three, refined"]
+    assert [(d.operation_id, d.at) for d in desk.state.decisions.values()] == [
+        (op.id, 9.0) for op in (DELETE, MODIFY, ADD, refine, MORE)
+    ]
+    library = (await desk.gate.commit(1)).library
+    assert [e.id for e in library.experiences] == ["E2", "E3"]
+    assert desk.state.curation["person"].approved == 3
+
+
+async def test_a_batch_cut_anywhere_stands_whole_or_not_at_all(desk: Desk) -> None:
+    await desk.propose(ADD, MORE, DELETE)
+    whole = desk.journal_path.read_bytes()
+    await desk.gate.decide_all([a_decision(op) for op in (ADD, MORE, DELETE)])
+    after = desk.journal_path.read_bytes()
+    desk.journal.close()
+    for end in (*range(len(whole), len(after), 7), len(after)):
+        desk.journal_path.write_bytes(after[:end])
+        desk.reopen()
+        stand = [ADD.id, MORE.id, DELETE.id] if end >= len(after) - 1 else []  # but its newline
+        assert list(desk.state.decisions) == stand, end
+        desk.journal.close()
+    desk.reopen()
+
+
+async def test_a_batch_of_which_one_is_refused_decides_nothing(desk: Desk) -> None:
+    await desk.propose(ADD, MORE)
+    before = desk.journal_path.read_bytes()
+    for refused in (a_decision("op9.9"), a_decision(ADD, "reject", reason="twice")):
+        with pytest.raises(ConflictError):
+            await desk.gate.decide_all([a_decision(ADD), refused])
+    with pytest.raises(ConflictError):
+        await desk.gate.decide_all([])
+    assert desk.journal_path.read_bytes() == before and not desk.state.decisions
+    assert await desk.decide(ADD) == "becomes E3"
+
+
+async def test_a_batch_that_decides_anew_takes_back_what_rested_on_it(desk: Desk) -> None:
+    refine = an_operation("modify", "E3", "three, refined", id="op1.5")
+    await desk.propose(ADD, refine, MORE)
+    for operation in (ADD, refine):
+        await desk.decide(operation)
+    batch = [a_decision(ADD, "reject", reason="no"), a_decision(MORE)]
+    assert [one.note for one in await desk.gate.decide_all(batch)] == ["", "becomes E3"]
+    assert list(desk.state.decisions) == [ADD.id, MORE.id]
+    assert await desk.gate.undo(MORE.id) == (MORE.id,)
