@@ -118,13 +118,15 @@ class RowList(LineView):
         hidden = self.rows[:above], self.rows[max(0, whole) :]
         return sum(bool(row.key) for row in hidden[0]), sum(bool(row.key) for row in hidden[1])
 
+    def more_text(self) -> str:
+        """`3 more above, 12 more below`; "" where all are seen."""
+        counts = zip(self.out_of_sight, ("above", "below"), strict=True)
+        return ", ".join(f"{n} more {where}" for n, where in counts if n)
+
     def _tell_more(self) -> None:
-        if self._said_below is None or not self.size:
-            return
-        above, below = self.out_of_sight
-        parts = [f"{n} more {where}" for n, where in ((above, "above"), (below, "below")) if n]
-        parts += [self._said_below] if self._said_below else []
-        self.border_subtitle = Content("  ".join(parts))
+        if self._said_below is not None and self.size:
+            parts = filter(None, (self.more_text(), self._said_below))
+            self.border_subtitle = Content("  ".join(parts))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

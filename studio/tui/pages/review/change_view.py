@@ -86,10 +86,10 @@ def _standing_text(item: Item) -> str:
     return f"{word} by {excerpt(by)}" if by else word
 
 
-def flag_lines(op: Operation, width: int) -> list[Line]:
-    if not op.flags:
+def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
+    if not flags:
         return []
-    text = "; ".join(flag_text(flag) for flag in op.flags)
+    text = "; ".join(flag_text(flag) for flag in flags)
     return paragraph([("FLAG ", "flag"), (text, "flag")], width, "     ")
 
 
@@ -165,7 +165,7 @@ def change_lines(
     op = item.operation
     assert op is not None
     before, after, proposed = wordings(item, texts)
-    out = [head_line(item, before, after, at, width), *flag_lines(op, width)]
+    out = [head_line(item, before, after, at, width), *flag_lines(op.flags, width)]
     if draft:
         out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]

@@ -12,10 +12,10 @@ from dataclasses import replace
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
-from studio.tui.drawing.lines import Line, line
+from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.pages.review import view
+from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
-from studio.tui.pages.review.change_view import flag_text
 from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
 
@@ -225,9 +225,8 @@ class DecisionKeys:
         ]
         if action == "approve":
             chosen = [item for item in chosen if not self.has_draft(item.id)]
-        word = "Approve" if action == "approve" else "Reject"
         if chosen:
-            await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
+            await self._decide_all(chosen, action, "operation")
         else:
             self._page.host.tell("nothing in the range is undecided")
         self._review_queue.leave_range()
@@ -245,37 +244,32 @@ class DecisionKeys:
                 "is a weight update or a reply to mend"
             )
             return
-        title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
-        await self._decide_all(safe, "approve", title)
+        await self._decide_all(safe, "approve", "safe operation")
 
-    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, title: str) -> None:
-        """Decide what was listed, and still is as it was when it was."""
-        host = self._page.host
+    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, what: str) -> None:
+        """Decide what was listed and left ticked, and still is as it was when it was listed."""
+        host, word = self._page.host, "Approve" if action == "approve" else "Reject"
         since = host.clock()
-        key = {"enter": "approves them" if action == "approve" else "rejects them"}
-        if not await host.confirm(title, [self._item_line(item) for item in chosen], key):
+        left = await host.choose(
+            lambda n, of: f"{word} {n}{f' of {of}' * (n < of)} {what}{'s' * (of > 1)}?",
+            lambda width: item_rows(chosen, self._review_queue.texts_without, width),
+            enter=f"{word.lower()} what is ticked",
+        )
+        if left is None:
             host.tell("nothing was decided")
             return
         now = {item.id: item for item in self._review_queue.current_items()}
-        took_s = round(max(0.0, host.clock() - since) / len(chosen), 3)
+        took_s = round(max(0.0, host.clock() - since) / len(left), 3)
         pairs = [
             (op, replace(self.make_decision(op, action), took_s=took_s))
             for item in chosen
-            if now.get(item.id) == item and (op := item.operation) is not None
+            if item.id in left and now.get(item.id) == item and (op := item.operation) is not None
             and op.id not in self._review_queue.decider.busy
         ]  # fmt: skip
         if pairs:
             self.submit(pairs)
         else:
             host.tell("they were decided meanwhile")
-
-    def _item_line(self, item: Item) -> Line:
-        op = item.operation
-        assert op is not None
-        flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
-        text = view.excerpt(op.text or self._review_queue.texts.get(op.target or "", ""))
-        head = f"{view.VERBS[op.kind]} {view.excerpt(op.target or 'new'):<5} "
-        return line((head, "title"), text, (flags, "flag"))
 
     # -- the commit ----------------------------------------------------------------------------
 
@@ -299,7 +293,12 @@ class DecisionKeys:
         found, shown = queue.current_items(), queue.decisions(session)
         left, hidden = queue.undecided_count(session), queue.hidden_count(found)
         title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
-        lines = view.commit_lines(session.state, found, hidden)
+        counts, signs = view.commit_lines(session.state, found, hidden), self._panes.signs
+
+        def lines(width: int) -> list[Line]:
+            decided = decided_lines(found, queue.texts_without, width, signs)
+            return [row for each in counts for row in paragraph(each, width, " " * 11)] + [*decided]
+
         if not await host.confirm(title, lines, {"enter": "commits"}):
             host.tell("nothing was committed")
             return
