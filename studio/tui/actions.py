@@ -8,11 +8,14 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from engines.core.errors import StudioError
+from engines.core.state.run_state import RunState
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.host import Host
-from studio.tui.keymap import bindings
+from studio.tui.keymap import bindings, format_key, keys_of_scope, unused_key_text
 from studio.tui.navigation import Navigation
+from studio.tui.pages.review.page import ReviewPage
+from studio.tui.pages.runs.page import RunsPage
 from studio.tui.terminal.textual_parts import FirstScreen, Palette, TerminalApp
 
 
@@ -22,17 +25,20 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         # The interrupt is the app's, since it is heard in boxes too.
         binding
-        for binding in bindings("global", "loop")
+        for binding in bindings("global")
         if binding.id != "global.interrupt"
     ]
 
     def __init__(self, app: TerminalApp, host: Host, navigation: Navigation) -> None:
         super().__init__(app, id="_default")
         self._terminal_app, self._host, self._navigation = app, host, navigation
+        self.is_steering = False  # the next key says how
 
     # -- pages and panes -----------------------------------------------------------------
 
     def action_page(self, name: str) -> None:
+        if name not in {page.scope for page in self._navigation.pages}:
+            return
         self._navigation.trail.clear()
         self._navigation.open_page(name)
 
@@ -40,16 +46,22 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         self._navigation.go_back()
 
     def action_filter(self) -> None:
-        self.run_worker(self._navigation.ask_filter())
+        self._navigation.ask_filter()
 
     def action_goto(self) -> None:
-        self.run_worker(self._navigation.ask_target(self.app.focused))
+        self._navigation.ask_target()
+
+    def action_commit(self) -> None:
+        page = self._navigation.page("review")
+        if isinstance(page, ReviewPage):
+            page.draw()  # it may not have been open since the run is
+            page.commit()
 
     def action_move_pane_focus(self, by: int) -> None:
         self._navigation.move_pane_focus(by)
 
     def action_jump(self) -> None:
-        self.run_worker(self._navigation.jump_to_pane())
+        self._navigation.jump_to_pane()
 
     # -- boxes and the terminal ----------------------------------------------------------
 
@@ -80,6 +92,29 @@ class MainScreen(FirstScreen, inherit_bindings=False):
 
     # -- the run -------------------------------------------------------------------------
 
+    def action_steer(self) -> None:
+        self.is_steering = True
+        self._host.draw_chrome()
+
+    async def take_key(self, pressed: str) -> bool:
+        """Do what the key after `s` says."""
+        if not self.is_steering:
+            return False
+        self.is_steering = False
+        keys = keys_of_scope("loop", self._host.keys)
+        if key := next((key for key in keys if pressed in key.keys.split(",")), None):
+            await self.app.run_action(key.action, self)
+        else:
+            known = ", ".join(key.key_text for key in keys)
+            wrong = "" if pressed == "escape" else f"{format_key(pressed)} is none of {known}: "
+            self._host.tell(f"{wrong}the run goes on as before")
+        self._host.draw_chrome()
+        return True
+
+    def miss_key(self, pressed: str) -> None:
+        text = unused_key_text(pressed, self._navigation.page_name, self._host.keys)
+        self._host.tell(text)
+
     def _control(self, command: str, answer: str, **options: bool) -> None:
         """Send the run a command, and tell the answer once it was taken."""
 
@@ -94,10 +129,10 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         if session is not None and session.state.status == "paused":
             self._control("resume", "going on")
         else:
-            self._control("pause", "paused: nothing new begins (p goes on)")
+            self._control("pause", "paused: nothing new begins (s p goes on)")
 
     def action_pause_now(self) -> None:
-        answer = "paused: tries under way hold at their next call (p goes on)"
+        answer = "paused: tries under way hold at their next call (s p goes on)"
         self._control("pause", answer, now=True)
 
     def action_step(self) -> None:
@@ -121,6 +156,34 @@ class MainScreen(FirstScreen, inherit_bindings=False):
             self._control("stop", "it ends after this step", after_step=True)
         elif key:
             self._control("stop", "it ends now", after_step=False)
+
+    def action_resume(self) -> None:
+        page, session = self._navigation.page(), self._host.session
+        state = page.state
+        if isinstance(page, RunsPage):
+            page.resume()
+        elif session is None or state is None or state.started is None:
+            self._host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif session.living:
+            self._host.tell("its process is at work; s p goes on where it is paused")
+        elif state.ending == "finished":
+            self._host.tell("the run is finished; 0 starts another")
+        else:
+            self.run_worker(self._resume(state, state.started.run))
+
+    async def _resume(self, state: RunState, run: str) -> None:
+        """Start the run's process again; where a budget ended it, with a larger one."""
+        arguments = ["--resume", run]
+        if state.ending == "budget":
+            from studio.report.summary import budget_override
+
+            key = budget_override(state.reason).removesuffix("…")
+            more = await self._host.ask("resume with", key)
+            if not more or not more.strip() or more.strip() == key:
+                self._host.tell("not resumed: the budget is still the one that was reached")
+                return
+            arguments.append(more.strip())
+        self._host.start_run(arguments)
 
     def action_take_over(self) -> None:
         async def send_request(session: Session) -> str:

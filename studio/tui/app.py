@@ -207,14 +207,15 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.frame_clock.low_bandwidth = self.settings.low_bandwidth
         self.redraw_soon()
 
-    async def ask(
+    def ask(
         self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
-    ) -> str | None:
+    ) -> Awaitable[str | None]:
         base = self.screen_stack[0]
         base.query_one("#bottom").display = True
-        answer = await base.query_one("#prompt", Prompt).ask(label, value, shortcut)
-        self.navigation.focus_page()  # where another page opened meanwhile
-        return answer
+        asked = base.query_one("#prompt", Prompt).ask(label, value, shortcut)
+        # Where another page opened meanwhile.
+        asked.add_done_callback(lambda _: self.call_later(self.navigation.focus_page))
+        return asked
 
     async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:
         return await self.push_screen_wait(Confirm(title, lines, keys))

@@ -13,6 +13,7 @@ from engines.core.state.run_state import RunState
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Span, width_of
+from studio.tui.keymap import PAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +154,18 @@ def _join_spans(spans: list[Span], gap: str) -> Line:
     return ((" ", ""), spans[0], *(part for span in spans[1:] for part in (between, span)))
 
 
-PAGES = ("live", "review", "library", "diff", "runs", "inspect")
-
-
 def tabs_line(state: RunState | None, page: str, width: int) -> Line:
     """The second line: the pages with their numbers, the open one in brackets."""
     waiting, flagged = _waiting_counts(state) if state is not None else (0, 0)
     spans: list[Span] = [(" ", "")]
-    for number, name in enumerate(PAGES, start=1):
-        label = f"{number} {name.capitalize()}"
+    short = 4 if width < 72 else None
+    for name, key, _ in PAGES[:-1]:
+        label = f"{key} {name.capitalize()[:short]}"
         if name == "review" and waiting:
             label += f" {waiting}" + "!" * bool(flagged)
         spans.append((f"[{label}]", "title") if name == page else (f" {label} ", ""))
     out = tuple(spans)
-    more: Line = ((": palette   ? help ", "dim"),)
-    room = width - width_of(out) - width_of(more)
-    return (*out, (" " * room, ""), *more) if room > 0 else out
+    for more in (": palette   ? help ", "? help "):
+        if (room := width - width_of(out) - len(more)) > 0:
+            return (*out, (" " * room, ""), (more, "dim"))
+    return out

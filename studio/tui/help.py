@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
 from studio.tui.host import Host
-from studio.tui.keymap import SCOPES, Key, format_key, keys_of_scope
+from studio.tui.keymap import SCOPES, Key, keys_of_scope
 from studio.tui.terminal.textual_parts import has_synchronized_output
 from studio.tui.widgets.line_view import LineView
 
@@ -36,7 +36,7 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
     out: list[Line] = [line((title, "title"))]
     id_width = 24 if width >= 90 else 0
     for key in keys:
-        pressed = ", ".join(format_key(name.strip()) for name in key.keys.split(","))
+        pressed = ", ".join(key.written)
         left = f"  {pressed:<14} "
         rows = paragraph([(key.tooltip, "")], max(20, width - len(left) - id_width))
         for number, row in enumerate(rows):

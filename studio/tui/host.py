@@ -74,10 +74,10 @@ class Host(Protocol):
 
     # -- asking the person ---------------------------------------------------------------
 
-    async def ask(
+    def ask(
         self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
-    ) -> str | None:
-        """Ask for a line at the bottom; None where the person left it."""
+    ) -> Awaitable[str | None]:
+        """Ask for a line at the bottom, from now on; None where the person left it."""
 
     async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:
         """Show lines over the page until one of the keys is pressed; "" for escape.

@@ -1,11 +1,12 @@
-"""The one table of keys, from which bindings, footer, help and palette are made.
+"""The one table of pages and keys, from which bindings, tabs, footer, help and palette are made.
 
-Ids are what `keys:` of the screen settings name.
+A letter has one meaning on all pages; an upper-case one has the wider effect. Ids are what `keys:`
+of the screen settings name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -13,17 +14,22 @@ from textual.binding import Binding
 
 from engines.core.errors import ConfigError
 
+PAGES = (
+    ("live", "1", "Watch rollouts stream."),
+    ("review", "2", "Decide operations."),
+    ("library", "3", "What has been learned."),
+    ("diff", "4", "Compare two versions of a library."),
+    ("runs", "5", "Every run of the workspace."),
+    ("inspect", "6", "One rollout whole, beside another."),
+    ("progress", "7", "Reward, tokens and cost, step by step."),
+    ("start", "0", "Start, resume or attach a run."),
+)
+"""Name, key and what it is for: the order of the tabs."""
 SCOPES = {
     "global": "everywhere",
     "loop": "the run",
     "list": "lists and panes",
-    "live": "Live",
-    "review": "Review",
-    "library": "Library",
-    "diff": "Diff",
-    "runs": "Runs",
-    "inspect": "Inspect",
-    "start": "Start",
+    **{name: name.capitalize() for name, _, _ in PAGES},
 }
 UNBOUND = frozenset("ctrl+" + letter for letter in "jmhisqzba")
 """Never bound: terminals send some of them for other keys, multiplexers take the others."""
@@ -39,6 +45,7 @@ class Key:
     label: str  # a word or two, for the footer
     tooltip: str  # a sentence, for help and the palette
     rank: int = 0
+    after: str = ""  # the key that is pressed before it
 
     @property
     def scope(self) -> str:
@@ -47,7 +54,13 @@ class Key:
     @property
     def key_text(self) -> str:
         """The first of its keys as a person reads it."""
-        return format_key(self.keys.partition(",")[0])
+        return self.written[0]
+
+    @property
+    def written(self) -> list[str]:
+        """Its keys as a person reads them, with the key that comes before those of the run."""
+        before = f"{format_key(self.after)} " if self.after else ""
+        return [before + format_key(key) for key in _split_keys(self.keys)]
 
 
 _Row = tuple[str, str, str, str, int] | tuple[str, str, str, str, int, str]
@@ -55,8 +68,9 @@ _Row = tuple[str, str, str, str, int] | tuple[str, str, str, str, int, str]
 
 
 def _make_keys(scope: str, *rows: _Row) -> tuple[Key, ...]:
+    after = "s" if scope == "loop" else ""
     return tuple(
-        Key(f"{scope}.{name}", keys, action[0] if action else name, label, tooltip, rank)
+        Key(f"{scope}.{name}", keys, action[0] if action else name, label, tooltip, rank, after)
         for name, keys, label, tooltip, rank, *action in rows
     )
 
@@ -64,17 +78,13 @@ def _make_keys(scope: str, *rows: _Row) -> tuple[Key, ...]:
 KEYS: tuple[Key, ...] = (
     *_make_keys(
         "global",
-        ("live", "1", "live", "Watch rollouts stream.", 0, "page('live')"),
-        ("review", "2", "review", "Decide operations.", 0, "page('review')"),
-        ("library", "3", "library", "What has been learned.", 0, "page('library')"),
-        ("diff", "4", "diff", "Compare two versions of a library.", 0, "page('diff')"),
-        ("runs", "5", "runs", "Every run of the workspace.", 0, "page('runs')"),
-        ("inspect", "6", "inspect", "One rollout whole, beside another.", 0, "page('inspect')"),
-        ("start", "0", "start", "Start, resume or attach a run.", 0, "page('start')"),
+        *((name, key, name, about, 0, f"page('{name}')") for name, key, about in PAGES),
         ("palette", "colon,ctrl+p", "palette", "Find any command by name.", 1, "command_palette"),
         ("help", "question_mark", "help", "Keys of this screen, and facts of the terminal.", 9),
-        ("filter", "slash", "filter", "Show only what holds these words.", 3),
+        ("filter", "slash", "filter", "Show only what holds these words, or find them.", 3),
         ("goto", "g", "go to", "Go to an id such as op2.1, E14 or s1p0; g again: the top.", 1),
+        ("steer", "s", "steer", "Steer the run: a second key says how.", 4),
+        ("commit", "c", "commit", "Commit what is decided; the rest stays open.", 6),
         ("back", "escape", "back", "Clear the filter, close what is open, or go back.", 0),
         ("next_pane", "tab", "pane", "Next pane.", 0, "move_pane_focus(1)"),
         ("previous_pane", "shift+tab", "pane", "Previous pane.", 0, "move_pane_focus(-1)"),
@@ -89,10 +99,11 @@ KEYS: tuple[Key, ...] = (
     ),
     *_make_keys(
         "loop",
-        ("pause", "p", "pause", "Begin no new rollouts, or go on; what is under way ends.", 5),
-        ("pause_now", "P", "pause now", "Also hold tries under way at their next call.", 0),
-        ("step", "s", "step", "One batch through its commit, then hold.", 4),
-        ("stop", "x", "stop", "End the run after this step, or now.", 4),
+        ("pause", "p", "pause or go on", "Begin no new rollouts, or go on.", 5),
+        ("pause_now", "P", "pause now", "Also hold tries under way at their next call.", 4),
+        ("step", "s", "one step", "One batch through its commit, then hold.", 4),
+        ("stop", "x", "stop", "End the run after this step, or now; asks which.", 4),
+        ("resume", "r", "resume", "Start a run's process again after it ended early.", 4),
     ),
     *_make_keys(
         "list",
@@ -107,13 +118,12 @@ KEYS: tuple[Key, ...] = (
     ),
     *_make_keys(
         "live",
-        ("open", "space,enter", "open", "Open the rollout under the cursor.", 6),
+        ("open", "enter", "open", "Open the rollout under the cursor.", 6),
         ("zoom", "z", "zoom", "Wall, group, solo.", 7),
         ("follow", "f", "follow", "Follow the end of the text, or stay.", 5),
         ("previous_group", "left_square_bracket", "group", "Previous group.", 0),
         ("next_group", "right_square_bracket", "group", "Next group.", 2),
         ("kill", "K", "kill", "End this rollout: an error, never a loss.", 0),
-        ("resume", "r", "resume", "Start a run's process again after it ended early.", 0),
     ),
     *_make_keys(
         "review",
@@ -168,9 +178,8 @@ KEYS: tuple[Key, ...] = (
         ("evidence", "enter", "evidence", "Open the evidence, or close it.", 4, "show('evidence')"),
         ("open", "o", "open", "Open the rollout under the cursor in Inspect.", 1),
         ("words", "w", "words", "Change by words, by lines, or side by side.", 1, "show('words')"),
-        ("commit", "c", "commit", "Commit what is decided; the rest stays open.", 6),
         ("sort", "S", "sort", "Flagged first, by kind, or in order.", 0, "show('sort')"),
-        ("drop", "D", "drop", "Let a reply go that cannot be understood.", 0),
+        ("drop", "d", "let go", "Let a reply go that cannot be understood.", 0),
     ),
     *_make_keys(
         "library",
@@ -186,20 +195,20 @@ KEYS: tuple[Key, ...] = (
     ),
     *_make_keys(
         "diff",
-        ("next_change", "right_square_bracket", "change", "Next change.", 6),
-        ("previous_change", "left_square_bracket", "change", "Previous change.", 0),
+        ("next_change", "n,right_square_bracket", "change", "Next change.", 6),
+        ("previous_change", "N,left_square_bracket", "change", "Previous change.", 0),
         ("base", "b", "base", "Choose what to compare with.", 7),
         ("target", "B", "target", "Choose what is compared.", 5),
         ("words", "w", "words", "By words, by lines, or side by side.", 4),
-        ("same", "space", "same", "Show or hide what is equal.", 3),
+        ("same", "equals_sign", "same", "Show or hide what is equal.", 3),
         ("export", "X", "export", "Write the difference into a file.", 1),
         ("choose", "enter", "choose", "Compare what is under the cursor of the list.", 0),
     ),
     *_make_keys(
         "runs",
         ("open", "enter", "open", "Attach to this run.", 8),
-        ("compare", "c", "compare", "Mark it, then compare another with it.", 5),
-        ("resume", "r", "resume", "Start its process again.", 7),
+        ("mark", "space", "mark", "Mark a run to compare it with another.", 4),
+        ("compare", "B", "compare", "Compare the two that are marked, or one with this.", 5),
         ("sort", "S", "sort", "By time, reward or cost.", 2),
         ("export", "X", "export", "Write this list into a file.", 1),
     ),
@@ -208,15 +217,14 @@ KEYS: tuple[Key, ...] = (
         ("next", "n", "next", "Next rollout of the group.", 6, "next_rollout"),
         ("previous", "N", "previous", "Previous rollout of the group.", 0, "previous_rollout"),
         ("split", "w", "split", "A winner and a loser side by side.", 7),
-        ("search", "S", "search", "Find text in it.", 4),
-        ("tokens", "t", "tokens", "Tokens and times of each call.", 2),
-        ("fold", "space", "fold", "Fold or unfold a part.", 5),
+        ("tokens", "dollar_sign", "tokens", "Tokens, times and cost of each call.", 2),
+        ("fold", "z", "fold", "Fold or unfold a part.", 5),
         ("pager", "o", "pager", "Read it in $PAGER.", 2),
     ),
     *_make_keys(
         "start",
         ("open", "enter", "open", "Resume, attach or start what is under the cursor.", 8),
-        ("check", "c", "check", "Check model, data and cost; asks and writes nothing.", 6),
+        ("check", "C", "check", "Check model, data and cost; asks and writes nothing.", 6),
         ("set", "e", "set", "Give key=value settings for a new run.", 5),
     ),
 )
@@ -265,7 +273,8 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
                 cause = f"{one} stays unbound: terminals or multiplexers take it."
                 raise ConfigError(where, cause, "Choose another key.")
         known[name] = replace(known[name], keys=keys)
-    table = tuple(known.values())
+    steer = known["global.steer"].keys.partition(",")[0]
+    table = tuple(replace(key, after=steer) if key.after else key for key in known.values())
     if changes:
         _check_clashes(table, set(changes), place)
     return table
@@ -279,10 +288,10 @@ def _check_clashes(table: tuple[Key, ...], changed: set[str], place: str) -> Non
     for key, other in permutations(table, 2):
         if key.id > other.id or not {key.id, other.id} & changed:
             continue
-        together = key.scope == other.scope or {key.scope, other.scope} & {"global", "loop"}
+        together = key.scope == other.scope
+        if not key.after and not other.after:
+            together = together or "global" in (key.scope, other.scope)
         shared = {*_split_keys(key.keys)} & {*_split_keys(other.keys)}
-        # A page's own key may stand in front of one of the run, as shipped ones do; one
-        # that was remapped was meant.
         if together and shared:
             cause = f"{key.id} and {other.id} are both on {format_key(min(shared))}."
             raise ConfigError(f"{place}: keys", cause, "Give one of them another key.")
@@ -294,6 +303,8 @@ _WRITTEN = {
     "slash": "/",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
+    "equals_sign": "=",
+    "dollar_sign": "$",
     "escape": "esc",
     "pagedown": "PgDn",
     "pageup": "PgUp",
@@ -303,3 +314,15 @@ _WRITTEN = {
 def format_key(key: str) -> str:
     """How a key is written for people."""
     return _WRITTEN.get(key, key)
+
+
+def unused_key_text(pressed: str, page: str, keys: Sequence[Key]) -> str:
+    """What is said of a key that does nothing on this page: which one it was, and where it does."""
+    numbers = {name: number for name, number, _ in PAGES}
+    out = [f"{format_key(pressed)} does nothing here"]
+    for key in keys:
+        if pressed not in _split_keys(key.keys) or key.scope in ("global", "list", page):
+            continue
+        where = "" if key.after else f" on {numbers[key.scope]} {SCOPES[key.scope]}"
+        out.append(f"{key.key_text}{where}: {key.label}")
+    return "; ".join(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any
 
 from textual.app import App
@@ -67,15 +68,20 @@ class Navigation:
         else:
             self._host.tell("nothing is open here to close: q leaves, 1-6 are pages")
 
-    async def ask_filter(self) -> None:
+    def ask_filter(self) -> None:
         page = self.page()
-        text = await self._host.ask("filter:", page.filter_text)
-        if text is not None:
-            page.apply_filter(text.strip())
-            self._host.draw_now()
+        asked = self._host.ask("filter:", page.filter_text)
 
-    async def ask_target(self, before: Widget | None) -> None:
-        """Ask for an id and go there; `g` again is the top of what had the focus before."""
+        async def apply_answer() -> None:
+            if (text := await asked) is not None:
+                page.apply_filter(text.strip())
+                self._host.draw_now()
+
+        self._app.run_worker(apply_answer())
+
+    def ask_target(self) -> None:
+        """Ask for an id and go there; `g` again is the top of what has the focus now."""
+        before = self._app.focused
 
         def go_to_top(key: str) -> bool:
             if key == "g" and before is not None and hasattr(before, "action_top"):
@@ -83,7 +89,10 @@ class Navigation:
                 return True
             return False
 
-        target = (await self._host.ask("go to (g: top):", shortcut=go_to_top) or "").strip()
+        self._app.run_worker(self._go_to(self._host.ask("go to (g: top):", shortcut=go_to_top)))
+
+    async def _go_to(self, asked: Awaitable[str | None]) -> None:
+        target = (await asked or "").strip()
         if not target:
             return
         if self.page().go_to(target):
@@ -108,7 +117,7 @@ class Navigation:
         at = panes.index(focused) if focused in panes else -by
         panes[(at + by) % len(panes)].focus(scroll_visible=False)
 
-    async def jump_to_pane(self) -> None:
+    def jump_to_pane(self) -> None:
         """Put letters on the panes; the next key chooses."""
         panes = self.page().panes()
         letters = _LETTERS[: len(panes)]
@@ -123,11 +132,16 @@ class Navigation:
                 chosen.append(panes[letters.index(key)])
             return True
 
-        try:
-            await self._host.ask("pane:", shortcut=choose_pane)
-        finally:
-            for pane, title in zip(panes, titles, strict=True):
-                if border_title(pane).plain[4:] == title.plain:  # else it has a new one by now
-                    pane.border_title = title
-        if chosen:
-            chosen[0].focus(scroll_visible=False)
+        asked = self._host.ask("pane:", shortcut=choose_pane)
+
+        async def go_to_pane() -> None:
+            try:
+                await asked
+            finally:
+                for pane, title in zip(panes, titles, strict=True):
+                    if border_title(pane).plain[4:] == title.plain:  # else it has a new one by now
+                        pane.border_title = title
+            if chosen:
+                chosen[0].focus(scroll_visible=False)
+
+        self._app.run_worker(go_to_pane())

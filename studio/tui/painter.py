@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.geometry import Size
 
 from studio.secrets.sanitize import sanitize
+from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, line
-from studio.tui.header import header_line, tabs_line
+from studio.tui.header import SessionStatus, header_line, tabs_line
 from studio.tui.host import Host
-from studio.tui.keymap import keys_of_scope
+from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.navigation import Navigation
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
@@ -71,10 +74,10 @@ class Painter:
         top.show_line(0, header_line(state, status, size.width))
         top.show_line(1, tabs_line(state, name, size.width))
         shown = page.footer_keys()
+        if isinstance(base := self._app.screen_stack[0], MainScreen) and base.is_steering:
+            shown = keys_of_scope("loop", keys)
         if not shown:
-            shown = [*page.usable_keys(keys_of_scope(name, keys))]
-            for scope in ("loop", "global") if status.living else ("global",):
-                shown += keys_of_scope(scope, keys)
+            shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
         self._bottom.show_line(1, footer_line(shown, size.width))
         shown_action = self._last_action
         if not is_small(size):
@@ -83,6 +86,20 @@ class Painter:
             text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
             shown_action = line((f" {text} (works from 60x16)", "flag"))
         self._bottom.show_line(0, shown_action)
+
+    def _common_keys(self, status: SessionStatus) -> list[Key]:
+        """Those of every page that are of use now; of a run to resume this one comes first."""
+        keys, state, left_out = self._host.keys, self._attachment.state, set()
+        if not status.living:
+            left_out.add("global.steer")
+        if not status.ready and (self._host.page_name != "review" or self._host.is_small):
+            left_out.add("global.commit")
+        shown = [key for key in keys_of_scope("global", keys) if key.id not in left_out]
+        can_resume = state is not None and state.started and state.ending != "finished"
+        if can_resume and not status.living and self._host.page_name == "live":
+            loop = keys_of_scope("loop", keys)
+            shown += [replace(key, rank=10) for key in loop if key.id == "loop.resume"]
+        return shown
 
     @property
     def _bottom(self) -> Chrome:

@@ -331,7 +331,7 @@ class _Robot:
         if self.page != "live":
             self._press("1", lambda: self.page == "live")
         ends = ("NO PROC", "STOPPED", "FAILED")
-        self._press("r", lambda: self.status not in ends or self.page == "start")
+        self._press("sr", lambda: self.status not in ends or self.page == "start")
 
     def _press(self, key: str, done: Callable[[], bool]) -> None:
         self.keys += 1

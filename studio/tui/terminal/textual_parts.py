@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rich.text import Text
 from textual import events
@@ -39,10 +40,13 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self.environ, self.clock = environ, clock
         self.last_key = 0.0  # when one was pressed, by the clock
         self._is_size_told = False  # the driver said which one it began with
+        # What had the focus when a key came: several may come before the first is acted on.
+        self._aims: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key):
+        if isinstance(event, events.Key) and not event.is_forwarded:
             self.last_key = self.clock()
+            self._aims[event] = self.focused
         elif isinstance(event, events.Resize) and hasattr(self, "frame_clock"):
             event = with_current_size(self, event)
             self.frame_clock.buffer.forget()  # the terminal has moved its rows about
@@ -53,6 +57,23 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
                 # It has its old one again, of which Textual draws nothing.
                 self.call_after_refresh(self.redraw_all)
         await super().on_event(event)
+
+    async def on_key(self, event: events.Key) -> None:
+        """Act on a key that no widget took, after all that came before it."""
+        event.prevent_default()
+        focused = self.focused
+        if isinstance(focused, Input | TextArea) and self._aims.get(event, focused) is not focused:
+            # The key before it asked for a text, and this one is its beginning.
+            again = events.Key(event.key, event.character)
+            self._aims[again] = focused
+            focused._forward_event(again)
+            return
+        base = self.screen_stack[0]
+        assert isinstance(base, FirstScreen)
+        if len(self.screen_stack) == 1 and await base.take_key(event.key):
+            return
+        if not await self._check_bindings(event.key):
+            base.miss_key(event.key)
 
     def redraw_all(self) -> None:
         """Draw every cell again: something else wrote on the terminal."""
@@ -89,6 +110,13 @@ class FirstScreen(Screen[None], inherit_bindings=False):  # tab is a key of the 
         self.add_class(*fits, *self._get_breakpoint_classes(height, down), update=False)
         self.stack_updates = 1  # as if it had been resumed: its size is not ignored
         self._is_new = True
+
+    async def take_key(self, pressed: str) -> bool:
+        """Whether the key belongs to the one before it, and was acted on."""
+        return False
+
+    def miss_key(self, pressed: str) -> None:
+        """The key does nothing here."""
 
     # Textual's own draws the whole screen whenever the focus moves; the two widgets do that.
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)

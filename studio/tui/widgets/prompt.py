@@ -57,12 +57,13 @@ class Prompt(Horizontal):
     def is_asking(self) -> bool:
         return self._asked is not None
 
-    async def ask(
+    def ask(
         self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
-    ) -> str | None:
+    ) -> Future[str | None]:
         """Ask for a line, with a value to begin with; None where it was left.
 
-        `shortcut` hears the first key while nothing is typed; True: that was the answer.
+        The field has the focus at once: the next key is its own. `shortcut` hears the first key
+        while nothing is typed; True: that was the answer.
         """
         if self._asked is None:
             self._before = self.screen.focused
@@ -76,8 +77,8 @@ class Prompt(Horizontal):
         field.value = value
         field.cursor_position = len(value)
         self.display = True
-        field.focus()
-        return await asked
+        self.screen.set_focus(field, scroll_visible=False)
+        return asked
 
     def answer(self, text: str | None) -> None:
         """End the question."""

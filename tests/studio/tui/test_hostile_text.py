@@ -245,7 +245,7 @@ async def test_what_is_told_asked_and_confirmed_is_inert(
         stage.session.controls = True
         await stage.press("2", "A")
         check_drawn(app, "all safe")
-        await stage.press("escape", "c")
+        await stage.press("escape", "C")
         check_drawn(app, "commit")
         await stage.press("escape", "e")
         check_drawn(app, "edit box")

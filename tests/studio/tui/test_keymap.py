@@ -22,7 +22,8 @@ def test_no_key_is_bound_that_terminals_or_multiplexers_take() -> None:
 
 def test_no_two_keys_of_a_scope_clash_nor_any_with_those_heard_everywhere() -> None:
     for scope in SCOPES:
-        heard = [*keys_of_scope(scope), *(keys_of_scope("global") if scope != "global" else ())]
+        everywhere = () if scope in ("global", "loop") else keys_of_scope("global")
+        heard = [*keys_of_scope(scope), *everywhere]
         pressed = [one.strip() for key in heard for one in key.keys.split(",")]
         assert len(pressed) == len(set(pressed)), scope
 
@@ -59,7 +60,7 @@ def test_an_unknown_id_is_refused_with_the_nearest() -> None:
         ({"review.approve": "e"}, ("review.approve", "review.edit")),
         ({"review.approve": "q"}, ("review.approve", "global.detach")),
         ({"global.detach": "a"}, ("global.detach", "review.approve")),
-        ({"live.zoom": "x,p"}, ("live.zoom", "loop.")),
+        ({"live.zoom": "x,s"}, ("live.zoom", "global.steer")),
     ],
 )
 def test_a_clash_is_refused_naming_both(changes: dict[str, str], ids: tuple[str, str]) -> None:

@@ -123,7 +123,7 @@ async def test_r_gives_the_run_back_before_its_process_begins_and_keeps_what_is_
     async with sitting(tmp_path, monkeypatch, opened) as seat:
         await seat.press("a")
         assert is_held(seat.run.path)  # the person sits here, and the run is theirs
-        await seat.press("1", "r")
+        await seat.press("1", "s", "r")
         assert seat.processes.asked == [["--resume", "mine"]]
         assert seat.processes.decided == [1]
         assert not is_held(seat.run.path)
@@ -134,7 +134,7 @@ async def test_what_was_asked_before_r_is_decided_before_the_process_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sitting(tmp_path, monkeypatch) as seat:
-        await seat.pilot.press("a", "1", "r")  # in one go, with nothing awaited between
+        await seat.pilot.press("a", "1", "s", "r")  # in one go, with nothing awaited between
         await seat.app.wait_for_requests()
         assert seat.processes.decided == [1]
 
@@ -144,11 +144,11 @@ async def test_a_second_r_starts_no_second_process_until_the_first_was_refused(
 ) -> None:
     refused = RefusedStart("studio: run mine: its journal is damaged.", 4)
     async with sitting(tmp_path, monkeypatch, outcome=refused) as seat:
-        await seat.press("1", "r", "r", "r")
+        await seat.press("1", "s", "r", "s", "r", "s", "r")
         assert len(seat.processes.asked) == 1
         assert "it is being started already" in seat.text
         seat.processes.begun[0].told.set()
-        await seat.press("1", "r")
+        await seat.press("1", "s", "r")
         assert len(seat.processes.asked) == 2
 
 
@@ -158,7 +158,7 @@ async def test_a_refused_start_is_told_whole_and_deciding_goes_on(
     refused = RefusedStart("studio: run mine: its journal is damaged.\nTry studio doctor.", 4)
     async with sitting(tmp_path, monkeypatch, outcome=refused) as seat:
         await seat.press("a")
-        await seat.press("1", "r")
+        await seat.press("1", "s", "r")
         seat.processes.begun[0].told.set()
         await seat.press()
         assert seat.app.page_name == "start"
@@ -173,11 +173,11 @@ async def test_a_process_that_the_system_will_not_start_is_told_too(
 ) -> None:
     async with sitting(tmp_path, monkeypatch) as seat:
         seat.processes.error = StudioError("studio headless", "it cannot be started: no.", "Wait.")
-        await seat.press("1", "r")
+        await seat.press("1", "s", "r")
         assert "studio headless: it cannot be started: no. Wait." in seat.text
         assert "STARTING" not in seat.text
         seat.processes.error = None
-        await seat.press("1", "r")
+        await seat.press("1", "s", "r")
         assert seat.processes.asked == [["--resume", "mine"]]
 
 
@@ -186,7 +186,7 @@ async def test_once_the_process_is_there_the_screen_is_on_it(
 ) -> None:
     async with sitting(tmp_path, monkeypatch) as seat:
         before = seat.app.session
-        await seat.press("1", "r")
+        await seat.press("1", "s", "r")
         seat.processes.begun[0].told.set()
         async with asyncio.timeout(20):
             while seat.app.session is before or seat.app.session is None:

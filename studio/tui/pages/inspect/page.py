@@ -229,15 +229,6 @@ class InspectPage(Page):
             first = next((row.key for row in pane.rows if view.part_key(row.key) == key), "")
             pane.go_to(first)
 
-    def action_search(self) -> None:
-        self.run_worker(self._search(), group="search")
-
-    async def _search(self) -> None:
-        text = await self.host.ask("find (enter alone: the next one):")
-        if text is None:
-            return
-        self.apply_filter(text.strip() or self.transcripts.wanted)
-
     def apply_filter(self, text: str) -> None:
         """`/` finds, as in a pager: a rollout is read whole, and nothing of it is hidden."""
         again = text == self.transcripts.wanted
@@ -251,7 +242,7 @@ class InspectPage(Page):
             if text:
                 self.host.tell(f"{text}: not in this rollout", "failed")
             return
-        self.host.tell(f"{number} of {count}: S and enter goes to the next")
+        self.host.tell(f"{number} of {count}: / and enter goes to the next")
         pane.focus(scroll_visible=False)
 
     def action_pager(self) -> None:

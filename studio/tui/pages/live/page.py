@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -171,12 +170,7 @@ class LivePage(Page):
         self.streams.unsubscribe()
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """What would be of no use now is left away; resuming comes first where it is due."""
-        state, session = self.state, self.session
-        can_resume = state is not None and state.started and state.ending != "finished"
-        if session is not None and not session.living and can_resume:
-            first = [replace(key, rank=10) for key in keys if key.id == "live.resume"]
-            keys = [*first, *(key for key in keys if key.id != "live.resume")]
+        """What would be of no use now is left away."""
         if not self.cursor.is_showing_streams:
             keys = [key for key in keys if key.id not in ("live.follow", "live.next_group")]
         return keys
@@ -266,17 +260,6 @@ class LivePage(Page):
             return
         self.run_worker(_kill_rollout(self.host, one.id))
 
-    def action_resume(self) -> None:
-        state, session = self.state, self.session
-        if state is None or state.started is None or session is None:
-            self.host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
-        elif session.living:
-            self.host.tell("its process is at work; p goes on where it is paused")
-        elif state.ending == "finished":
-            self.host.tell("the run is finished; 0 starts another")
-        else:
-            self.run_worker(_resume_run(self.host, state, state.started.run))
-
 
 async def _kill_rollout(host: Host, rollout: str) -> None:
     """Ask the person first: it cannot be taken back."""
@@ -294,21 +277,6 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         return f"{rollout} was not under way: it waits its turn, or has ended"
 
     host.ask_run(end)
-
-
-async def _resume_run(host: Host, state: RunState, run: str) -> None:
-    """Start the run's process again; where a budget ended it, with a larger one."""
-    arguments = ["--resume", run]
-    if state.ending == "budget":
-        from studio.report.summary import budget_override
-
-        key = budget_override(state.reason).removesuffix("…")
-        more = await host.ask("resume with", key)
-        if not more or not more.strip() or more.strip() == key:
-            host.tell("not resumed: the budget is still the one that was reached")
-            return
-        arguments.append(more.strip())
-    host.start_run(arguments)
 
 
 def _is_visible(widget: Widget) -> bool:

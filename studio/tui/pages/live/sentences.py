@@ -34,7 +34,7 @@ def status_line(
         return line((said, "failed"))
     if not line_facts.living:
         said = " no process of it runs; what is recorded is safe: "
-        return line((said, "failed"), ("r", "key"), " resumes it")
+        return line((said, "failed"), ("s r", "key"), " resumes it")
     waiting = len(state.undecided_operations)
     if waiting:
         flagged = sum(bool(op.flags) for op in state.undecided_operations)
@@ -45,12 +45,12 @@ def status_line(
     if state.status == "reviewing":
         if line_facts.ready:
             said = " everything is decided: "
-            return line((said, "title"), ("2", "key"), " shows it, ", ("c", "key"), " commits")
+            return line((said, "title"), ("c", "key"), " commits, ", ("2", "key"), " shows it")
         what = "weight update" if state.trains_weights else "lesson"
         return line((f" committing the {what} of step {state.step} …", "title"))
     if state.status == "paused":
         busy = " paused: what is under way ends, nothing new begins; "
-        return line((busy, "flag"), ("p", "key"), " goes on")
+        return line((busy, "flag"), ("s p", "key"), " goes on")
     if evaluating is not None:
         bar = signs.bar(evaluating.done, evaluating.total, 22)
         when = "" if evaluating.step else " before practice"
@@ -114,14 +114,14 @@ def ending_line(state: RunState) -> Line:
             what = "weight update" if state.trains_weights else "operation"
             waits = f"{n} {what} waits" if n == 1 else f"{n} {what}s wait"
             said = f" held for review: {waits}; "
-            return line((said, "flag"), ("2", "key"), " decides, then ", ("r", "key"), " goes on")
+            return line((said, "flag"), ("2", "key"), " decides, then ", ("s r", "key"), " goes on")
         case "budget":
             said = f" the budget is reached{why}; "
-            return line((said, "flag"), ("r", "key"), " resumes with more")
+            return line((said, "flag"), ("s r", "key"), " resumes with more")
         case "failed":
             said = f" failed{why}; "
-            return line((said, "failed"), ("r", "key"), " resumes and tries again")
-    return line((f" stopped{why}; ", "title"), ("r", "key"), " resumes it")
+            return line((said, "failed"), ("s r", "key"), " resumes and tries again")
+    return line((f" stopped{why}; ", "title"), ("s r", "key"), " resumes it")
 
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
@@ -187,7 +187,7 @@ def _next_action_lines(state: RunState, width: int) -> list[Line]:
     if state.trains_weights:
         moves = [("4", "two steps beside each other"), ("5", "every run")]
     if state.ending != "finished":
-        moves.insert(0, ("r", "resume it"))
+        moves.insert(0, ("s r", "resume it"))
     if state.open_operations or state.repairs:
         moves.insert(0, ("2", "decide what is open"))
     keys = [span for key, what in moves for span in ((key, "key"), (f" {what}  ", ""))]
@@ -205,7 +205,7 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
     elif not line_facts.living:
         said = (
             "No process of this run is at work, and no batch of it is under way. "
-            "What it recorded is safe: 5 lists it, 6 shows its rollouts, r resumes it."
+            "What it recorded is safe: 5 lists it, 6 shows its rollouts, s r resumes it."
         )
     elif state.step:
         said = f"Step {state.step} is through. The rollouts of the next one appear here."
@@ -218,7 +218,7 @@ _STAGES = {
     "consolidation": "drawing operations from its groups",
     "review": "its operations are reviewed (2)",
     "hold": "no rule settled {left}, a person is waited for (2)",
-    "ready": "everything is decided, c commits (2)",
+    "ready": "everything is decided, c commits",
     "commit": "committing",
 }
 _TRAINING_STAGES = {
@@ -252,7 +252,7 @@ def event_texts(
             name = rollout_id(found.step, found.position, 0).removesuffix("r0")
             return [f"{name}: winners and losers, so it has contrast"]
         case ev.RunPaused():
-            return ["paused: what is under way ends, nothing new begins (p goes on)"]
+            return ["paused: what is under way ends, nothing new begins (s p goes on)"]
         case ev.GroupReflected(reflection=found):
             name = rollout_id(found.step, found.position, 0).removesuffix("r0")
             n = len(found.proposals)

@@ -157,7 +157,7 @@ class ChangePane:
         if queue.is_all_decided:
             last = line(("all decided: c commits", "flag"))
         elif session is not None and session.controls and not session.living:
-            last = line(("no process: decided here, 1 r resumes", "dim"))
+            last = line(("no process: decided here, s r resumes", "dim"))
         for number, each in enumerate([*lines, last]):
             self.panes.legend.show_line(number, each)
 

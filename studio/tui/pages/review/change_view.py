@@ -249,7 +249,7 @@ def unparsed_reply_lines(
     """A reply that could not be understood: what is wrong with it, and what it says."""
     head = head_line(Item(repair.id, unparsed=repair), "", "", at, width)
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
-    keys = ("e mends it, E in $EDITOR, D lets it go", "key")
+    keys = ("e mends it, E in $EDITOR, d lets it go", "key")
     out = [head, *paragraph([(lead, "")], width), *paragraph([keys], width), ()]
     for reason in problems or repair.reasons[:10]:
         out += labelled_lines("still" if problems else "wrong", _shortened(reason), width)

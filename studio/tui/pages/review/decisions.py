@@ -66,7 +66,7 @@ class DecisionKeys:
         if (item := self.painted_item()) is None:
             return None
         if item.operation is None:
-            self._page.host.tell(f"{item.id} is a reply to mend: e mends it, D lets it go")
+            self._page.host.tell(f"{item.id} is a reply to mend: e mends it, d lets it go")
             return None
         return item, item.operation
 

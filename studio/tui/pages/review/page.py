@@ -187,7 +187,8 @@ class ReviewPage(Page):
     def action_redo(self) -> None:
         self.decisions.redo()
 
-    def action_commit(self) -> None:
+    def commit(self) -> None:
+        """Commit what is decided; its key is heard on every page."""
         if (session := self.decisions.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
             self.host.queue_request(self.decisions.commit(session))

@@ -278,7 +278,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
     elif not living:
         what, key = "No process of the run is there; nothing waits here.", "5 and r resume it."
     elif state.status == "paused":
-        what, key = "The run is paused.", "p goes on; proposals of the next lesson come here."
+        what, key = "The run is paused.", "s p goes on; proposals of the next lesson come here."
     else:
         what = "Nothing yet."
         if state.step:

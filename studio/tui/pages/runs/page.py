@@ -49,7 +49,7 @@ class RunsPage(Page):
         self.runs: tuple[KnownRun, ...] | None = None  # None: not read yet
         self.trouble = ""
         self.sort: Sort = SORTS[0]
-        self.marked = ""
+        self.marked: list[str] = []  # to be compared, two at most
         self._reading = False
         self._timer: Timer | None = None
         self.list_pane = RowList(id="runs-list", classes="pane")
@@ -117,7 +117,10 @@ class RunsPage(Page):
         empty = [] if rows else self._empty_lines(found.line_width - 2)
         found.show_rows(rows or [Row("", each) for each in empty])
         title = "Runs" if self.runs is None else f"Runs {len(self.runs)}"
-        about = [f"sort: {self.sort}", *([f"compare with {self.marked}"] if self.marked else [])]
+        about = [
+            f"sort: {self.sort}",
+            *([f"compare {' and '.join(self.marked)}"] if self.marked else []),
+        ]
         if self.filter_text:
             about.insert(0, f"filter: {sanitize(self.filter_text)}")
             if self.runs is not None:
@@ -169,7 +172,8 @@ class RunsPage(Page):
             self.host.attach(run.run)
             self.host.open_page("live")
 
-    def action_resume(self) -> None:
+    def resume(self) -> None:
+        """Start the process of the run under the cursor again."""
         run = self._readable_run()
         if run is None:
             return
@@ -193,23 +197,30 @@ class RunsPage(Page):
         if asked and asked.strip():
             self.host.start_run(["--resume", run.run, *asked.split()])
 
-    def action_compare(self) -> None:
+    def action_mark(self) -> None:
         run = self._readable_run()
         if run is None:
             return
-        if not self.marked:
-            self.marked = run.run
-            self.host.tell(f"{run.run} is marked: c on another compares their libraries")
-        elif self.marked == run.run:
-            self.marked = ""
+        if run.run in self.marked:
+            self.marked.remove(run.run)
             self.host.tell(f"{run.run} is no longer marked")
         else:
-            first = next((one for one in self.runs or () if one.run == self.marked), None)
-            self.marked = ""
-            if first is not None:
-                self.host.open_page("diff", f"{_head_reference(first)} {_head_reference(run)}")
-                return
+            self.marked = [*self.marked[-1:], run.run]
+            then = "B compares the two" if self.marked[1:] else "B on another compares them"
+            self.host.tell(f"{run.run} is marked: {then}")
         self.host.draw_now()
+
+    def action_compare(self) -> None:
+        """The two that are marked, else one that is with the one under the cursor."""
+        run = self.selected_run if self.marked[1:] else self._readable_run()
+        names = [*self.marked, *([run.run] if run is not None else [])][:2]
+        by_name = {one.run: one for one in self.runs or ()}
+        pair = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
+        if len(pair) == 2:
+            self.marked = []
+            self.host.open_page("diff", " ".join(map(_head_reference, pair)))
+        elif run is not None:
+            self.host.tell("space marks one run; B on another compares the two", "failed")
 
     def action_sort(self) -> None:
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]

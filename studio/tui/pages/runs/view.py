@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -69,11 +69,11 @@ def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[
 
 
 def runs_rows(
-    runs: Sequence[KnownRun], width: int, now: float, marked: str = "", here: str = ""
+    runs: Sequence[KnownRun], width: int, now: float, marked: Collection[str] = (), here: str = ""
 ) -> list[Row]:
     """The table: a heading, then a row a run; `width` cells, without what the list draws before.
 
-    `marked` is the run that another is to be compared with, `here` the one that is open.
+    `marked` are those that are to be compared, `here` the one that is open.
     """
     if not runs:
         return []
@@ -85,7 +85,7 @@ def runs_rows(
     )
     rows = [Row("", ((heading + "state", "dim"),))]
     for run, texts in zip(runs, table, strict=True):
-        mark = "m" if run.run == marked else "@" if run.run == here else " "
+        mark = "m" if run.run in marked else "@" if run.run == here else " "
         spans: list[Span] = [(mark + " ", "flag" if mark == "m" else "")]
         for at in columns:
             style = "title" if at == 0 else "dim" if texts[at] == "-" else ""
@@ -106,13 +106,13 @@ def state_span(run: KnownRun) -> Span:
     if shown.alive:
         return f"{shown.word}, its process lives", "streaming"
     if row.get("ending") == "budget":
-        return "budget reached (r: more)", "flag"
+        return "budget reached (s r: more)", "flag"
     if waiting and shown.word in ("held", "reviewing", "finished", "interrupted"):
         if shown.word == "finished":
             return f"finished: {waiting} wait for you", "flag"
         return f"HELD: {waiting} wait, no process", "flag"
     if shown.word in _ENDED:
-        return f"{shown.word} (r resumes)", "failed" if shown.word == "failed" else ""
+        return f"{shown.word} (s r resumes)", "failed" if shown.word == "failed" else ""
     return shown.word, "won" if shown.word == "finished" else ""
 
 

@@ -179,7 +179,7 @@ class StartPage(Page):
         elif checks is not None and checks != known:
             out = [*view.refusal_lines(checks, width), (), *out]
         elif checks is None and out and (choice.run is not None or isinstance(known, RunFacts)):
-            out += [(), line(("c", "key"), " checks it and says what it would cost")]
+            out += [(), line(("C", "key"), " checks it and says what it would cost")]
         return out
 
     def on_row_list_moved(self) -> None:

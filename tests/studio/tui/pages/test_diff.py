@@ -122,17 +122,17 @@ async def test_w_goes_through_words_lines_and_columns_where_there_is_room(tmp_pa
         assert (await pressed(pilot, "w")).body.mode == "lines"
 
 
-async def test_space_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> None:
+async def test_equals_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> None:
     workspace = finished_workspace(tmp_path)
     edited(workspace)
     app = app_on(None, workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
-        page = await pressed(pilot, "space")
+        page = await pressed(pilot, "equals_sign")
         assert [block.id for block in page.body.blocks] == ["E1", "E2", "E5"]
         assert "2 equal hidden" in "\n".join(picture(app))
-        await pressed(pilot, "space")
+        await pressed(pilot, "equals_sign")
         assert len(page.body.blocks) == 5
 
 
@@ -260,7 +260,9 @@ async def test_nothing_learned_yet_is_said_and_no_key_breaks(tmp_path: Path) -> 
         assert "nothing has been learned in this workspace yet" in " ".join(
             "\n".join(picture(app)).split()
         )
-        await pressed(pilot, "right_square_bracket", "w", "space", "enter", "b", "enter", "escape")
+        await pressed(
+            pilot, "right_square_bracket", "w", "equals_sign", "enter", "b", "enter", "escape"
+        )
         assert page.found is None
 
 

@@ -136,41 +136,40 @@ async def test_w_says_when_a_group_has_no_contrast(
         assert page_of(app).records.split is None and "no winner beside a loser" in asked.told[-1]
 
 
-async def test_space_folds_the_part_under_the_cursor_or_all_from_the_list(app: StudioApp) -> None:
+async def test_z_folds_the_part_under_the_cursor_or_all_from_the_list(app: StudioApp) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", "s1p0")
         await has_read(pilot)
         page = page_of(app)
         pane = page.text_pane
         assert "You solve one problem" not in pane.text()
-        await pilot.press("space")
+        await pilot.press("z")
         assert "You solve one problem" in pane.text()
-        await pilot.press("space")
+        await pilot.press("z")
         assert "You solve one problem" not in pane.text()
         pane.focus()
-        await pilot.press("space", "j", "j")
+        await pilot.press("z", "j", "j")
         assert "You solve one problem" in pane.text()
-        await pilot.press("space")
+        await pilot.press("z")
         assert "You solve one problem" not in pane.text() and pane.key == pane.keys[0]
 
 
-async def test_t_shows_tokens_and_times_of_each_call(app: StudioApp) -> None:
+async def test_dollar_shows_tokens_and_times_of_each_call(app: StudioApp) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", "s1p0")
         await has_read(pilot)
-        await pilot.press("t")
+        await pilot.press("dollar_sign")
         assert "finish stop  rehearsal" in page_of(app).text_pane.text()
-        await pilot.press("t")
+        await pilot.press("dollar_sign")
         assert "finish stop  rehearsal" not in page_of(app).text_pane.text()
 
 
-@pytest.mark.parametrize("key", ["S", "slash"])
-async def test_a_search_goes_to_its_hits_one_after_another(app: StudioApp, key: str) -> None:
+async def test_a_search_goes_to_its_hits_one_after_another(app: StudioApp) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
         page = page_of(app)
-        await pilot.press(key)
+        await pilot.press("slash")
         await pilot.pause()
         await pilot.press(*"COLUMN", "enter")
         await pilot.pause()
@@ -179,7 +178,7 @@ async def test_a_search_goes_to_its_hits_one_after_another(app: StudioApp, key: 
         first = pane.key
         found = next(row for row in pane.rows if row.key == first)
         assert ("COLUMN", "flag") in [(text.upper(), style) for text, style in found.line]
-        await pilot.press("S")
+        await pilot.press("slash")
         await pilot.pause()
         await pilot.press("enter")
         await pilot.pause()
@@ -291,7 +290,7 @@ async def test_records_that_are_gone_are_told_and_nothing_breaks(
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
         assert "is not there" in page_of(app).records.trouble
-        await pilot.press("n", "w", "t", "space", "o", "S", "escape")
+        await pilot.press("n", "w", "dollar_sign", "z", "o", "slash", "escape")
 
 
 async def test_without_a_run_the_keys_say_so_and_break_nothing(tmp_path: Path) -> None:
@@ -300,8 +299,8 @@ async def test_without_a_run_the_keys_say_so_and_break_nothing(tmp_path: Path) -
         await pilot.press("6")
         await has_read(pilot)
         assert any("no run is open" in row for row in picture(app))
-        await pilot.press("n", "N", "w", "t", "space", "o")
-        await pilot.press("S")
+        await pilot.press("n", "N", "w", "dollar_sign", "z", "o")
+        await pilot.press("slash")
         await pilot.pause()
         await pilot.press("x", "enter")
         await pilot.pause()

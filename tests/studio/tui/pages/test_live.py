@@ -243,19 +243,18 @@ async def test_on_the_wall_down_is_the_next_rollout_and_across_the_next_group(
 
 async def test_space_opens_a_rollout_under_way_alone_and_escape_leaves_it(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        await live.press("right_square_bracket", "space")
+        await live.press("right_square_bracket", "enter")
         assert (live.page.wall.canvas.mode, live.page.wall.canvas.focused_id) == ("solo", "s1p1r0")
         assert live.session.subscribed == {"s1p1r0"}
         await live.press("escape")
         assert live.page.wall.canvas.mode == "group"
 
 
-@pytest.mark.parametrize("key", ["space", "enter"])
-async def test_opening_an_ended_rollout_goes_to_inspect(tmp_path: Path, key: str) -> None:
+async def test_opening_an_ended_rollout_goes_to_inspect(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         opened: list[tuple[str, str]] = []
         live.app.open_page = lambda name, target="", **_: opened.append((name, target))  # type: ignore[method-assign]
-        await live.press("l", key)
+        await live.press("l", "enter")
         assert opened == [("inspect", "s1p0r1")]
 
 
@@ -264,7 +263,7 @@ async def test_the_list_of_groups_chooses_a_group(tmp_path: Path) -> None:
         live.page.query_one("#live-groups").focus()
         await live.press("j", "j")
         assert live.page.wall.canvas.focused_id == "s1p2r0"
-        await live.press("z", "z", "space")
+        await live.press("z", "z", "enter")
         assert live.page.wall.canvas.mode == "group"
         assert live.app.focused is live.page.wall.canvas
 
@@ -280,7 +279,7 @@ async def test_f_stays_where_the_text_is_and_follows_it_again(tmp_path: Path) ->
 
 async def test_in_solo_keys_scroll_and_the_end_is_followed_again(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        await live.press("right_square_bracket", "space")
+        await live.press("right_square_bracket", "enter")
         await live.stream(TextPiece("s1p1r0", 0, "\n".join(f"line {n}" for n in range(200))))
         assert "line 199" in live.screen
         await live.press("home")
@@ -312,30 +311,30 @@ async def test_what_has_ended_cannot_be_killed(tmp_path: Path) -> None:
 
 async def test_p_pauses_and_goes_on_and_capital_p_pauses_now(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        await live.press("p")
+        await live.press("s", "p")
         assert "p goes on" in live.screen
-        await live.press("p", "P")
+        await live.press("s", "p", "s", "P")
         assert [name for name in live.session.names()] == ["pause", "resume", "pause"]
         assert live.session.asked[-1] == ("pause", {"now": True})
 
 
 async def test_s_steps(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        await live.press("s")
+        await live.press("s", "s")
         assert live.session.asked == [("step", {})]
 
 
 @pytest.mark.parametrize(("key", "after_step"), [("s", True), ("n", False)])
 async def test_x_stops_after_the_step_or_now(tmp_path: Path, key: str, after_step: bool) -> None:
     async with watching(tmp_path) as live:
-        await live.press("x")
+        await live.press("s", "x")
         await live.press(key)
         assert live.session.asked == [("stop", {"after_step": after_step})]
 
 
 async def test_x_and_escape_stop_nothing(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        await live.press("x")
+        await live.press("s", "x")
         await live.press("escape")
         assert live.session.names() == []
 
@@ -418,11 +417,11 @@ async def test_r_resumes_a_run_that_ended_early(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         begun: list[list[str]] = []
         live.app.start_run = lambda arguments: begun.append(list(arguments))  # type: ignore[method-assign]
-        await live.press("r")
+        await live.press("s", "r")
         assert begun == []  # its process lives
         await live.hear(ev.RunEnded("stopped", "by ann"))
         live.session.living = False
-        await live.press("r")
+        await live.press("s", "r")
         assert begun == [["--resume", "mine"]]
 
 
@@ -432,10 +431,10 @@ async def test_r_asks_how_much_more_where_a_budget_was_reached(tmp_path: Path) -
         live.app.start_run = lambda arguments: begun.append(list(arguments))  # type: ignore[method-assign]
         await live.hear(ev.RunEnded("budget", "budget.calls=10 is reached"))
         live.session.living = False
-        await live.press("r")
+        await live.press("s", "r")
         await live.press("enter")
         assert begun == []  # nothing was given
-        await live.press("r")
+        await live.press("s", "r")
         await live.press("9", "9", "enter")
         assert begun == [["--resume", "mine", "budget.calls=99"]]
 
@@ -456,7 +455,7 @@ async def test_without_a_run_the_page_says_how_to_get_one(tmp_path: Path) -> Non
         await pilot.press("1")
         await pilot.pause()
         assert "0 starts" in "\n".join(picture(app))
-        await pilot.press("space", "z", "f", "K", "r", "right_square_bracket", "j", "l", "G")
+        await pilot.press("enter", "z", "f", "K", "s", "r", "right_square_bracket", "j", "l", "G")
         assert isinstance(app.navigation.page("live"), LivePage)
 
 

@@ -167,9 +167,9 @@ def test_now_says_how_a_run_ended_and_how_to_go_on() -> None:
     for how, words in (
         ("finished", "3 shows what was learned, 4 what changed"),
         ("stopped", "r resumes it"),
-        ("failed", "failed: no model; r resumes and tries again"),
+        ("failed", "failed: no model; s r resumes and tries again"),
         ("budget", "r resumes with more"),
-        ("held", "2 decides, then r goes on"),
+        ("held", "2 decides, then s r goes on"),
     ):
         state = a_state(ev.RunEnded(how, "no model"))
         assert words in plain_text(status_line(state, None, LIVES, None))

@@ -616,13 +616,13 @@ async def test_the_filter_shows_what_holds_the_words(tmp_path: Path) -> None:
 REPAIR = UnparsedReply("s1p3", 1, "extraction", ("no JSON was found",), "{broken")
 
 
-async def test_capital_d_lets_a_reply_go_for_a_reason(tmp_path: Path) -> None:
+async def test_d_lets_a_reply_go_for_a_reason(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), repairs=(REPAIR,)) as desk:
         await desk.press("j")
         assert "no JSON was found" in desk.screen and "{broken" in desk.screen
         await desk.press("a")
         assert desk.made == [] and "e mends it" in desk.told
-        await desk.press("D", "n", "o", "enter")
+        await desk.press("d", "n", "o", "enter")
         assert desk.session.asked == [("drop", ("s1p3", "no", "sam"))]
 
 
@@ -642,9 +642,9 @@ async def test_e_mends_a_reply_and_what_is_still_wrong_is_shown(tmp_path: Path) 
         assert len(desk.session.asked) == 2 and not desk.page.shown.box.display
 
 
-async def test_capital_d_lets_no_operation_go(tmp_path: Path) -> None:
+async def test_d_lets_no_operation_go(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        await desk.press("D")
+        await desk.press("d")
         assert desk.session.asked == [] and "r rejects" in desk.told
 
 

@@ -146,7 +146,7 @@ async def test_what_the_gate_refuses_is_journalled_once_and_can_be_taken_back(
         assert len(table.decided) == known and f"asked again: {changed}" in table.told
 
 
-@pytest.mark.parametrize("keys", [("1", "r"), ("5", "r"), ("0", "enter")])
+@pytest.mark.parametrize("keys", [("1", "s", "r"), ("5", "s", "r"), ("0", "enter")])
 async def test_a_run_is_resumed_right_after_a_decision_from_every_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
 ) -> None:

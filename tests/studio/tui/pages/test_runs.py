@@ -79,7 +79,7 @@ async def test_r_starts_the_process_of_a_run_again(
         asked = Asked(app, monkeypatch)
         await pilot.press("5")
         await has_read(pilot)
-        await pilot.press("r")
+        await pilot.press("s", "r")
         assert asked.started == [["--resume", "mine"]]
 
 
@@ -92,7 +92,7 @@ async def test_r_resumes_neither_what_lives_nor_what_is_finished(
         await pilot.press("5")
         await has_read(pilot)
         await shown(app, a_run("on", "running", alive=True), a_run("done", "finished"))
-        await pilot.press("r", "j", "r")
+        await pilot.press("s", "r", "j", "s", "r")
         assert asked.started == []
         assert "on: its process lives" in asked.told[0] and "done is finished" in asked.told[1]
 
@@ -106,19 +106,19 @@ async def test_a_budget_that_was_reached_is_asked_for_before_the_run_goes_on(
         await pilot.press("5")
         await has_read(pilot)
         await shown(app, a_run("dear", "stopped", ending="budget", reason="budget.tokens=9 is"))
-        await pilot.press("r")
+        await pilot.press("s", "r")
         await pilot.pause()
         await pilot.press("4", "2", "enter")
         await pilot.pause()
         assert asked.started == [["--resume", "dear", "budget.tokens=42"]]
-        await pilot.press("r")
+        await pilot.press("s", "r")
         await pilot.pause()
         await pilot.press("escape")
         await pilot.pause()
         assert len(asked.started) == 1
 
 
-async def test_c_marks_one_run_and_compares_the_next_with_it(
+async def test_space_marks_a_run_and_capital_b_compares_it_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = app_on(None, Workspace(tmp_path))
@@ -127,12 +127,19 @@ async def test_c_marks_one_run_and_compares_the_next_with_it(
         await pilot.press("5")
         await has_read(pilot)
         page = await shown(app, a_run("a"), a_run("b", version=7))
-        await pilot.press("c")
-        assert page.marked == "a"
-        await pilot.press("c")
-        assert page.marked == ""
-        await pilot.press("c", "j", "c")
-        assert asked.opened[-1] == ("diff", "a@4 b@7")
+        await pilot.press("B")
+        assert "space marks one run" in asked.told[-1]
+        await pilot.press("space")
+        assert page.marked == ["a"]
+        await pilot.press("space")
+        assert page.marked == []
+        await pilot.press("space", "j", "B")
+        assert asked.opened[-1] == ("diff", "a@4 b@7") and page.marked == []
+        await pilot.press("5")
+        await has_read(pilot)
+        await shown(app, a_run("a"), a_run("b", version=7))
+        await pilot.press("j", "space", "k", "space", "B")
+        assert asked.opened[-1] == ("diff", "b@7 a@4")
 
 
 async def test_s_sorts_and_the_cursor_stays_on_its_run(tmp_path: Path) -> None:
@@ -199,8 +206,8 @@ async def test_a_damaged_run_is_shown_with_the_doctor_and_hides_no_other(
         assert page.go_to("broken")
         await pilot.pause()
         assert any("studio doctor --repair" in row for row in picture(app))
-        await pilot.press("enter", "r", "c")
-        assert (asked.attached, asked.started, page.marked) == ([], [], "")
+        await pilot.press("enter", "s", "r", "B")
+        assert (asked.attached, asked.started, page.marked) == ([], [], [])
         assert all("damaged" in told for told in asked.told)
 
 
@@ -215,7 +222,7 @@ async def test_an_empty_workspace_says_which_key_starts_a_run(
         assert any("reading the workspace" in row for row in picture(app)) or True
         await has_read(pilot)
         assert any("no run yet: 0 starts one" in row for row in picture(app))
-        await pilot.press("enter", "r", "c", "X")
+        await pilot.press("enter", "s", "r", "B", "X")
         assert (asked.attached, asked.started) == ([], [])
         assert len(asked.told) == 4
     assert not (tmp_path / "runs.csv").exists()

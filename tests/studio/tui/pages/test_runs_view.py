@@ -122,10 +122,10 @@ def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> Non
         (a_run(word="held", waiting=9), "HELD: 9 wait, no process"),
         (a_run(word="reviewing", alive=True, waiting=2), "HELD for review: 2"),
         (a_run(word="running", alive=True), "running, its process lives"),
-        (a_run(word="interrupted"), "interrupted (r resumes)"),
+        (a_run(word="interrupted"), "interrupted (s r resumes)"),
         (
             a_run(word="stopped", ending="budget", reason="budget.calls=9"),
-            "budget reached (r: more)",
+            "budget reached (s r: more)",
         ),
         (a_run(word="finished"), "finished"),
         (a_run(word="finished", waiting=1), "finished: 1 wait for you"),

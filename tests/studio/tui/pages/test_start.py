@@ -189,7 +189,7 @@ async def test_a_setting_that_is_none_or_an_option_is_refused_at_once(
         assert len(asked.told) == 3 and page_of(app).loader.overrides == {}
 
 
-async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
+async def test_capital_c_says_calls_tokens_and_what_was_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = held_workspace(tmp_path)
@@ -199,7 +199,7 @@ async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
         await has_read(pilot)
         page = page_of(app)
         page.go_to_choice("new rehearsal")
-        await pilot.press("c")
+        await pilot.press("C")
         await has_read(pilot)
         found = page.loader.checked["new rehearsal", ""]
         assert isinstance(found, CheckReport), found

@@ -67,7 +67,7 @@ async def test_a_question_covers_the_page_with_its_keys_in_view(
     app = app_on(FakeSession(workspace.run("mine")), workspace)
     async with app.run_test(size=size) as pilot:
         await pilot.press("3")
-        await pilot.press("x")
+        await pilot.press("s", "x")
         await pilot.pause()
         shown = "\n".join(picture(app))
         assert "s after this step" in shown and "n now; what is recorded is kept" in shown
