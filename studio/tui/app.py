@@ -89,7 +89,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS
-        self._requests: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
+        self._requests: asyncio.Queue[Coroutine[object, object, object]] = asyncio.Queue()
         self.navigation = Navigation(self, self)
         self.attachment = Attachment(
             self, self, self.navigation, session=session, run=run, starting=starting
@@ -243,7 +243,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
         self.queue_request(tell_answer())
 
-    def queue_request(self, work: Coroutine[object, object, None]) -> None:
+    def queue_request(self, work: Coroutine[object, object, object]) -> None:
         self._requests.put_nowait(work)
 
     async def wait_for_requests(self) -> None:

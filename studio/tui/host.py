@@ -107,7 +107,7 @@ class Host(Protocol):
     def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
         """Ask the run, and tell what it answered."""
 
-    def queue_request(self, work: Coroutine[object, object, None]) -> None:
+    def queue_request(self, work: Coroutine[object, object, object]) -> None:
         """Ask something of the run; one thing after another, in the order of the keys."""
 
     async def wait_for_requests(self) -> None:

@@ -181,7 +181,7 @@ class ChangePane:
             )  # fmt: skip
             if found.trouble:
                 rows.insert(0, _note(one_line(found.trouble, 400), "failed"))
-            nothing = "nothing in the library is like it" if op.text else "it has no wording"
+            nothing = "nothing else in the library is like it"
             no_rollouts = "no rollouts: a person proposed it"
             if op.kind == "weights":
                 nothing = "a weight update is like no experience"

@@ -170,6 +170,8 @@ def change_lines(
         out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
     out += gap
+    if op.kind == "keep" and before == after:
+        out += paragraph([(f"keeps {excerpt(op.target or '')} as it is:", "dim")], width)
     if op.kind == "weights":
         out += update_lines(op, state, width)
     else:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
-from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.drawing.lines import Line, paragraph, plain_text
 from studio.tui.pages.review import view
 from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
@@ -27,6 +27,7 @@ class DecisionKeys:
         self.change = change
         self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
+        self._early = 0  # keys that came while one before them was under way
 
     # -- what may be decided -------------------------------------------------------------------
 
@@ -53,6 +54,7 @@ class DecisionKeys:
         if item is None:
             host.tell("there is nothing to decide here")
         elif item.id in self._review_queue.decider.busy:
+            self._early += 1
             host.tell(f"{item.id} is being decided")
         elif item != self._review_queue.current_item(item) or not self.change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
@@ -133,8 +135,11 @@ class DecisionKeys:
         self._review_queue.decider.busy |= {op.id for op, _ in pairs}
         self._page.host.queue_request(self.send(session, pairs))
 
-    async def send(self, session: Session, pairs: Sequence[Pair]) -> None:
-        """Hand decisions in now, and forget the drafts of those that were made."""
+    async def send(self, session: Session, pairs: Sequence[Pair], text: str = "") -> bool:
+        """Hand decisions in now, and forget the drafts of those that were made.
+
+        `text` is what is told where all of them are taken; returns whether they are.
+        """
         decider = self._review_queue.decider
         try:
             outcome = await decider.decide(session, pairs, self._review_queue.texts)
@@ -146,16 +151,22 @@ class DecisionKeys:
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
                 del drafts.edits[key]
         drafts.mark_changed()
-        self._show_outcome(outcome)
+        self._show_outcome(outcome if outcome.failed or not text else replace(outcome, text=text))
         # The message that the cursor has moved comes only after the save.
         drafts.cursor = self._panes.operations.key or drafts.cursor
         # Once it is drawn: nobody need wait for this file.
         self._page.app.call_after_refresh(drafts.save)
+        return not outcome.failed
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
         panes, queue = self._panes, self._review_queue
-        self._page.host.tell(outcome.text, "failed" if outcome.failed else "")
+        early, self._early = self._early, 0
+        text = outcome.text
+        if early:
+            keys = "a key" if early == 1 else f"{early} keys"
+            text += f". {keys} came before the next one was shown and decided nothing: press again"
+        self._page.host.tell(text, "failed" if outcome.failed else "flag" if early else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
             panes.close_box()
@@ -239,12 +250,22 @@ class DecisionKeys:
             if item.is_safe and not self.has_draft(item.id)
         ]
         if not safe:
-            self._page.host.tell(
-                "nothing is safe: what is left is flagged, deletes, is being reworded, "
-                "is a weight update or a reply to mend"
-            )
+            self._page.host.tell(self._nothing_safe_text())
             return
         await self._decide_all(safe, "approve", "safe operation")
+
+    def _nothing_safe_text(self) -> str:
+        page, found = self._page, self._review_queue.items
+        if not found:
+            living = page.session is not None and page.session.living
+            hints = view.empty_lines(page.state, words=page.filter_text, living=living)
+            return " ".join(plain_text(each) for each in hints)
+        if not any(item.is_open for item in found):
+            return "every operation here is decided: c commits, u takes the last one back"
+        return (
+            "nothing is safe: what is left is flagged, deletes, is being reworded, "
+            "is a weight update or a reply to mend"
+        )
 
     async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, what: str) -> None:
         """Decide what was listed and left ticked, and still is as it was when it was listed."""

@@ -5,7 +5,7 @@ From the box or from $EDITOR; each letter is kept until a text is handed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from textual.app import SuspendNotSupported
@@ -14,7 +14,7 @@ from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.pages.review.change_view import flag_text
+from studio.tui.pages.review.change_view import flag_text, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
@@ -59,8 +59,43 @@ class WordingKeys:
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
 
+    def mark(self) -> None:
+        """Mark what is under the cursor for a merge, or take the mark away."""
+        here, queue = self._decisions.painted_operation(), self._review_queue
+        if here is None or self._decisions.is_all_or_nothing(here[1]):
+            return
+        if not here[1].text:
+            self._page.host.tell(f"a {here[1].kind} has no wording to merge")
+            return
+        queue.toggle_mark(here[0].id)
+        n = len(queue.marked_items)
+        text = f"{n} marked: M merges them" if n > 1 else "1 marked: mark another one, then M"
+        self._page.host.tell(text if n else "none is marked")
+
     def merge(self) -> None:
-        """Edit a wording that takes in what the library has already."""
+        """Edit a wording that takes in those that are marked, or what the library has already."""
+        if marked := self._review_queue.marked_items:
+            self._merge_marked(marked)
+        else:
+            self._merge_into_similar()
+
+    def _merge_marked(self, marked: Sequence[Item]) -> None:
+        host = self._page.host
+        if self._decisions.require_session() is None:
+            return
+        if len(marked) < 2:
+            host.tell("1 marked: mark another one, then M; esc takes the mark away")
+            return
+        # A modify keeps its target, into which the others go; else the first one is kept.
+        first = next((one for one in marked if one.operation and one.operation.target), marked[0])
+        others = tuple(one for one in marked if one is not first)
+        texts = [wordings(one, self._review_queue.texts_without(one))[1] for one in marked]
+        made = first.decision if first.standing == "edited" else None
+        kind, target = (made.kind, made.target) if made is not None else (None, None)
+        editing = Editing(first, " ".join(filter(None, texts)), kind, target, others)
+        self._page.run_worker(self._open_box(editing))
+
+    def _merge_into_similar(self) -> None:
         here = self._decisions.painted_operation()
         if here is None or self._decisions.is_all_or_nothing(here[1]):
             return
@@ -141,21 +176,25 @@ class WordingKeys:
         if session is None:
             return False
         host, busy, op = self._page.host, self._review_queue.decider.busy, item.operation
-        if item.id in busy or not text.strip():
+        names = {item.id, *(one.id for one in editing.others)}
+        if any(one != self._review_queue.current_item(one) for one in editing.others):
+            host.tell("one of them has changed meanwhile: esc, and mark them again", "failed")
+            return False
+        if names & busy or not text.strip():
             is_busy = f"{item.id} is being decided"
             nothing = "nothing is written, so nothing is decided"
-            host.tell(is_busy if item.id in busy else nothing, "failed")
+            host.tell(is_busy if names & busy else nothing, "failed")
             return False
         if op is None:
             busy.add(item.id)
             host.queue_request(self._resubmit_reply(session, editing, text))
-        elif text == sanitize(op.text) and editing.kind is None and item.decision is None:
+        elif text == sanitize(op.text) and not (editing.kind or item.decision or editing.others):
             # Nothing was changed.
             self._decisions.submit([(op, self._decisions.make_decision(op, "approve"))])
         else:
             plain = self._decisions.make_decision(op, "edit")
             decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
-            busy.add(op.id)
+            busy |= names
             host.queue_request(self._check_and_decide(session, editing, op, decision, anyway))
         return True
 
@@ -175,9 +214,18 @@ class WordingKeys:
                     text = f"new FLAG: {flags}. Approve it anyway? (y, or e to go on editing)"
                     await self._object(editing, decision.text, text, asks=True)
                     return
-            await self._decisions.send(session, [(op, decision)])
+            pairs = [(op, decision)]
+            for one in editing.others:
+                assert one.operation is not None
+                why = f"merged into {op.id}"
+                rejected = self._decisions.make_decision(one.operation, "reject", why)
+                pairs.insert(0, (one.operation, rejected))
+            names = ", ".join(one.id for one, _ in pairs)
+            text = f"merged {names} into one wording; u undoes" if editing.others else ""
+            if await self._decisions.send(session, pairs, text) and editing.others:
+                self._review_queue.forget_marks()
         finally:
-            self._review_queue.decider.busy.discard(op.id)
+            self._review_queue.decider.busy -= {op.id, *(one.id for one in editing.others)}
             if not self._panes.box.asks:
                 self._panes.box.release()
 

@@ -32,7 +32,9 @@ from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.row_list import RowList
 
 # A weight update has no wording, no likeness and no later.
-_OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
+_OF_WORDINGS = tuple(
+    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "later", "safe")
+)
 
 
 class ReviewPage(Page):
@@ -145,6 +147,8 @@ class ReviewPage(Page):
     def go_back(self) -> bool:
         if self.queue.has_range:
             self.queue.leave_range()
+        elif self.queue.marked_items:
+            self.queue.forget_marks()
         elif self.shown.opened_evidence:
             self.action_show("evidence")
         else:
@@ -195,6 +199,9 @@ class ReviewPage(Page):
 
     def action_range(self) -> None:
         self.queue.toggle_range()
+
+    def action_mark(self) -> None:
+        self.wording.mark()
 
     def action_go_to_open(self, by: int) -> None:
         self.queue.go_to_undecided(by)

@@ -56,10 +56,13 @@ class Editing:
     before: str  # as it stood when the box was opened
     kind: OperationKind | None = None
     target: str | None = None
+    others: tuple[Item, ...] = ()  # that are merged into it
 
     @property
     def draft_key(self) -> str:
         """Where the text is kept; a merge is another text than an edit."""
+        if self.others:
+            return f"{self.item.id}>{'+'.join(item.id for item in self.others)}"
         return f"{self.item.id}>{self.target}" if self.target else self.item.id
 
     @property
@@ -70,7 +73,8 @@ class Editing:
     @property
     def is_merge(self) -> bool:
         op = self.item.operation
-        return op is not None and self.target is not None and self.target != op.target
+        into_another = op is not None and self.target is not None and self.target != op.target
+        return bool(self.others) or into_another
 
 
 class ChangeView(LineView):
@@ -275,6 +279,8 @@ class ReviewPanes:
         several = editing.item.unparsed is not None
         self.editing, self.objection = editing, ""
         what = f"into {editing.target}, merged" if editing.is_merge else "new wording"
+        if editing.others:
+            what = f"and {', '.join(item.id for item in editing.others)}, merged"
         self.box.border_title = Content(f"{editing.item.id} {'reply' if several else what}")
         self._say_on_box()
         self._page.add_class("-editing")

@@ -40,6 +40,7 @@ class ItemQueue:
         self.base: Library | None = None  # that the decisions are about; None: not read
         self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
         self._anchor = ""  # where a range begins
+        self._marked: set[str] = set()  # by a person, to be merged
         self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
         self._rows: dict[str, tuple[tuple[object, ...], Row]] = {}  # from what, and how drawn
         self.made_of: tuple[object, ...] = ()  # what the list was made of
@@ -73,6 +74,7 @@ class ItemQueue:
             rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
         self._list.say_below()
+        self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
         self._list.border_title = f"{what} {shown}"
@@ -212,10 +214,24 @@ class ItemQueue:
             self._page.host.tell("a range: move, then a or r; esc leaves it")
 
     def mark_range(self) -> None:
-        """Show what the range holds after the cursor has moved."""
-        if self._anchor:
-            self._list.mark_range(frozenset(item.id for item in self.range_items))
+        """Show what the range holds after the cursor has moved, and what is marked."""
+        names = {item.id for item in (*self.range_items, *self.marked_items)}
+        if names != self._list.chosen:
+            self._list.mark_range(frozenset(names))
 
     def leave_range(self) -> None:
         self._anchor = ""
-        self._list.mark_range(frozenset())
+        self.mark_range()
+
+    @property
+    def marked_items(self) -> list[Item]:
+        """As they are now, in the order of the list."""
+        return [item for item in self.items if item.id in self._marked]
+
+    def toggle_mark(self, name: str) -> None:
+        self._marked ^= {name}
+        self.mark_range()
+
+    def forget_marks(self) -> None:
+        self._marked.clear()
+        self.mark_range()

@@ -267,7 +267,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
     elif state.started is None:
         what, key = "The run is being opened.", "What waits for you comes here."
     elif state.status == "finished":
-        what = "The run is finished, and everything was decided."
+        what = "The run is finished; nothing waits to be decided."
         key = "3 shows what was learned, 4 what changed."
         if state.trains_weights:
             key = "1 shows how training went, 5 lists every run."

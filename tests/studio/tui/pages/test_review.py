@@ -396,6 +396,28 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
         assert desk.page.shown.operations.key == "op1.2" and desk.page.shown.similar.keys == ("E1",)
 
 
+async def test_two_marked_proposals_become_one_in_one_record(tmp_path: Path) -> None:
+    first, second = an_add(1, "Carry one."), an_add(2, "Write the carry down.")
+    delete = Operation("op1.3", "delete", "E1")
+    async with a_desk(tmp_path, first, second, delete) as desk:
+        await desk.press("space", "M")
+        assert "mark another one" in desk.told and not desk.page.shown.box.display
+        await desk.press("j", "j", "space")
+        assert "no wording to merge" in desk.told
+        await desk.press("k", "space")
+        assert "2 marked: M merges them" in desk.told
+        assert "* ◦ + new" in desk.screen
+        await desk.press("M")
+        assert desk.page.shown.box.text == "Carry one. Write the carry down."
+        assert "op1.1 and op1.2, merged" in desk.screen
+        await desk.press("x", "enter")
+        assert set(desk.made) == {("op1.1", "edit"), ("op1.2", "reject")}
+        assert not desk.page.shown.operations.chosen
+        assert "merged op1." in desk.told
+        await desk.press("u")
+        assert not desk.session.state.decisions
+
+
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("M")
@@ -475,6 +497,40 @@ async def test_capital_a_lists_what_is_safe_and_enter_approves_it_as_one_step(
         await desk.press("u")
         undone = [asked for name, asked in desk.session.asked if name == "undo"]
         assert undone == ["op1.3", "op1.1"]
+
+
+async def test_what_is_ticked_off_is_not_decided(tmp_path: Path) -> None:
+    long = an_add(2, "Write the carry down " + "and then down again " * 20 + "to the end.")
+    async with a_desk(tmp_path, an_add(1), long, an_add(3)) as desk:
+        await desk.press("A", "j", "space")
+        assert "Approve 2 of 3 safe operations?" in desk.screen and "[ ] +" in desk.screen
+        assert "to the end." in desk.screen
+        await desk.press("space", "k", "space", "j", "space", "j", "space", "enter")
+        assert "nothing is ticked" in desk.screen and desk.made == []
+        await desk.press("space")
+        await desk.burst("enter", "enter", "escape")
+        assert desk.made == [("op1.3", "approve")]
+        await desk.press("v", "j", "r", "space", "enter")
+        assert desk.made[1:] == [("op1.2", "reject")]
+
+
+async def test_a_key_that_comes_too_early_is_told(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.burst("a", "a")
+        assert desk.made == [("op1.1", "approve")]
+        assert "approved op1.1" in desk.told and "decided nothing: press again" in desk.told
+
+
+async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -> None:
+    def none_yet(session: FakeSession) -> None:
+        session.state.operations.clear()
+
+    async with a_desk(tmp_path, change=none_yet) as desk:
+        await desk.press("A")
+        assert "What is learned from it is proposed here" in desk.told
+    async with a_desk(tmp_path / "b") as desk:
+        await desk.press("a", "r", "A")
+        assert "every operation here is decided" in desk.told
 
 
 async def test_escape_approves_nothing(tmp_path: Path) -> None:
