@@ -16,7 +16,7 @@ from studio.tui.widgets.line_view import LineView
 
 
 class RowList(LineView):
-    """Rows of one line or several, one under the cursor: marked `>`, what is plain in it bold."""
+    """Rows of one line or several, one under the cursor: marked `>`, what is plain there bold."""
 
     class Moved(Message):
         """The cursor stands on another row."""
@@ -80,14 +80,13 @@ class RowList(LineView):
         if not 0 <= at < len(self.lines):
             return ()
         number = bisect_right(self._starts, at) - 1
+        if at != self._starts[number]:
+            return (("  ", ""), *self.lines[at])
         row, here = self.rows[number], number == self._at
-        mark = " "
-        if at == self._starts[number]:
-            mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
-        style = "" if mark == " " else "focus"
+        mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
         if not here:
-            return ((mark + " ", style), *self.lines[at])
-        return ((mark + " ", style), *((text, style or "title") for text, style in self.lines[at]))
+            return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
+        return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
 
     def _drawn_lines(self) -> list[Line]:
         """The lines in sight."""
@@ -154,9 +153,7 @@ class RowList(LineView):
         old, self._at = self._at, number
         for changed in (old, number):
             if 0 <= changed < len(self.rows):
-                start = self._starts[changed]
-                for at in range(start, start + 1 + len(self.rows[changed].more)):
-                    self.refresh_line(at)
+                self.refresh_line(self._starts[changed])
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 

@@ -41,6 +41,14 @@ class EntryList:
         at = offered.index(self.sort) if self.sort in offered else 0
         self.sort = offered[(at + 1) % len(offered)]
 
+    def toggle_mark(self, name: str) -> int:
+        """Mark one for a merge, or take its mark away; how many are marked."""
+        self.pane.mark_range(self.pane.chosen ^ {name})
+        return len(self.pane.chosen)
+
+    def forget_marks(self) -> None:
+        self.pane.mark_range(frozenset())
+
     def draw(self, contents: LibraryState) -> None:
         pane, words = self.pane, self._page.filter_text
         width = max(20, pane.line_width - 2)

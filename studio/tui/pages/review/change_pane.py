@@ -13,6 +13,8 @@ from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.queue import ItemQueue
 from studio.tui.pages.review.view import Item, excerpt, legend_lines
 
+_LATE_S = 0.15
+
 
 class ChangePane:
     """The item under the cursor, whole, and the legend below the list."""
@@ -29,6 +31,7 @@ class ChangePane:
         self.problems: dict[str, tuple[str, ...]] = {}  # of replies that were mended in vain
         self.lost_line = ""  # why the run's process is not heard just now
         self._made_of: tuple[object, ...] = ()  # what the panes were made of
+        self._looking_for = ""  # the operation whose findings are late, and are said to be
         self._shown: tuple[str, float] = ("", 0.0)  # operation, and since when it is looked at
 
     @property
@@ -72,9 +75,13 @@ class ChangePane:
         made_of = (item, self.mode, queue.made_of, queue.stamp, self.loader.found,
                    drafts.notes.get(item.id), draft, banner, panes.widths,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
-        about = (item.id, self.mode, self.loader.found is None)
+        # What was found for the one before stands until this one's is there: it is a moment,
+        # and drawing that nothing is known yet would cost as much as what is.
+        is_early = self._is_looking(item) and self._looking_for != item.id
+        about = (item.id, self.mode, is_early)
         if made_of == self._made_of:
-            panes.place(about)
+            if not is_early:
+                panes.place(about)
             return
         self._made_of = made_of
         if item.unparsed is not None:
@@ -85,10 +92,22 @@ class ChangePane:
         else:
             lines = self._change_lines(item, draft)
         panes.change.show_change(self._token(item), [*banner, *lines])
-        self._show_findings(item)
-        panes.place(about)
+        if is_early:
+            self.page.set_timer(_LATE_S, lambda: self._say_looking(item))
+        else:
+            self._show_findings(item)
+            panes.place(about)
         if self._shown[0] != item.id:
             self._shown = (item.id, self.page.host.clock())
+
+    def _is_looking(self, item: Item) -> bool:
+        return item.operation is not None and self.loader.found is None
+
+    def _say_looking(self, item: Item) -> None:
+        """Reading takes long: what is shown of the one before would mislead."""
+        if self.page.is_open and self.queue.item == item and self._is_looking(item):
+            self._looking_for, self._made_of = item.id, ()
+            self.draw()
 
     def _place(self, item: Item) -> tuple[int, int]:
         """Where it stands in the list, from 1, and how long that is."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 Rows = tuple[int, ...]
+_STILL = 2
 
 
 def share_rows(room: int, needs: Sequence[int], least: Sequence[int], now: Rows = ()) -> Rows:
     """Rows of each pane, borders included; together they are `room`.
 
     Panes stay as they are `now` while that shows all. Else each gets what it needs, the first
-    ones first where that is too much, and what is left over is shared out.
+    ones first where that is too much, and what is left over is shared out. Where something is cut
+    either way, nothing moves for two rows: drawing borders anew costs more than they show.
 
     Args:
         room: rows there are; no less than all of `least`.
@@ -28,4 +30,7 @@ def share_rows(room: int, needs: Sequence[int], least: Sequence[int], now: Rows 
         given[at] += more
         left -= more
     each, rest = divmod(max(0, left), len(given))
-    return tuple(rows + each + (at < rest) for at, rows in enumerate(given))
+    out = tuple(rows + each + (at < rest) for at, rows in enumerate(given))
+    is_near = len(now) == len(out) and all(abs(a - b) <= _STILL for a, b in zip(out, now, strict=True))
+    is_cut = sum(needs) > room == sum(now)
+    return now if is_cut and is_near and now[0] >= min(needs[0], out[0]) else out

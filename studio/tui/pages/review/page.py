@@ -225,6 +225,9 @@ class ReviewPage(Page):
 
     def action_open(self) -> None:
         name = rollout_of(self.shown.evidence.key)
+        if self.queue.item is not None and self.loader.found is None:
+            self.host.tell("its rollouts are still being read: press again")
+            return
         if not name:
             self.host.tell("no rollout is behind it")
             return
