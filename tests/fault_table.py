@@ -46,6 +46,15 @@ FAULTS = (
         ),
     ),
     Fault(
+        "a pinned experience is changed by a modify",
+        "engines/core/library.py",
+        "                if before.pinned:\n                    return _pinned_reason(before)\n",
+        "",
+        (
+            "tests/engines/core/test_library.py::test_a_pin_is_a_version_of_its_own_and_holds_within_one_draft",
+        ),
+    ),
+    Fault(
         "a batch is written as single records",
         "engines/pipeline/gate/gate.py",
         "            return await self._record_decisions(decisions)\n",

@@ -12,10 +12,11 @@ FROM_TOOL = "from a tool"
 SAME_TARGET = "same target"
 ONE_GROUP = "one group"
 REJECTED_BEFORE = "rejected before"
+PINNED = "pinned"
 NOT_COMPARED = "compared by wording only"
 """The embedding model failed: a duplicate in other words may have gone unseen."""
 
-UNSCORED = (SAME_TARGET, ONE_GROUP, NOT_COMPARED, BASE_MOVED)
+UNSCORED = (PINNED, SAME_TARGET, ONE_GROUP, NOT_COMPARED, BASE_MOVED)
 """Flags that say something is so, and not how much."""
 
 FLAG_NAMES = (
@@ -27,6 +28,7 @@ FLAG_NAMES = (
     SAME_TARGET,
     ONE_GROUP,
     REJECTED_BEFORE,
+    PINNED,
     NOT_COMPARED,
     BASE_MOVED,
 )

@@ -17,6 +17,7 @@ from engines.core.review_memory import (
     drop_own_decisions,
     new_past_decisions,
 )
+from engines.core.text.pairing import pair_entries
 from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
 from engines.core.types import Decision, Operation, OperationKind
@@ -51,6 +52,7 @@ class Experience:
     born: int = 0
     revised: int = 0
     history: tuple[Provenance, ...] = ()
+    pinned: bool = False  # nothing may change or delete it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,16 @@ class LibraryDiff:
     added: tuple[Experience, ...]
     removed: tuple[Experience, ...]
     modified: tuple[tuple[Experience, Experience], ...]  # (before, after)
-    unchanged: tuple[Experience, ...]
+    unchanged: tuple[tuple[Experience, Experience], ...]  # the same wording; ids may differ
+    pinned: tuple[Experience, ...]  # and were not; in any of the above but `removed`
+    unpinned: tuple[Experience, ...]
     tokens_before: int
     tokens_after: int
+
+    @property
+    def renamed(self) -> tuple[tuple[Experience, Experience], ...]:
+        """Equal wordings under another id."""
+        return tuple((b, a) for b, a in self.unchanged if b.id != a.id)
 
 
 Reviewed = Sequence[tuple[Operation, Decision]]
@@ -127,7 +136,12 @@ class Library:
         return next((e for e in self.experiences if e.id == experience_id), None)
 
     @property
+    def pinned_ids(self) -> tuple[str, ...]:
+        return tuple(e.id for e in self.experiences if e.pinned)
+
+    @property
     def content_hash(self) -> str:
+        """Of ids and texts, which is what prompts show: a pin changes nothing of it."""
         return digest([[e.id, e.text] for e in self.experiences], 8)
 
     def objection(self, operation: Operation, limit: int | None = None) -> str | None:
@@ -151,13 +165,22 @@ class Library:
                 before = self.get(operation.target)
                 if before is None:
                     return self._absence_reason(operation.target)
+                if before.pinned:
+                    return _pinned_reason(before)
                 if not text:
                     return "a modification needs a text"
                 if before.text == text:
                     return f"{before.id} already reads so"
-            case "delete" | "keep":
-                if self.get(operation.target) is None:
+            case "delete" | "keep" | "pin" | "unpin":
+                before = self.get(operation.target)
+                if before is None:
                     return self._absence_reason(operation.target)
+                if operation.kind == "delete" and before.pinned:
+                    return _pinned_reason(before)
+                if operation.kind == "pin" and before.pinned:
+                    return f"{before.id} is pinned already"
+                if operation.kind == "unpin" and not before.pinned:
+                    return f"{before.id} is not pinned"
             case "weights":
                 return "a weight update is no part of a library"
         return None
@@ -169,7 +192,7 @@ class Library:
 
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
-        one when any text changed, and not otherwise; rejections and edits of reviewers are
+        one when any text or pin changed, and not otherwise; rejections and edits of reviewers are
         remembered in `curated` either way. `run` is "" outside runs.
         """
         draft = replace(self, version=self.version + 1)
@@ -189,19 +212,23 @@ class Library:
             outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
         # An addition deleted again in the same commit has still used up its id.
         changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
-        after = draft if changed else self
+        after = draft if changed or draft.pinned_ids != self.pinned_ids else self
         return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
-        """Compare by id; `self` is the newer one."""
-        before = {e.id: e for e in older.experiences}
-        after = {e.id for e in self.experiences}
-        shared = [(before[e.id], e) for e in self.experiences if e.id in before]
+        """Compare by wording, then by id, as `pair_entries` says; `self` is the newer one."""
+        before, after = older.experiences, self.experiences
+        paired = pair_entries([(e.id, e.text) for e in before], [(e.id, e.text) for e in after])
+        kept, here = {i for i, _ in paired}, {j for _, j in paired}
+        shared = [(before[i], after[j]) for i, j in paired]
+        were_pinned = {id(a) for b, a in shared if b.pinned}
         return LibraryDiff(
-            added=tuple(e for e in self.experiences if e.id not in before),
-            removed=tuple(e for e in older.experiences if e.id not in after),
+            added=tuple(e for j, e in enumerate(after) if j not in here),
+            removed=tuple(e for i, e in enumerate(before) if i not in kept),
             modified=tuple((b, a) for b, a in shared if b.text != a.text),
-            unchanged=tuple(a for b, a in shared if b.text == a.text),
+            unchanged=tuple((b, a) for b, a in shared if b.text == a.text),
+            pinned=tuple(e for e in after if e.pinned and id(e) not in were_pinned),
+            unpinned=tuple(a for b, a in shared if b.pinned and not a.pinned),
             tokens_before=older.guidance_tokens,
             tokens_after=self.guidance_tokens,
         )
@@ -266,6 +293,11 @@ class Library:
                 )
             case "delete":
                 entries = tuple(e for e in entries if e.id != touched)
+            case "pin" | "unpin":
+                pinned = wanted.kind == "pin"  # its history is that of its wordings
+                entries = tuple(
+                    replace(e, pinned=pinned) if e.id == touched else e for e in entries
+                )
         return replace(self, experiences=entries, next_number=number), touched
 
 
@@ -289,6 +321,10 @@ def provenance(
         edited=decision.action == "edit",
         at=decision.at,
     )
+
+
+def _pinned_reason(experience: Experience) -> str:
+    return f"{experience.id} is pinned: nothing may change it; unpin it first"
 
 
 def _id_order(experience: Experience) -> tuple[int, int]:

@@ -18,8 +18,11 @@ Purpose = Literal[
     "embedding",
     "ping",
 ]
-OperationKind = Literal["add", "modify", "delete", "keep", "weights"]
-"""What a change is; "weights" is a weight update, which the gate decides like the others."""
+OperationKind = Literal["add", "modify", "delete", "keep", "pin", "unpin", "weights"]
+"""What a change is; "weights" is a weight update, which the gate decides like the others.
+
+Only people propose "pin" and "unpin": nothing may change or delete a pinned experience.
+"""
 DecisionAction = Literal["approve", "edit", "reject", "defer"]
 GroupOutcome = Literal["used", "all-right", "all-wrong", "failed", "unjudged"]
 AttemptStatus = Literal["ok", "truncated", "failed"]
@@ -327,7 +330,7 @@ class Operation:
     id: str
     kind: OperationKind
     target: str | None = None
-    text: str = ""  # the new wording; empty for delete and keep
+    text: str = ""  # the new wording; empty for all but add and modify
     rationale: str = ""
     evidence: tuple[str, ...] = ()  # ids of the rollouts it was drawn from
     proposer: str = ""  # the model that wrote it

@@ -15,6 +15,7 @@ import yaml
 from engines.core.library import Library
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_atomic
+from engines.record.libraries import experience_row
 from engines.record.yaml_text import dump_yaml
 
 
@@ -28,7 +29,10 @@ def format_agent_yaml(
         f"# Experiences of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     )
-    rows = [{"id": e.id, "text": escape_interpolation(mask(e.text))} for e in library.experiences]
+    rows = [
+        {**experience_row(e), "text": escape_interpolation(mask(e.text))}
+        for e in library.experiences
+    ]
     data = {**_map_strings(mask.tree(dict(agent)), escape_interpolation), "experiences": rows}
     text = dump_yaml(data)
     return (head + text).encode("utf-8", "replace")

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
-from engines.core.library import CommitResult, Library, Reviewed
+from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.state.fold import fold_library, replay_commit
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
@@ -233,12 +234,18 @@ def write_version(folder: Path, library: Library, run: str) -> None:
         "made_by": run or None,
         "content_hash": library.content_hash,
         "next_number": library.next_number,
-        "experiences": [{"id": e.id, "text": e.text} for e in library.experiences],
+        "experiences": [experience_row(e) for e in library.experiences],
     }
     import yaml  # what only reads a library, as a screen does, need not wait for it
 
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     write_atomic(version_path(folder, library.version), text.encode("utf-8", "replace"))
+
+
+def experience_row(experience: Experience) -> dict[str, Any]:
+    """An experience as readable files hold it."""
+    row = {"id": experience.id, "text": experience.text}
+    return {**row, "pinned": True} if experience.pinned else row
 
 
 def version_path(folder: Path, version: int) -> Path:

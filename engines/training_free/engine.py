@@ -76,6 +76,7 @@ class TrainingFreeEngine:
         self._consolidate = load_prompt(_PACKAGE, "consolidate")
         self._repair = load_prompt(_PACKAGE, "repair")
         self._room_open = load_prompt(_PACKAGE, "room_open")
+        self._pinned = load_prompt(_PACKAGE, "pinned")
         self._room_left = load_prompt(_PACKAGE, "room_left")
 
     def plan(self, total_steps: int) -> str:
@@ -104,7 +105,7 @@ class TrainingFreeEngine:
             problem=quote(group.problem.question),
             truth=quote(self._expected_answer(group)),
             attempts=attempts_block(shown, self._settings.given_ground_truth),
-            library=library_block(library),
+            library=self._library_text(library),
             curated=past_decisions_block(library),
             limit=str(limit),
         )
@@ -149,7 +150,7 @@ class TrainingFreeEngine:
             agent_objective=quote(self._settings.agent_objective),
             learning_objective=quote(self._settings.learning_objective),
             proposals=proposals_block(proposals),
-            library=library_block(library),
+            library=self._library_text(library),
             curated=past_decisions_block(library),
             room=self._room_text(library),
         )
@@ -229,6 +230,10 @@ class TrainingFreeEngine:
         if len(accepted) < 2:
             return group.problem.answer or "(not given)"
         return "\n".join([ANY_OF, *(" ".join(text.split()) for text in accepted)])
+
+    def _library_text(self, library: Library) -> str:
+        block, pinned = library_block(library), library.pinned_ids
+        return f"{block}\n\n{self._pinned.render(ids=', '.join(pinned))}" if pinned else block
 
     def _room_text(self, library: Library) -> str:
         limit = self._settings.library_limit

@@ -68,6 +68,10 @@ class OperationLinter:
         """See the protocol. A new wording is not compared with the one it replaces."""
         others = tuple(other for other in others if other.id != operation.id)
         found: list[Flag] = []
+        about = library.get(operation.target)
+        if operation.kind in ("modify", "delete") and about is not None and about.pinned:
+            said = f"a person pinned {about.id}, so the gate rejects this"
+            found.append(Flag(names.PINNED, None, said))
         if operation.kind in ("add", "modify") and operation.text:
             found += await self._similarity_flags(operation, library, others)
             found += self._leak_flags(operation)

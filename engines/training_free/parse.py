@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from engines.core.library import Library
 from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id, parse_objects
@@ -16,7 +16,8 @@ from engines.core.types import Operation, OperationKind
 
 MAX_PROBLEMS = 20
 """Each is told in the repair turn and journalled with the reply: 60,000 fit into one."""
-_KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
+_KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep")
+"""What a model may propose: pins are people's, weights the trainer's."""
 _SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
 
 

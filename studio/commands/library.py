@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -106,6 +106,36 @@ def edit(
         return
     done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
     print(f"library {name} is at v{done.version}")
+
+
+Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, such as E3.")]
+Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
+
+
+@app.command()
+def pin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
+    """Pin an experience: nothing may change or delete it, until it is unpinned."""
+    _set_pin(context, name, experience, "pin", reason)
+
+
+@app.command()
+def unpin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
+    """Unpin an experience: it may be changed and deleted again."""
+    _set_pin(context, name, experience, "unpin", reason)
+
+
+def _set_pin(
+    context: typer.Context, name: str, experience: str, kind: Literal["pin", "unpin"], reason: str
+) -> None:
+    from studio.library.edit import commit_changes
+    from studio.library.references import library_folder
+    from studio.secrets.workspace import masking_workspace
+
+    workspace = masking_workspace(context.obj)
+    library_folder(name, workspace)  # it names the libraries there are
+    change = (kind, experience, "")
+    done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
+    print(f"library {name} is at v{done.version}: {experience} is {kind}ned")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from engines.core.text.similarity import word_diff
 from engines.pipeline.evaluation.comparison import compare
 from studio.library.references import FoundVersion
 from studio.report.rates import difference_text, evaluation_text, question_rewards
-from studio.report.summary import diff_counts_text, diff_lines
+from studio.report.summary import diff_counts_text, diff_lines, was_text
 from studio.secrets.sanitize import sanitize
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
@@ -33,12 +33,16 @@ class ExperiencePair:
     id: str
     before: str | None
     after: str | None
+    was: str = ""  # its id in the older one, where it is another
+    pin: str = ""  # "pinned" or "unpinned", where that changed
 
     @property
     def sign(self) -> str:
         if self.before is None or self.after is None:
             return "+" if self.before is None else "-"
-        return "=" if self.before == self.after else "~"
+        if self.before != self.after:
+            return "~"
+        return "*" if self.pin else "="
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,21 @@ class SetComparison:
 
 def pairs(older: Library, newer: Library) -> tuple[ExperiencePair, ...]:
     """Every experience of either, numbered ids in order behind those of other names."""
-    before = {e.id: e.text for e in older.experiences}
-    after = {e.id: e.text for e in newer.experiences}
-    return tuple(
-        ExperiencePair(name, before.get(name), after.get(name))
-        for name in sorted({**before, **after}, key=_id_sort_key)
-    )
+    found = newer.diff(older)
+    pins = {e.id: "pinned" for e in found.pinned} | {e.id: "unpinned" for e in found.unpinned}
+    out = [ExperiencePair(e.id, e.text, None) for e in found.removed]
+    out += [ExperiencePair(e.id, None, e.text, pin=pins.get(e.id, "")) for e in found.added]
+    out += [
+        ExperiencePair(
+            after.id,
+            before.text,
+            after.text,
+            before.id if before.id != after.id else "",
+            pins.get(after.id, ""),
+        )
+        for before, after in (*found.unchanged, *found.modified)
+    ]
+    return tuple(sorted(out, key=lambda pair: _id_sort_key(pair.id)))
 
 
 def set_comparisons(older: FoundVersion, newer: FoundVersion) -> tuple[SetComparison, ...]:
@@ -90,7 +103,7 @@ def as_lines(older: FoundVersion, newer: FoundVersion) -> list[DiffLine]:
         verdicts = [f"{sanitize(one.data)}: {one.verdict}" for one in compared]
         return [DiffLine(text) for text in (sides, *weights, *results, *verdicts)]
     head = [DiffLine(text) for text in (f"{sides}  {diff_counts_text(found)}", *results)]
-    changes = [DiffLine(text, _COLOURS[text[0]]) for text in diff_lines(found)]
+    changes = [DiffLine(text, _COLOURS.get(text[0])) for text in diff_lines(found)]
     return head + (changes or [DiffLine("no experience differs")])
 
 
@@ -112,7 +125,10 @@ def weights_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:
 
 
 def as_data(older: FoundVersion, newer: FoundVersion) -> dict[str, Any]:
-    """The JSON form; modified entries carry their word diff as (kind, text) pairs."""
+    """The JSON form; modified entries carry their word diff as (kind, text) pairs.
+
+    `was` is the id in `a`; `unchanged` counts what was renamed, too.
+    """
     found = newer.library.diff(older.library)
     return {
         "a": _side_data(older),
@@ -122,12 +138,16 @@ def as_data(older: FoundVersion, newer: FoundVersion) -> dict[str, Any]:
         "modified": [
             {
                 "id": after.id,
+                "was": before.id,
                 "before": before.text,
                 "after": after.text,
                 "words": word_diff(before.text, after.text),
             }
             for before, after in found.modified
         ],
+        "renamed": [{**_entry_data(after), "was": before.id} for before, after in found.renamed],
+        "pinned": [e.id for e in found.pinned],
+        "unpinned": [e.id for e in found.unpinned],
         "unchanged": len(found.unchanged),
         "tokens_per_call_before": found.tokens_before,
         "tokens_per_call_after": found.tokens_after,
@@ -139,10 +159,23 @@ def as_html(older: FoundVersion, newer: FoundVersion) -> str:
     found = newer.library.diff(older.library)
     rows = [_html_row("removed", e.id, f"<del>{_escape_html(e.text)}</del>") for e in found.removed]
     rows += [
-        _html_row("modified", after.id, _word_diff_html(before.text, after.text))
+        _html_row(
+            "modified",
+            after.id + was_text(before.id, after.id),
+            _word_diff_html(before.text, after.text),
+        )
         for before, after in found.modified
     ]
     rows += [_html_row("added", e.id, f"<ins>{_escape_html(e.text)}</ins>") for e in found.added]
+    rows += [
+        _html_row("renamed", f"{after.id} (was {before.id})", _escape_html(after.text))
+        for before, after in found.renamed
+    ]
+    rows += [
+        _html_row(word, e.id, _escape_html(e.text))
+        for word, entries in (("pinned", found.pinned), ("unpinned", found.unpinned))
+        for e in entries
+    ]
     title = f"{_escape_html(older.label)} → {_escape_html(newer.label)}"
     texts = (*weights_lines(older, newer), *_result_lines(older, newer))
     results = "".join(f"<p>{_escape_html(text)}</p>" for text in texts)

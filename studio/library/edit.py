@@ -56,15 +56,19 @@ def commit_changes(
 def revert_changes(older: Library) -> Callable[[Library], Sequence[Change]]:
     """The changes that give a head the texts of an older version of it.
 
-    What was deleted since comes back under its own id: it is the same experience.
+    What was deleted since comes back under its own id: it is the same experience. What was
+    pinned then is pinned again; what is pinned now stays so, and is not changed.
     """
 
     def changes(head: Library) -> Sequence[Change]:
-        diff = head.diff(older)
+        # By id, not by `Library.diff`, which pairs equal wordings: an id is given back as well.
+        now = {e.id: e.text for e in head.experiences}
+        then = {e.id: e.text for e in older.experiences}
         return [
-            *(("delete", e.id, "") for e in diff.added),
-            *(("modify", old.id, old.text) for old, _ in diff.modified),
-            *(("add", e.id, e.text) for e in diff.removed),
+            *(("delete", name, "") for name in now if name not in then),
+            *(("modify", name, text) for name, text in then.items() if now.get(name, text) != text),
+            *(("add", name, text) for name, text in then.items() if name not in now),
+            *(("pin", name, "") for name in older.pinned_ids if name not in head.pinned_ids),
         ]
 
     return changes

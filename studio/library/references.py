@@ -152,9 +152,20 @@ def _load_library_file(path: Path) -> Library:
         rows = data["experiences"]
         # An agent file is written to be composed: `${` stands escaped in it.
         read = unescape_interpolation if "instructions" in data else str
-        entries = tuple(Experience(str(row["id"]), read(str(row["text"]))) for row in rows)
+        entries = tuple(
+            Experience(str(row["id"]), read(str(row["text"])), pinned=row.get("pinned") is True)
+            for row in rows
+        )
     # A file nested too deeply ends in a RecursionError.
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        yaml.YAMLError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise DataError(
             str(path),
             "it does not hold a list `experiences` of `id` and `text`.",

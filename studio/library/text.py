@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -9,8 +10,9 @@ from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
 from engines.core.library import Library, Provenance, effective_operation, provenance
-from engines.core.text.similarity import format_changes, word_diff
+from engines.core.types import OperationKind
 from engines.record.libraries import LibraryFolder
+from studio.report.summary import diff_changes
 from studio.secrets.sanitize import sanitize
 
 
@@ -43,7 +45,8 @@ def library_lines(library: Library) -> list[str]:
         f"{library.guidance_tokens} tokens a call (estimated)"
     ]
     for experience in library.experiences:
-        lines.append(f"{experience.id}  {sanitize(experience.text)}")
+        pinned = " (pinned)" if experience.pinned else ""
+        lines.append(f"{experience.id}{pinned}  {sanitize(experience.text)}")
         if experience.history:
             lines.append(f"      {origin_line(experience.history[-1])}")
     return lines
@@ -112,24 +115,23 @@ def _commit_lines(
     before: Library, after: Library, commit: ev.LibraryCommitted, experience: str | None
 ) -> list[str]:
     diff = after.diff(before)
-    changes: list[tuple[str, str, Provenance | None]] = [
-        (e.id, f"- {e.id}  {sanitize(e.text)}", _deletion(e.id, after.version, commit))
-        for e in diff.removed
-    ]
     marks = {e.id: e.history[-1] for e in after.experiences if e.history}
-    changes += [
-        (b.id, f"~ {b.id}  {sanitize(format_changes(word_diff(b.text, a.text)))}", marks.get(b.id))
-        for b, a in diff.modified
-    ]
-    changes += [(e.id, f"+ {e.id}  {sanitize(e.text)}", marks.get(e.id)) for e in diff.added]
-    shown = [change for change in changes if experience in (None, change[0])]
+    kinds: dict[str, tuple[OperationKind, ...]] = {"-": ("delete",), "*": ("pin", "unpin")}
+    changes = []
+    for names, text in diff_changes(diff):
+        if text[0] in kinds:  # told by no history: that of a wording went with it, a pin has none
+            known = _find_marks(kinds[text[0]], names[0], after.version, commit)
+        else:  # an experience that a lesson was taken over from has a mark of its own
+            known = [marks[name] for name in names if name in marks]
+        changes.append((names, text, known))
+    shown = [change for change in changes if experience is None or experience in change[0]]
     if not shown:
         return []
     where = f"run {commit.run} step {commit.step}" if commit.run else "by hand"
     lines = [f"v{after.version}  {where}"]
-    for _, text, mark in shown:
+    for _, text, known in shown:
         lines.append(f"  {text}")
-        if mark is not None:
+        for mark in known:
             lines.append(f"      {origin_line(mark)}")
             if mark.rationale:
                 lines.append(f"      why: {sanitize(mark.rationale)}")
@@ -143,13 +145,18 @@ def _commit_lines(
     return lines
 
 
-def _deletion(name: str, version: int, commit: ev.LibraryCommitted) -> Provenance | None:
-    """Who deleted an experience and why: its own history went with it."""
-    for operation, decision in commit.reviewed:
-        wanted = effective_operation(operation, decision)
-        if (wanted.kind, wanted.target) == ("delete", name) and decision.action != "reject":
-            return provenance(wanted, decision, version, commit.run, commit.step)
-    return None
+def _find_marks(
+    kinds: Collection[OperationKind], name: str, version: int, commit: ev.LibraryCommitted
+) -> list[Provenance]:
+    """Who did such a thing to an experience in a commit, and why; the last time only."""
+    made = [
+        provenance(wanted, decision, version, commit.run, commit.step)
+        for operation, decision in commit.reviewed
+        if decision.action != "reject"
+        for wanted in [effective_operation(operation, decision)]
+        if wanted.kind in kinds and wanted.target == name
+    ]
+    return made[-1:]
 
 
 def _date_text(at: float) -> str:

@@ -294,12 +294,12 @@ def step_line(step: StepState) -> str:
 
 def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     applied = [outcome for outcome in outcomes if outcome.applied]
-    kinds = {"add": "+", "modify": "~", "delete": "-", "keep": "="}
-    counted = " ".join(
-        f"{sign}{sum(outcome.kind == kind for outcome in applied)}" for kind, sign in kinds.items()
-    )
-    rejected = len(outcomes) - len(applied)
-    return f"library v{version}: {counted}" + (f", {rejected} rejected" if rejected else "")
+    words = {"add": "added", "modify": "reworded", "delete": "deleted", "keep": "kept"}
+    words |= {"pin": "pinned", "unpin": "unpinned"}
+    counts = {word: sum(o.kind == kind for o in applied) for kind, word in words.items()}
+    counts["rejected"] = len(outcomes) - len(applied)
+    counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    return f"library v{version}: {counted or 'no change'}"
 
 
 def to_stderr(line: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.events import EvaluationFinished
-from engines.core.library import Library, LibraryDiff
+from engines.core.library import Experience, Library, LibraryDiff
 from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
@@ -273,22 +273,51 @@ def mean_reward_text(rewards: Rewards) -> str:
     return reward_rate_text(rewards.mean, rewards.n)
 
 
+def change_counts_text(added: int, reworded: int, removed: int, renamed: int, equal: int) -> str:
+    """`2 added, 1 removed, 3 equal`: what did not happen is left out, but for what is equal."""
+    counts = {"added": added, "reworded": reworded, "removed": removed, "under another id": renamed}
+    return ", ".join(f"{n} {word}" for word, n in {**counts, "equal": equal}.items() if n or
+                     word == "equal")  # fmt: skip
+
+
 def diff_counts_text(diff: LibraryDiff) -> str:
-    """`+2 ~1 -0 =3, 120 -> 180 tokens a call (estimated)`."""
-    return (
-        f"+{len(diff.added)} ~{len(diff.modified)} -{len(diff.removed)} ={len(diff.unchanged)}, "
-        f"{diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
-    )
+    """`2 added, 1 reworded, 3 equal; 120 -> 180 tokens a call (estimated)`."""
+    renamed = len(diff.renamed)
+    counts = change_counts_text(len(diff.added), len(diff.modified), len(diff.removed), renamed,
+                                len(diff.unchanged) - renamed)  # fmt: skip
+    pins = {"pinned": len(diff.pinned), "unpinned": len(diff.unpinned)}
+    counts += "".join(f", {n} {word}" for word, n in pins.items() if n)
+    return f"{counts}; {diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
+
+
+def was_text(before: str, after: str) -> str:
+    """` (was E7)`: that a lesson is called otherwise; "" where it is not."""
+    return "" if before == after else f" (was {before})"
+
+
+def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
+    """A line for each experience that differs, behind its ids: the new one, and what it was.
+
+    Removed, modified and added ones in that order, then those with another id alone, then pins.
+    """
+
+    def reworded(before: Experience, after: Experience) -> str:
+        words = sanitize(format_changes(word_diff(before.text, after.text)))
+        return f"~ {after.id}{was_text(before.id, after.id)}  {words}"
+
+    return [
+        *(((e.id,), f"- {e.id}  {sanitize(e.text)}") for e in diff.removed),
+        *((tuple(dict.fromkeys((a.id, b.id))), reworded(b, a)) for b, a in diff.modified),
+        *(((e.id,), f"+ {e.id}  {sanitize(e.text)}") for e in diff.added),
+        *(((a.id, b.id), f"= {a.id} (was {b.id})  {sanitize(a.text)}") for b, a in diff.renamed),
+        *(((e.id,), f"* {e.id}  pinned: nothing may change it") for e in diff.pinned),
+        *(((e.id,), f"* {e.id}  unpinned") for e in diff.unpinned),
+    ]
 
 
 def diff_lines(diff: LibraryDiff) -> list[str]:
-    """One line an experience that differs, in the order removed, modified, added."""
-    lines = [f"- {e.id}  {sanitize(e.text)}" for e in diff.removed]
-    lines += [
-        f"~ {after.id}  {sanitize(format_changes(word_diff(before.text, after.text)))}"
-        for before, after in diff.modified
-    ]
-    return lines + [f"+ {e.id}  {sanitize(e.text)}" for e in diff.added]
+    """The lines alone."""
+    return [text for _, text in diff_changes(diff)]
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def draft_and_deleted(
                     texts[wanted.target] = one_line(wanted.text)
             case "delete":
                 deleted[operation.id] = texts.pop(wanted.target or "", "")
-            case "keep":
+            case "keep" | "pin" | "unpin":
                 pass
     return texts, deleted
 

@@ -12,6 +12,11 @@ from studio.session.base import ReviewQueue
 
 WEIGHTS_AS_A_WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
 
+PIN_MEANING = {
+    "pin": "nothing may change or delete it, until a person unpins it",
+    "unpin": "it may be changed and deleted again",
+}
+
 HELP = """\
 a            approve
 e [TEXT]     edit: change the wording (in $EDITOR without TEXT), then approve it
@@ -47,6 +52,8 @@ def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
             return [f"- {sanitize(before)}"]
         case "keep":
             return [f"= {sanitize(before)}"]
+        case "pin" | "unpin":
+            return [f"* {sanitize(before)}", f"  {PIN_MEANING[operation.kind]}"]
         case "weights":
             return [f"^ {sanitize(figure)}" for figure in operation.text.split(", ")]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.library import effective_operation
-from engines.core.types import GATE, Decision, Operation
+from engines.core.types import GATE, Decision, Operation, OperationKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,9 @@ def inverse_operation(
             if wanted.target in texts:
                 return f"{wanted.target} is there"
             return Operation(operation_id, "add", wanted.target, made.was, why)
+        case "pin" | "unpin":
+            inverse: OperationKind = "unpin" if wanted.kind == "pin" else "pin"
+            return Operation(operation_id, inverse, wanted.target, rationale=why)
         case "weights":
             return f"{made.id} changed the weights: a checkpoint before it brings the old ones back"
         case "keep":

@@ -119,7 +119,7 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
         return None
     # New ids go on behind the largest one, since an id is never used twice.
     numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
-    experiences = tuple(Experience(e.id, one_line(e.text)) for e in mounted)
+    experiences = tuple(Experience(e.id, one_line(e.text), pinned=e.pinned) for e in mounted)
     return Library(name, 0, experiences, max(numbers, default=0) + 1)
 
 

@@ -19,6 +19,7 @@ class MountedExperience(Settings):
 
     id: Name = Field(description="its stable id, such as E17")
     text: str = Field(min_length=1, description="what is put in front of the prompt")
+    pinned: bool = Field(default=False, description="whether nothing may change or delete it")
 
 
 class AgentConfig(Settings):

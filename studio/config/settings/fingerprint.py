@@ -74,6 +74,9 @@ def fingerprint(
         "practice": Path(config.data.practice or "").stem.removesuffix(".jsonl"),
         "digest": data_digest,
     }
+    for experience in plain["agent"]["experiences"]:
+        if not experience["pinned"]:  # as in journals from before pins
+            del experience["pinned"]
     embedding = config.lint.embedding
     plain["lint"]["embedding"] = None if embedding is None else embedding.model
     plain["verifier"] = without_secrets(config.verifier.spec) if verifier is None else verifier

@@ -19,7 +19,7 @@ _names = st.none() | st.integers(1, 9).map("E{}".format)
 _operations = st.builds(
     Operation,
     id=st.integers(1, 99).map("op1.{}".format),
-    kind=st.sampled_from(["add", "modify", "delete", "keep"]),
+    kind=st.sampled_from(["add", "modify", "delete", "keep", "pin", "unpin"]),
     target=_names,
     text=_words,
 )
@@ -97,6 +97,39 @@ def test_a_diff_says_exactly_what_a_commit_changed(reviewed: Reviewed, limit: in
     assert [(b.text, a.text) for b, a in back.modified] == [
         (a.text, b.text) for b, a in diff.modified
     ]
+
+
+@modest
+@given(_reviewed)
+def test_what_is_pinned_keeps_its_words_whatever_is_committed(reviewed: Reviewed) -> None:
+    library = a_library("one", "two").commit(approved(an_operation("pin", "E1"))).library
+    unpins = any(effective_operation(*pair).kind == "unpin" for pair in reviewed)
+    after = library.commit(reviewed).library.get("E1")
+    assert unpins or after == library.get("E1")
+
+
+def test_a_pin_is_a_version_of_its_own_and_holds_within_one_draft() -> None:
+    older = a_library("one", "two")
+    pin = an_operation("pin", "E1", id="op1.1")
+    change = an_operation("modify", "E1", "better", id="op1.2")
+    delete = an_operation("delete", "E1", id="op1.3")
+    merge = a_decision("op1.4", "edit", kind="modify", target="E1", text="one and three")
+    reviewed = (*approved(pin, change, delete), (an_operation("add", text="3", id="op1.4"), merge))
+    done = older.commit((*reviewed, *approved(an_operation("keep", "E1", id="op1.5"), pin)))
+    newer = done.library
+    assert (newer.version, newer.content_hash) == (1, older.content_hash)
+    assert newer.get("E1") == replace(older.experiences[0], pinned=True)
+    because = "E1 is pinned: nothing may change it; unpin it first"
+    assert [o.reason for o in done.outcomes] == [
+        "", because, because, because, "", "E1 is pinned already",
+    ]  # fmt: skip
+    diff, back = newer.diff(older), older.diff(newer)
+    assert ([e.id for e in diff.pinned], diff.unpinned, len(diff.unchanged)) == (["E1"], (), 2)
+    assert ([e.id for e in back.unpinned], back.pinned) == (["E1"], ())
+    freed = newer.commit(approved(an_operation("unpin", "E1"), delete)).library
+    assert [e.id for e in freed.experiences] == ["E2"]
+    assert older.objection(an_operation("unpin", "E2")) == "E2 is not pinned"
+    assert older.objection(an_operation("pin", "E9")) == "E9 was never in this library"
 
 
 @modest

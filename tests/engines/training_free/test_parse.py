@@ -74,7 +74,9 @@ def test_a_deleted_id_cannot_be_modified_and_is_named() -> None:
     assert "E2 is not in the library (E1, E3)" in parsed.problems[0]
 
 
-@pytest.mark.parametrize("word", [None, "", "none of these", 3, "rewrite", ["add"]])
+@pytest.mark.parametrize(
+    "word", [None, "", "none of these", 3, "rewrite", ["add"], "pin", "unpin", "weights"]
+)
 def test_an_operation_must_be_one_of_the_four_words(word: object) -> None:
     """Silence is not "keep": the new wording beside it would be lost without a word."""
     row = {"operation": word, "id": "E1", "experience": "new"}

@@ -29,7 +29,16 @@ from engines.record.ledger import RecordLedger, read_record
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import TrainingFreeSettings
-from tests.support.builders import FakePolicy, a_group, a_library, a_problem, a_timeout, answering
+from tests.support.builders import (
+    FakePolicy,
+    a_group,
+    a_library,
+    a_problem,
+    a_timeout,
+    an_operation,
+    answering,
+    approved,
+)
 
 SETTINGS = TrainingFreeSettings("Solve sums.", "Be right more often.")
 ADD = {"operation": "add", "id": None, "experience": "Carry: add it.", "reason": "seen"}
@@ -369,6 +378,19 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
     assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
     await bench.says([]).reflect(a_group([1, 0]), library)
     assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
+
+
+async def test_what_is_pinned_is_told_as_fixed_and_a_change_of_it_is_flagged(bench: Bench) -> None:
+    library = a_library("x", "y")
+    await bench.says([]).engine().consolidate(*two_groups(), library)
+    assert "Pinned by a person" not in bench.shown
+    library = library.commit(approved(an_operation("pin", "E2"))).library
+    bench.says([{"operation": "delete", "id": "E2", "proposals": [1, 2]}])
+    lesson = await bench.engine().consolidate(*two_groups(), library)
+    assert "| [E2] y\n\nPinned by a person: E2. These stay as they are" in bench.shown
+    assert [flag.name for flag in lesson.operations[0].flags] == ["pinned"]
+    await bench.says([]).reflect(a_group([1, 0]), library)
+    assert "Pinned by a person: E2." in bench.shown
 
 
 async def test_the_room_left_in_the_library_is_told(bench: Bench) -> None:

@@ -37,7 +37,8 @@ def test_signs_counts_tokens_and_the_word_diff(edited: Path) -> None:
     first, *rest = diff(edited, "rehearsal@1", "rehearsal").stdout.splitlines()
     tokens = data(edited, "rehearsal@1", "rehearsal")
     assert first == (
-        f"rehearsal@1 -> rehearsal@4  +1 ~1 -1 =1, {tokens['tokens_per_call_before']} -> "
+        "rehearsal@1 -> rehearsal@4  1 added, 1 reworded, 1 removed, 1 equal; "
+        f"{tokens['tokens_per_call_before']} -> "
         f"{tokens['tokens_per_call_after']} tokens a call (estimated)"
     )
     assert [line[:5] for line in rest] == ["- E1 ", "~ E2 ", "+ E4 "]
@@ -80,7 +81,7 @@ def test_a_version_does_not_differ_from_itself_nor_from_its_file(edited: Path) -
         assert (found["added"], found["removed"], found["modified"]) == ([], [], [])
         assert found["unchanged"] == 3
     heading, words = diff(edited, "rehearsal@4", "rehearsal").stdout.splitlines()
-    assert "+0 ~0 -0 =3" in heading
+    assert "3 equal" in heading
     assert words == "no experience differs"
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from studio.config.loading import load_run
+from studio.config.settings.fingerprint import fingerprint
 from studio.process import login_name
+from studio.run.library_start import mounted_library
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import Result, studio
 
@@ -211,6 +214,44 @@ def test_revert_brings_what_was_deleted_back_under_its_own_id(practised: Path) -
     assert "why: back to v2" in page
     assert library(practised, "revert", "rehearsal@2").code == 0
     assert as_json(practised, "list")[0]["version"] == 4, "nothing differs, so nothing is made"
+
+
+def test_a_pin_keeps_an_experience_until_it_is_unpinned(practised: Path) -> None:
+    first = next(iter(texts(practised)))
+    done = library(practised, "pin", "rehearsal", first, "--reason", "it works")
+    assert (done.code, done.stdout) == (0, f"library rehearsal is at v3: {first} is pinned\n")
+    for again in (("pin", "rehearsal", first), ("edit", "rehearsal", first, "--delete")):
+        refused = library(practised, *again)
+        assert refused.code == 2 and f"{first} is pinned" in refused.stderr
+    assert f"{first} (pinned)  " in library(practised, "show", "rehearsal").stdout
+    told = library(practised, "history", "rehearsal", first).stdout
+    assert f"  * {first}  pinned: nothing may change it\n" in told
+    assert "v3 pin edit3.1 (by hand); approved by" in told and "why: it works" in told
+    other = studio("diff", "rehearsal@2", "rehearsal@3", workspace=practised).stdout
+    assert "4 equal, 1 pinned" in other and f"* {first}  pinned" in other
+    assert json.loads(
+        studio("diff", "rehearsal@3", "rehearsal@2", "--json", workspace=practised).stdout
+    )["unpinned"] == [first]
+    # A revert neither unpins nor changes it; one to a version in which it was pinned pins it.
+    assert library(practised, "revert", "rehearsal@2").code == 0
+    assert as_json(practised, "show", "rehearsal")["experiences"][0]["pinned"] is True
+    assert library(practised, "unpin", "rehearsal", first).stdout.endswith("is unpinned\n")
+    assert library(practised, "edit", "rehearsal", first, "--delete").code == 0
+    assert library(practised, "revert", "rehearsal@3").code == 0
+    assert as_json(practised, "show", "rehearsal")["experiences"][0]["pinned"] is True
+    # A run that starts from it keeps the pin, and its agent carries it on.
+    settings = (*SMALL, "library.start=rehearsal@6", "practice.epochs=1")
+    begun = studio("headless", "rehearsal", "--name", "next", *settings, workspace=practised)
+    assert begun.code == 0, begun.stderr
+    assert texts(practised, "next")[first] == texts(practised)[first]
+    agent = practised / "runs" / "next" / "agent.yaml"
+    assert as_json(practised, "show", str(agent))["experiences"][0]["pinned"] is True
+    config = load_run("rehearsal", [], practised, agent=agent).config
+    mounted = mounted_library(config, "x")
+    assert mounted is not None and mounted.pinned_ids == (first,)
+    # Those that are not pinned look as they did in journals from before pins.
+    known = [sorted(one) for one in fingerprint(config)["agent.experiences"]]
+    assert known[:2] == [["id", "pinned", "text"], ["id", "text"]]
 
 
 @pytest.mark.parametrize(

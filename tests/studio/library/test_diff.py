@@ -6,7 +6,7 @@ import json
 
 from engines.core.codec import dumps
 from engines.core.library import Experience, Library
-from studio.library.diff import as_data, as_html, as_lines
+from studio.library.diff import as_data, as_html, as_lines, pairs
 from studio.library.references import FoundVersion
 
 
@@ -24,7 +24,8 @@ NEW = found(("E1", "Keep it."), ("E2", "Carry the ten."), ("E4", "Come in."), ve
 def test_removed_modified_and_added_stand_in_that_order_under_counts_and_tokens() -> None:
     heading, *rest = [line.text for line in as_lines(OLD, NEW)]
     before, after = OLD.library.guidance_tokens, NEW.library.guidance_tokens
-    assert heading == f"lib@0 -> lib@1  +1 ~1 -1 =1, {before} -> {after} tokens a call (estimated)"
+    counts = "1 added, 1 reworded, 1 removed, 1 equal"
+    assert heading == f"lib@0 -> lib@1  {counts}; {before} -> {after} tokens a call (estimated)"
     assert rest == [
         "- E3  Go away.",
         "~ E2  Carry the [-one.-]{+ten.+}",
@@ -39,7 +40,7 @@ def test_colour_repeats_the_sign_and_says_nothing_alone() -> None:
 
 def test_equal_libraries_differ_in_nothing_but_have_counts() -> None:
     heading, words = as_lines(OLD, OLD)
-    assert "+0 ~0 -0 =3" in heading.text
+    assert "  3 equal; " in heading.text
     assert (words.text, words.colour) == ("no experience differs", None)
 
 
@@ -95,3 +96,20 @@ def test_held_out_results_stand_beside_the_version_they_belong_to() -> None:
     page = as_html(older, newer)
     assert page.index("0.300 (n=40)") < page.index("0.700 (n=40)")
     assert as_data(older, newer)["b"]["evaluations"] == ["heldout: mean reward 0.700 (n=40)"]
+
+
+def test_lessons_under_other_ids_are_called_so_and_not_rewritten() -> None:
+    """Known defect: pairs were made by id, so two swapped ones were two rewrites."""
+    swapped = found(("E1", "Carry the one."), ("E2", "Keep it."), version=1)
+    older = found(("E1", "Keep it."), ("E2", "Carry the one."))
+    heading, *rest = [line.text for line in as_lines(older, swapped)]
+    assert "2 under another id, 0 equal" in heading
+    assert rest == ["= E1 (was E2)  Carry the one.", "= E2 (was E1)  Keep it."]
+    data = as_data(older, swapped)
+    assert not data["modified"] and data["unchanged"] == 2
+    assert data["renamed"][0] == {"id": "E1", "text": "Carry the one.", "was": "E2"}
+    assert "<td>renamed<td>E1 (was E2)<td>Carry the one." in as_html(older, swapped)
+    assert [(p.id, p.was, p.sign) for p in pairs(older.library, swapped.library)] == [
+        ("E1", "E2", "="),
+        ("E2", "E1", "="),
+    ]

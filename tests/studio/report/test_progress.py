@@ -141,8 +141,8 @@ def test_a_commit_counts_each_kind_and_what_was_rejected() -> None:
         OperationOutcome("c", "delete", True, "E0"),
         OperationOutcome("d", "modify", False, None, "it is gone"),
     )
-    assert commit_line(outcomes, 5) == "library v5: +2 ~0 -1 =0, 1 rejected"
-    assert commit_line(outcomes[:1], 5) == "library v5: +1 ~0 -0 =0"
+    assert commit_line(outcomes, 5) == "library v5: 2 added, 1 deleted, 1 rejected"
+    assert commit_line(outcomes[:1], 5) == "library v5: 1 added"
     assert told(a_step(), ev.LessonCommitted(1, 5, "h", outcomes))[-1].startswith("step 1: library")
 
 

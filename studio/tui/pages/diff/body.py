@@ -57,7 +57,7 @@ class ComparisonBody:
         blocks = self.blocks
         if self.at not in {block.id for block in blocks}:
             self.at = view.find_next_change(blocks, "", 1)
-        equal = sum(one.sign == "=" for one in found.entries)
+        equal = sum(not one.differs for one in found.entries)
         pane.border_title = Text(view.pane_title(found, self._room, self.mode))
         hidden = f"{equal} equal hidden (space)" if equal and not self.shows_equal else ""
         words = self._page.filter_text

@@ -36,7 +36,9 @@ def comparison(base: str, older: FoundVersion, target: str, newer: FoundVersion)
     return Comparison(
         _make_side(base, older),
         _make_side(target, newer),
-        tuple(make_entry(p.id, p.before, p.after) for p in pairs(older.library, newer.library)),
+        tuple(
+            make_entry(p.id, p.before, p.after, p.was) for p in pairs(older.library, newer.library)
+        ),
         tuple(
             HeldOutComparison(m.data, m.before, m.after, m.verdict)
             for m in set_comparisons(older, newer)

@@ -241,11 +241,13 @@ class DiffPage(Page):
         return True
 
     def go_to(self, name: str) -> bool:
-        if self.found is None or name not in {one.id for one in self.found.entries}:
+        entries = self.found.entries if self.found is not None else ()
+        here = [one.key for one in entries if one.id == name]
+        if not here:
             return False
-        self.filter_text, self.body.shows_equal, self.body.at = "", True, name
+        self.filter_text, self.body.shows_equal, self.body.at = "", True, here[-1]
         if self.is_open:
-            self.body.go_to_change(name)
+            self.body.go_to_change(here[-1])
         return True
 
     def text_to_copy(self, whole: bool) -> str:
@@ -255,5 +257,5 @@ class DiffPage(Page):
             return ""
         if whole:
             return self.found.text
-        here = next((one for one in self.found.entries if one.id == self.body.at), None)
+        here = next((one for one in self.found.entries if one.key == self.body.at), None)
         return view.entry_text(here) if here is not None else ""

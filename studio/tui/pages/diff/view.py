@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from engines.core.text.similarity import Change, word_diff
+from studio.report.summary import change_counts_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
@@ -48,6 +49,21 @@ class Entry:
     before: str
     after: str
     words: tuple[Change, ...] = ()
+    was: str = ""  # its id in the base, where it is another
+
+    @property
+    def name(self) -> str:
+        """`E3 was E7` of a lesson that is called otherwise."""
+        return f"{self.id} was {self.was}" if self.was else self.id
+
+    @property
+    def key(self) -> str:
+        """Unlike its id unique: what is gone and what came may be called the same."""
+        return f"-{self.id}" if self.sign == "-" else self.id
+
+    @property
+    def differs(self) -> bool:
+        return self.sign != "=" or bool(self.was)
 
     @property
     def text(self) -> str:
@@ -84,21 +100,20 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The lines of one experience, all of them as wide as the layout."""
+    """The lines of one experience, all of them as wide as the layout; `id` is its key."""
 
     id: str
-    sign: str
+    differs: bool
     lines: tuple[Line, ...]
 
 
-def make_entry(name: str, before: str | None, after: str | None) -> Entry:
+def make_entry(name: str, before: str | None, after: str | None, was: str = "") -> Entry:
     """One experience; None where a side does not hold it."""
     old, new = display_text(before or ""), display_text(after or "")
     if before is None or after is None:
         return Entry(display_text(name), "+" if before is None else "-", old, new)
-    if old == new:
-        return Entry(display_text(name), "=", old, new)
-    return Entry(display_text(name), "~", old, new, word_diff(old, new))
+    words = () if old == new else word_diff(old, new)
+    return Entry(display_text(name), "~" if words else "=", old, new, words, display_text(was))
 
 
 def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
@@ -117,9 +132,12 @@ def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Spa
 
 
 def counts_text(of: Comparison) -> str:
-    """`+6 ~3 -2 =25`."""
+    """`6 added, 3 reworded, 2 removed, 25 equal`."""
     signs = [one.sign for one in of.entries]
-    return " ".join(f"{sign}{signs.count(sign)}" for sign in "+~-=")
+    added, reworded, removed = map(signs.count, "+~-")
+    renamed = sum(one.sign == "=" and one.differs for one in of.entries)
+    equal = signs.count("=") - renamed
+    return change_counts_text(added, reworded, removed, renamed, equal)
 
 
 def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
@@ -173,12 +191,12 @@ def blocks(
 ) -> list[Block]:
     """The experiences that hold all words of a filter; with `same` also those that are equal."""
     mode = effective_mode(mode, width)
-    name_width = min(12, max((cells(one.id) for one in of.entries), default=0))
+    name_width = min(12, max((cells(one.name) for one in of.entries), default=0))
     draw = _column_lines if mode == "side by side" else partial(_full_width_lines, mode)
     return [
-        Block(one.id, one.sign, tuple(draw(one, width, name_width)))
+        Block(one.key, one.differs, tuple(draw(one, width, name_width)))
         for one in of.entries
-        if (one.sign != "=" or same) and holds_words(f"{one.id} {one.before} {one.after}", words)
+        if (one.differs or same) and holds_words(f"{one.name} {one.before} {one.after}", words)
     ]
 
 
@@ -204,13 +222,13 @@ def file_name(of: Comparison) -> str:
 def entry_text(one: Entry) -> str:
     """One experience as `y` copies it."""
     if one.sign != "~":
-        return f"{one.sign.replace('=', ' ')} {one.id}  {one.text}"
-    return f"~ {one.id}  " + "".join(text for text, _ in change_spans(one.words))
+        return f"{one.sign.replace('=', ' ')} {one.name}  {one.text}"
+    return f"~ {one.name}  " + "".join(text for text, _ in change_spans(one.words))
 
 
 def find_next_change(found: Sequence[Block], at: str, step: int) -> str:
     """The id of the next change after `at`, or before it; "" where nothing differs."""
-    changes = [number for number, block in enumerate(found) if block.sign != "="]
+    changes = [number for number, block in enumerate(found) if block.differs]
     if not changes:
         return ""
     here = next((number for number, block in enumerate(found) if block.id == at), None)
@@ -265,8 +283,8 @@ def _column_lines(one: Entry, width: int, name: int) -> list[Line]:
     new: Iterable[Span] = ((one.after, STYLES[one.sign]),)
     if one.sign == "~":
         cut, new = change_spans(one.words, keep="cut"), change_spans(one.words, keep="new")
-    left = [] if one.sign == "+" else _entry_lines(one.sign, one.id, cut, half, name)
-    right = [] if one.sign == "-" else _entry_lines(one.sign, one.id, new, other, name)
+    left = [] if one.sign == "+" else _entry_lines(one.sign, one.was or one.id, cut, half, name)
+    right = [] if one.sign == "-" else _entry_lines(one.sign, one.name, new, other, name)
     left += [((" " * half, ""),)] * (len(right) - len(left))
     right += [((" " * other, ""),)] * (len(left) - len(right))
     return [(*a, (" │ ", "dim"), *b) for a, b in zip(left, right, strict=True)]
@@ -274,7 +292,7 @@ def _column_lines(one: Entry, width: int, name: int) -> list[Line]:
 
 def _full_width_lines(mode: Mode, one: Entry, width: int, name: int) -> list[Line]:
     if one.sign == "~" and mode == "lines":
-        before = _entry_lines("-", one.id, ((one.before, "removed"),), width, name)
-        return before + _entry_lines("+", one.id, ((one.after, "added"),), width, name)
+        before = _entry_lines("-", one.was or one.id, ((one.before, "removed"),), width, name)
+        return before + _entry_lines("+", one.name, ((one.after, "added"),), width, name)
     spans = change_spans(one.words) if one.sign == "~" else ((one.text, STYLES[one.sign]),)
-    return _entry_lines(one.sign, one.id, spans, width, name)
+    return _entry_lines(one.sign, one.name, spans, width, name)

@@ -209,7 +209,8 @@ def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
     wanted = effective_operation(op, edited) if edited else op
     proposed = (op.text or op.kind) if edited else ""
     now = texts.get(wanted.target or "", "")
-    after = {"keep": now, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
+    same = dict.fromkeys(("keep", "pin", "unpin"), now)
+    after = {**same, "delete": "", "weights": ""}.get(wanted.kind, wanted.text)
     return "" if wanted.kind in ("add", "weights") else now, after, proposed
 
 

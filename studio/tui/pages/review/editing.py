@@ -50,7 +50,7 @@ class WordingKeys:
         if item.standing == "edited" and item.decision is not None:
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
-        if op.kind in ("delete", "keep"):
+        if op.kind in ("delete", "keep", "pin", "unpin"):
             now = self._review_queue.texts_without(item).get(op.target or "", "")
             if not now:
                 text = f"{op.target} is not in the library: it has no wording"

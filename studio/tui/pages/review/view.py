@@ -21,8 +21,9 @@ Sort = Literal["flagged first", "by kind", "in order"]
 Standing = Literal["open", "approved", "rejected", "edited", "later"]
 
 SORTS: tuple[Sort, ...] = ("flagged first", "by kind", "in order")
-KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "weights")
+KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "pin", "unpin", "weights")
 VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "=", "weights": "^"}
+VERBS |= {"pin": "*", "unpin": "*"}
 _VERB_STYLES = {"add": "added", "delete": "removed", "keep": "dim"}
 _STYLES: Mapping[str, str] = {"later": "dim"}
 _STANDING: Mapping[str, Standing] = {

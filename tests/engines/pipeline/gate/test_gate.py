@@ -798,6 +798,40 @@ async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(de
     assert len([event for event in heard if isinstance(event, ev.StageEntered)]) == 1
 
 
+# -- what is pinned --------------------------------------------------------------------------
+
+
+async def test_a_reviewer_that_approves_all_changes_nothing_that_is_pinned(desk: Desk) -> None:
+    desk.opened(AutoReviewer())
+    await desk.propose(MODIFY, DELETE)
+    pin = await desk.gate.queue.propose(Operation("", "pin", "E1"), "ann")
+    await desk.decide(pin)
+    with pytest.raises(ConflictError, match="E1 is pinned"):  # nor may a person in passing
+        await desk.gate.queue.propose(Operation("", "modify", "E1", "mine"), "ann")
+    await desk.gate.review(1)
+    assert desk.standing() == [
+        (pin.id, "approve", "person"), (MODIFY.id, "reject", GATE), (DELETE.id, "reject", GATE),
+    ]  # fmt: skip
+    library = (await desk.gate.commit(1)).library
+    assert [(e.text, e.pinned) for e in library.experiences] == [("one", True), ("two", False)]
+    assert desk.folder.head() == library, "also as it is read again"
+    path = desk.folder.path
+    assert "text: one\n  pinned: true\n- id: E2" in (path / "v0001.yaml").read_text("utf-8")
+    copy = LibraryFolder(path.with_name("copy"))
+    copy.create(library, "lib@1")
+    assert LibraryFolder(copy.path).head().pinned_ids == ("E1",)
+
+
+async def test_a_pin_that_is_taken_back_asks_again_for_what_it_forbade(desk: Desk) -> None:
+    pin = an_operation("pin", "E1", id="op1.9")
+    await desk.propose(pin, MODIFY)
+    await desk.decide(pin)
+    assert await desk.decide(MODIFY) == (
+        "rejected: E1 is pinned: nothing may change it; unpin it first"
+    )
+    assert await desk.gate.undo(pin.id) == (pin.id, MODIFY.id)
+
+
 # -- several decisions as one record ---------------------------------------------------------
 
 

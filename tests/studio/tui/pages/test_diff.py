@@ -70,7 +70,7 @@ async def test_it_opens_on_the_run_from_its_start_with_the_verdict(tmp_path: Pat
         page = await pressed(pilot, "4")
         assert references(page) == ("rehearsal@epoch:0", "rehearsal@last")
         shown = "\n".join(picture(app))
-        assert "+4 ~0 -0 =0" in shown
+        assert "4 added, 0 equal" in shown
         assert "(n=20)" in shown
         assert "helps" in shown
 
@@ -96,15 +96,17 @@ async def test_brackets_go_from_change_to_change(tmp_path: Path) -> None:
         page = await pressed(pilot, "home")
         assert page.body.at == "E1"
         await pressed(pilot, "right_square_bracket")
-        assert page.body.at == "E2"
+        assert page.body.at == "-E2"
         await pressed(pilot, "right_square_bracket")
         assert page.body.at == "E5"
         await pressed(pilot, "right_square_bracket")
         assert "no further change" in picture(app)[-2]
         await pressed(pilot, "left_square_bracket")
-        assert page.body.at == "E2"
+        assert page.body.at == "-E2"
         assert page.text_to_copy(False).startswith("- E2  Multiply")
-        assert page.text_to_copy(True).startswith("rehearsal@2 -> rehearsal@3  +1 ~1 -1 =2")
+        assert page.text_to_copy(True).startswith(
+            "rehearsal@2 -> rehearsal@3  1 added, 1 reworded, 1 removed, 2 equal"
+        )
 
 
 async def test_w_goes_through_words_lines_and_columns_where_there_is_room(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ async def test_equals_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> N
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "equals_sign")
-        assert [block.id for block in page.body.blocks] == ["E1", "E2", "E5"]
+        assert [block.id for block in page.body.blocks] == ["E1", "-E2", "E5"]
         assert "2 equal hidden" in "\n".join(picture(app))
         await pressed(pilot, "equals_sign")
         assert len(page.body.blocks) == 5

@@ -95,7 +95,7 @@ def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
     of = compared(a_library("a", "b"), a_library("a", "B", "c"))
     shown = [plain_text(row) for row in view.head_lines(of, "words", 80, 5)]
     assert shown[0] == "lib@0 -> lib@1"
-    assert shown[1].startswith("+1 ~1 -0 =1   ")
+    assert shown[1].startswith("1 added, 1 reworded, 1 equal   ")
     assert "neither side was evaluated" in shown[2]
 
 

@@ -81,7 +81,7 @@ def test_by_kind_means_additions_changes_deletions_what_is_kept_and_weights() ->
     state = a_state(*(Operation(f"op1.{n}", kind, "E1") for n, kind in enumerate(kinds)))
     found = items(state, sort=SORTS[1])
     kept = [item.operation.kind for item in found if item.operation]
-    assert kept == ["add", "modify", "delete", "keep", "weights"]
+    assert kept == ["add", "modify", "delete", "keep", "pin", "unpin", "weights"]
 
 
 @pytest.mark.parametrize(
