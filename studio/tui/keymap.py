@@ -180,6 +180,7 @@ KEYS: tuple[Key, ...] = (
         ("open", "o", "open", "Open the rollout under the cursor in Inspect.", 1),
         ("words", "w", "words", "Change by words, by lines, or side by side.", 1, "show('words')"),
         ("sort", "S", "sort", "Flagged first, by kind, or in order.", 0, "show('sort')"),
+        ("pin", "p", "pin", "Pin the experience that it is about, or unpin it.", 1),
         ("drop", "d", "let go", "Let a reply go that cannot be understood.", 0),
     ),
     *_make_keys(
@@ -188,6 +189,7 @@ KEYS: tuple[Key, ...] = (
         ("delete", "d", "delete", "Propose to delete it.", 7),
         ("merge", "M", "merge", "Propose to merge it into another, or the two marked.", 5),
         ("mark", "space", "mark", "Mark it to merge it with another.", 1),
+        ("pin", "p", "pin", "Propose that nothing may change it, or that it may again.", 3),
         ("insert", "i", "insert", "Propose a new experience.", 6),
         ("uses", "enter", "uses", "The rollouts that cite it.", 4),
         ("history", "H", "history", "Every version of it.", 3),

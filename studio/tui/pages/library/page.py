@@ -191,6 +191,10 @@ class LibraryPage(Page):
         self._ask_about(ask, one)
         self.entries.forget_marks()
 
+    def action_pin(self) -> None:
+        if self._can_change() and self.entries.item is not None:
+            self.proposals.pin(self.entries.item)
+
     def action_insert(self) -> None:
         if self._can_change(needs_one=False):
             run_exclusive(self, "asks", self.proposals.insert)

@@ -7,6 +7,7 @@ from typing import Literal
 from rich.text import Text
 
 from studio.secrets.sanitize import one_line
+from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.library import view
@@ -56,7 +57,8 @@ class EntryList:
         if self._made_of != made_of or not pane.rows:
             self._made_of = made_of
             self.items = view.items(contents, self.sort, words)
-            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses))
+            signs = choose_glyphs(self._page.app.has_class("-ascii"))
+            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses), signs=signs)
             wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
             pane.show_rows(rows or _note_rows(self._nothing_text(contents), "dim", width), wanted)
             if wanted:

@@ -91,6 +91,10 @@ class ProposalKeys:
             changes.insert(0, self._make_operation("modify", other.id, text, why))
         self._propose(*changes, typed=key)
 
+    def pin(self, one: Item) -> None:
+        """Pin it, or unpin it: nobody else may, so that nothing is asked."""
+        self._propose(self._make_operation("unpin" if one.pinned else "pin", one.id, ""))
+
     async def insert(self) -> None:
         text = await self._ask_wording("new experience", ("add", None), "")
         if text is None or not text.strip():

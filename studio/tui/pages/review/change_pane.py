@@ -127,6 +127,7 @@ class ChangePane:
             width=self.panes.change.line_width, changes=changes,
             note=self.page.host.drafts.notes.get(item.id, ""), draft=draft,
             target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
+            pin=self.panes.signs.pinned if op.target in self.queue.pinned else "",
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:
@@ -207,7 +208,8 @@ class ChangePane:
                 no_rollouts = "no rollout of its step is in the journal"
             panes.evidence.show_rows(rows or [_note(no_rollouts)])
             panes.evidence.say_below(excerpt(record_files_text(found.groups)))
-            near = similar_rows(found.near, panes.similar.line_width - 2)
+            width, pinned = panes.similar.line_width - 2, self.queue.pinned
+            near = similar_rows(found.near, width, pinned, panes.signs.pinned)
             panes.similar.show_rows(near or [_note(nothing)])
         self._show_source(op)
 

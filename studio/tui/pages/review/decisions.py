@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engines.core.types import GATE, Decision, DecisionAction, Operation
+from engines.core.types import GATE, Decision, DecisionAction, Operation, OperationKind
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, paragraph, plain_text
@@ -207,6 +207,37 @@ class DecisionKeys:
         drafts.mark_changed()
         host.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self._page.draw()
+
+    # -- pins ----------------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """Pin what is under the cursor's target, or the similar one there; or unpin it."""
+        queue, session, host = self._review_queue, self.require_session(), self._page.host
+        item, similar = queue.item, self._panes.similar
+        op = item.operation if item is not None else None
+        target = similar.key if self._page.app.focused is similar else (op and op.target) or ""
+        if session is None:
+            return
+        if target not in queue.texts:
+            host.tell("p pins an experience of the library: this one is no change of any", "failed")
+            return
+        waiting = next(
+            (one for one in queue.items if one.operation is not None and one.is_open
+             and one.operation.kind in view.PINS and one.operation.target == target), None
+        )  # fmt: skip
+        if waiting is not None:
+            queue.go_to(waiting.id)
+            host.tell(f"{waiting.id} waits already: a approves it")
+            return
+        kind: OperationKind = "unpin" if target in queue.pinned else "pin"
+        host.queue_request(self._pin(session, Operation("", kind, target, proposer=host.person)))
+
+    async def _pin(self, session: Session, wanted: Operation) -> None:
+        """Propose it and approve it at once: the person asked for just that."""
+        op = await session.propose(wanted)
+        decision = Decision(op.id, "approve", reviewer=self._page.host.person)
+        text = f"{op.target} is {op.kind}ned with the next commit; u takes it back"
+        await self.send(session, [(op, decision)], text)
 
     # -- taking back ---------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ def share_rows(room: int, needs: Sequence[int], least: Sequence[int], now: Rows 
         left -= more
     each, rest = divmod(max(0, left), len(given))
     out = tuple(rows + each + (at < rest) for at, rows in enumerate(given))
-    is_near = len(now) == len(out) and all(abs(a - b) <= _STILL for a, b in zip(out, now, strict=True))
-    is_cut = sum(needs) > room == sum(now)
-    return now if is_cut and is_near and now[0] >= min(needs[0], out[0]) else out
+    if not sum(needs) > room == sum(now):
+        return out
+    is_near = all(abs(a - b) <= _STILL for a, b in zip(out, now, strict=True))
+    return now if is_near and now[0] >= min(needs[0], out[0]) else out

@@ -33,7 +33,7 @@ from studio.tui.widgets.row_list import RowList
 
 # A weight update has no wording, no likeness and no later.
 _OF_WORDINGS = tuple(
-    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "later", "safe")
+    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe")
 )
 
 
@@ -202,6 +202,9 @@ class ReviewPage(Page):
 
     def action_mark(self) -> None:
         self.wording.mark()
+
+    def action_pin(self) -> None:
+        self.decisions.pin()
 
     def action_go_to_open(self, by: int) -> None:
         self.queue.go_to_undecided(by)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
 from engines.core.types import Decision, Operation
-from studio.review.actions import Decider, draft_and_deleted, draft_texts
+from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.lines import Row
 from studio.tui.page import Page
@@ -31,6 +31,7 @@ class ItemQueue:
         self.sort = SORTS[0]
         self.stamp = 0  # changes when the texts do
         self.texts: dict[str, str] = {}
+        self.pinned: frozenset[str] = frozenset()  # as the decisions would leave it
         self.items: list[Item] = []
         self.reset()
 
@@ -65,6 +66,7 @@ class ItemQueue:
                 texts={**dict(self._base_texts), **texts} if page.filter_text else None,
             )  # fmt: skip
             n = len(state.operations) + len(state.repairs)
+            self.pinned = pinned_ids(self.base, reviewed)
             if texts != self.texts:
                 self.texts = texts
                 self.stamp += 1
@@ -235,3 +237,13 @@ class ItemQueue:
     def forget_marks(self) -> None:
         self._marked.clear()
         self.mark_range()
+
+
+def pinned_ids(base: Library | None, reviewed: Sequence[Pair]) -> frozenset[str]:
+    """What is pinned in the library, with the pins that are decided and not committed yet."""
+    found = set(base.pinned_ids if base is not None else ())
+    for operation, decision in reviewed:
+        if decision.action == "approve" and operation.kind in ("pin", "unpin"):
+            found -= {operation.target or ""}
+            found |= {operation.target or ""} if operation.kind == "pin" else set()
+    return frozenset(found)

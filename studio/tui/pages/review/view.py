@@ -24,6 +24,7 @@ SORTS: tuple[Sort, ...] = ("flagged first", "by kind", "in order")
 KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "pin", "unpin", "weights")
 VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "=", "weights": "^"}
 VERBS |= {"pin": "*", "unpin": "*"}
+PINS = ("pin", "unpin")
 _VERB_STYLES = {"add": "added", "delete": "removed", "keep": "dim"}
 _STYLES: Mapping[str, str] = {"later": "dim"}
 _STANDING: Mapping[str, Standing] = {
@@ -146,11 +147,12 @@ def item_row(
     lead = line(
         (sign_of(standing, signs), _STYLES.get(standing, standing)),
         " ",
-        (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
+        (signs.pinned if op.kind in PINS else VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
         " ",
         (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
         (signs.flag + " " if op.flags else "  ", "flag"),
         (signs.note + " " if noted else "", "focus"),
+        (f"{op.kind}: " if op.kind in PINS else "", "title"),
     )
     style = "dim" if standing in ("rejected", "later") else ""
     return _wrapped_row(op.id, lead, whole_text(op.text or now), style, width)
@@ -196,7 +198,12 @@ def legend_lines(
     order = ("  sort: ", "dim"), f"{sort}", (" (S)", "dim")
     return [
         legend_line(*entries),
-        legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
+        legend_line(
+            *others,
+            (signs.flag, "flag", "flagged"),
+            (signs.note, "focus", "note"),
+            (signs.pinned, "title", "pin"),
+        ),
         line(("safe: ", "dim"), f"{safe}", (" without flag or delete (A approves)", "dim")),
         line(("filter: ", "dim"), excerpt(words) if words else "all", *order),
         line(("this session: ", "dim"), f"{done} done{pace}, by {excerpt(person)}"),
