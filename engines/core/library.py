@@ -340,7 +340,8 @@ def effective_operation(operation: Operation, decision: Decision) -> Operation:
     if kind == "add" and operation.kind != "add":
         target = None
     text = decision.text if decision.text is not None else operation.text
-    return replace(operation, kind=kind, target=target, text=text)
+    evidence = tuple(dict.fromkeys((*operation.evidence, *decision.evidence)))
+    return replace(operation, kind=kind, target=target, text=text, evidence=evidence)
 
 
 def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:

@@ -431,6 +431,7 @@ class Decision:
     assigned: str | None = None
     took_s: float | None = None  # how long the reviewer looked; None: nobody did, or measured
     flags: tuple[Flag, ...] = ()  # of the operation as it was edited
+    evidence: tuple[str, ...] = ()  # rollouts that count for an edit besides the operation's own
 
 
 def weights_operation(step: int, update: WeightUpdate) -> Operation:

@@ -49,7 +49,7 @@ KINDS = frozenset(
 )
 """Every kind of event that the older release wrote, by its name on disk."""
 FORMAT = 2
-ADDED = {3: {"prompts"}, 4: {"prompts", "experiences.[].pinned"}}
+ADDED = {3: {"prompts"}, 4: {"prompts", "experiences.[].pinned", "decision.evidence"}}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}
