@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from studio.review.wording import ChangedPart
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import BLANK, Line, Row, line, paragraph
 from studio.tui.pages.review.change_view import Mode, diff_lines, flag_lines, is_long, wordings
 from studio.tui.pages.review.view import VERBS, Item, excerpt, sign_of
+from studio.tui.pages.text import display_text
 
 Texts = Callable[[Item], Mapping[str, str]]
 """The library without an item, by id."""
@@ -35,6 +37,21 @@ def _item_lines(item: Item, texts: Mapping[str, str], width: int) -> list[Line]:
     if before or after:
         mode: Mode = "lines" if is_long(before, after) else "words"
         out += [(("  ", ""), *each) for each in diff_lines(before, after, mode, width - 2)]
+    return out
+
+
+def part_rows(before: str, after: str, parts: Sequence[ChangedPart], width: int) -> list[Row]:
+    """The places at which a wording changes, below the whole change."""
+    whole = diff_lines(before, after, "words", width)
+    out = [Row("", each) for each in (*whole, BLANK)]
+    for part in parts:
+        spans = [(f"{part.number}  ", "title")]
+        if cut := part.cut.strip():
+            spans.append((f"[-{display_text(cut)}-]", "removed"))
+        if new := part.new.strip():
+            spans.append((f"{{+{display_text(new)}+}}", "added"))
+        first, *further = paragraph(spans, width, "   ")
+        out.append(Row(str(part.number), first, tuple(further)))
     return out
 
 

@@ -91,7 +91,9 @@ class ChangePane:
             )  # fmt: skip
         else:
             lines = self._change_lines(item, draft)
-        panes.change.show_change(self._token(item), [*banner, *lines])
+        op = item.operation
+        has_parts = op is not None and op.kind == "modify" and not item.decision
+        panes.change.show_change(self._token(item), [*banner, *lines], has_parts=has_parts)
         if is_early:
             self.page.set_timer(_LATE_S, lambda: self._say_looking(item))
         else:

@@ -12,9 +12,11 @@ from textual.app import SuspendNotSupported
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
+from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.pages.review.change_view import flag_text, wordings
+from studio.tui.pages.review.batch_view import part_rows
+from studio.tui.pages.review.change_view import flag_text, is_long, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
@@ -60,9 +62,15 @@ class WordingKeys:
         return Editing(item, op.text)
 
     def mark(self) -> None:
-        """Mark what is under the cursor for a merge, or take the mark away."""
+        """Mark what is under the cursor for a merge, or take the mark away.
+
+        Where the change has the focus, choose among its parts.
+        """
         here, queue = self._decisions.painted_operation(), self._review_queue
         if here is None or self._decisions.is_all_or_nothing(here[1]):
+            return
+        if self._page.app.focused is self._panes.change:
+            self._page.run_worker(self.choose_parts(here[0]))
             return
         if not here[1].text:
             self._page.host.tell(f"a {here[1].kind} has no wording to merge")
@@ -71,6 +79,28 @@ class WordingKeys:
         n = len(queue.marked_items)
         text = f"{n} marked: M merges them" if n > 1 else "1 marked: mark another one, then M"
         self._page.host.tell(text if n else "none is marked")
+
+    async def choose_parts(self, item: Item) -> None:
+        """Take some of the places at which a modify changes a wording; the result is an edit."""
+        host, texts = self._page.host, self._review_queue.texts_without(item)
+        before, after, _ = wordings(item, texts)
+        parts = changed_parts(before, after) if before and not is_long(before, after) else ()
+        editing = self._make_editing(item) if len(parts) > 1 else None
+        if editing is None:
+            host.tell("its change has no parts that could be chosen: e edits it")
+            return
+        taken = await host.choose(
+            lambda n, of: f"Take {n} of {of} parts of {item.id}?",
+            lambda width: part_rows(before, after, parts, width),
+            enter="take what is ticked",
+        )
+        if taken is None:
+            host.tell("nothing was decided")
+        elif self._review_queue.current_item(item) != item:
+            host.tell("it was decided meanwhile, or has changed", "failed")
+        else:
+            text = text_with_parts(before, after, {int(name) for name in taken})
+            self._submit(editing, " ".join(text.split()), anyway=False)
 
     def merge(self) -> None:
         """Edit a wording that takes in those that are marked, or what the library has already."""
@@ -215,11 +245,10 @@ class WordingKeys:
                     await self._object(editing, decision.text, text, asks=True)
                     return
             pairs = [(op, decision)]
-            for one in editing.others:
-                assert one.operation is not None
-                why = f"merged into {op.id}"
-                rejected = self._decisions.make_decision(one.operation, "reject", why)
-                pairs.insert(0, (one.operation, rejected))
+            if others := [one.operation for one in editing.others if one.operation is not None]:
+                *rejected, (_, edit) = merge_decisions(op, others, decision.text or "",
+                                                       reviewer=decision.reviewer)  # fmt: skip
+                pairs = [*rejected, (op, replace(decision, evidence=edit.evidence))]
             names = ", ".join(one.id for one, _ in pairs)
             text = f"merged {names} into one wording; u undoes" if editing.others else ""
             if await self._decisions.send(session, pairs, text) and editing.others:

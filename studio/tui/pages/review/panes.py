@@ -85,10 +85,12 @@ class ChangeView(LineView):
         self._on_resized = on_resized
         self._shows: object = None
         self.painted: object = None  # the token of the change that was painted last
-        self._tells_more = False
+        self._tells_more: tuple[bool, bool] = (False, False)
+        self._has_parts = False
 
-    def show_change(self, token: object, lines: Sequence[Line]) -> None:
+    def show_change(self, token: object, lines: Sequence[Line], *, has_parts: bool = False) -> None:
         """Show lines of what `token` stands for; None: of nothing that could be decided."""
+        self._has_parts = has_parts
         if token != self._shows:
             self._shows = token
             self.scroll_to(y=0, animate=False, force=True)
@@ -101,9 +103,10 @@ class ChangeView(LineView):
         """In the border: whether there is more than is seen, and how it is reached."""
         height = self.scrollable_content_region.height
         more = len(self.lines) > round(self.scroll_y) + height > 0
-        if more != self._tells_more:
-            self._tells_more = more
-            self.border_subtitle = Content("more below (tab, j)") if more else None
+        if (more, self._has_parts) != self._tells_more:
+            self._tells_more = (more, self._has_parts)
+            hints = ["more below (tab, j)"] * more + ["choose parts (tab, space)"] * self._has_parts
+            self.border_subtitle = Content("  ".join(hints)) if hints else None
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

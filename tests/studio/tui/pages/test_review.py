@@ -418,6 +418,31 @@ async def test_two_marked_proposals_become_one_in_one_record(tmp_path: Path) -> 
         assert not desk.session.state.decisions
 
 
+async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: Path) -> None:
+    def known(session: FakeSession) -> None:
+        session.state.decisions["op1.1"] = Decision("op1.1", "approve", assigned="E1")
+
+    change = a_modify(2, "E1", "Look three times at all of it.")
+    keep = Operation("op1.3", "keep", "E1")
+    operations = (an_add(1, "Look two times at it."), change, keep)
+    async with a_desk(tmp_path, *operations, change=known) as desk:
+        assert "choose parts (tab, space)" in desk.screen
+        await desk.press("tab", "space")
+        assert "Take 2 of 2 parts of op1.2?" in desk.screen
+        assert "1  [-two-]{+three+}" in desk.screen and "2  {+all of+}" in desk.screen
+        await desk.press("j", "space", "enter")
+        assert desk.session.names() == ["weigh", "decide"]
+        made = desk.decided[0]
+        assert (made.action, made.text) == ("edit", "Look three times at it.")
+        assert desk.page.shown.operations.key == "op1.3"  # it says what it keeps
+        assert "keeps E1: it stays as it is" in desk.screen
+        assert "= Look three times at it." in desk.screen
+        await desk.press("p")
+        name, proposed = desk.session.asked[-2]
+        assert (name, proposed.kind, proposed.target) == ("propose", "pin", "E1")
+        assert desk.made[-1] == ("op1.h1", "approve") and "E1 is pinned with" in desk.told
+
+
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("M")
