@@ -26,8 +26,7 @@ from studio.session.base import Session
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
-from studio.tui.drawing.cells import choose_glyphs
-from studio.tui.drawing.lines import Lines, Row
+from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import KEYS, Key, bindings, remap_keys
 from studio.tui.navigation import Navigation
@@ -47,7 +46,6 @@ from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
-from studio.tui.widgets.tick_list import TickList
 
 if TYPE_CHECKING:
     from studio.run.detached import StartingProcess
@@ -219,12 +217,6 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:
         return await self.push_screen_wait(Confirm(title, lines, keys))
-
-    async def choose(
-        self, title: Callable[[int, int], str], rows: Callable[[int], Sequence[Row]], *, enter: str
-    ) -> tuple[str, ...] | None:
-        signs = choose_glyphs(self.has_class("-ascii"))
-        return await self.push_screen_wait(TickList(title, rows, signs, enter=enter))
 
     def attach(self, run: str) -> None:
         self.attachment.attach(run)

@@ -11,7 +11,7 @@ from typing import Protocol
 from engines.record.run_dir import Workspace
 from studio.session.base import Session
 from studio.tui.drafts import Drafts
-from studio.tui.drawing.lines import Lines, Row
+from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import Key
 from studio.tui.settings.file import ScreenSettings
@@ -83,17 +83,6 @@ class Host(Protocol):
         """Show lines over the page until one of the keys is pressed; "" for escape.
 
         Await it in a worker (`run_worker`), never in a key's own handler.
-        """
-
-    async def choose(
-        self, title: Callable[[int, int], str], rows: Callable[[int], Sequence[Row]], *, enter: str
-    ) -> tuple[str, ...] | None:
-        """Show rows that can be ticked off; the keys of those left, None for escape.
-
-        Args:
-            title: what is done with so many of so many.
-            rows: for a width.
-            enter: what the key does.
         """
 
     # -- asking the run ------------------------------------------------------------------

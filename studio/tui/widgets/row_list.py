@@ -67,11 +67,12 @@ class RowList(LineView):
         drawn, self.chosen = self._drawn_lines(), keys
         self._redraw_changed(drawn)
 
-    def go_to(self, key: str) -> bool:
-        """Put the cursor on a row; False where there is none of that key."""
+    def go_to(self, key: str, margin: int = 0) -> bool:
+        """Put the cursor on a row, with lines around it in view; False where none has that key."""
         if (number := self._find(key)) is None:
             return False
         self._move(number)
+        self._scroll_to_cursor(margin)
         return True
 
     # -- drawing -------------------------------------------------------------------------------
@@ -157,13 +158,14 @@ class RowList(LineView):
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 
-    def _scroll_to_cursor(self) -> None:
+    def _scroll_to_cursor(self, margin: int = 0) -> None:
         """All lines of the row in sight, or as many from its first on as there is room for."""
         height, top = self.size.height, round(self.scroll_y)
         if self._at < 0 or not height:
             return
-        start = self._starts[self._at]
-        end = start + 1 + len(self.rows[self._at].more)
+        margin = min(margin, height // 3)
+        start = max(0, self._starts[self._at] - margin)
+        end = self._starts[self._at] + 1 + len(self.rows[self._at].more) + margin
         if start < top or end - start > height:
             self.scroll_to(y=start, animate=False, force=True)
         elif end > top + height:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 
-from studio.tui.drawing.cells import Glyphs
+from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import Row, line
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.row_list import RowList
@@ -20,25 +21,32 @@ _TICK = 4
 """Cells of a tick and the blank behind it."""
 
 
-class TickList(ModalScreen[tuple[str, ...] | None]):
-    """Rows that are all ticked at first; the answer is the keys of those left, None for escape.
+Title = Callable[[int, int], str]
+"""What is done with so many of so many."""
+RowsFor = Callable[[int], Sequence[Row]]
+"""Rows for a width."""
 
-    `rows` makes them for a width, `title` says what enter does with how many of how many.
+
+async def choose(
+    app: App[Any], title: Title, rows: RowsFor, *, enter: str
+) -> tuple[str, ...] | None:
+    """Show rows over the page; the keys of those left ticked by `enter`, None for escape.
+
+    Await it in a worker, never in a key's own handler.
     """
+    signs = choose_glyphs(app.has_class("-ascii"))
+    return await app.push_screen_wait(TickList(title, rows, signs, enter=enter))
+
+
+class TickList(ModalScreen[tuple[str, ...] | None]):
+    """Rows that are all ticked at first."""
 
     DEFAULT_CSS = """
     TickList { align: center middle; background: transparent; }
     TickList Vertical { width: 94%; max-width: 120; height: auto; border: solid $foreground; }
     """
 
-    def __init__(
-        self,
-        title: Callable[[int, int], str],
-        rows: Callable[[int], Sequence[Row]],
-        signs: Glyphs,
-        *,
-        enter: str,
-    ) -> None:
+    def __init__(self, title: Title, rows: RowsFor, signs: Glyphs, *, enter: str) -> None:
         super().__init__()
         self._title, self._make_rows, self._signs, self._enter = title, rows, signs, enter
         self._rows: Sequence[Row] = ()
@@ -102,9 +110,16 @@ class TickList(ModalScreen[tuple[str, ...] | None]):
         if event.key == "space":
             self._off ^= {key for key in [self.query_one(RowList).key] if key}
             self._draw()
-        elif event.key == "escape" or left:
-            if not self._is_answered:  # a second key may come before it is gone
-                self._is_answered = True
-                self.dismiss(left if event.key == "enter" else None)
+        elif event.key == "escape":
+            self._answer(None)
+        elif not self.query_one(RowList).was_painted:
+            self.query_one(Vertical).border_subtitle = "it is shown only now: press again"
+        elif left:
+            self._answer(left)
         else:
             self.query_one(Vertical).border_subtitle = "nothing is ticked: space ticks, esc leaves"
+
+    def _answer(self, left: tuple[str, ...] | None) -> None:
+        if not self._is_answered:  # a second key may come before it is gone
+            self._is_answered = True
+            self.dismiss(left)

@@ -18,6 +18,7 @@ from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
 from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
+from studio.tui.widgets.tick_list import choose
 
 
 class DecisionKeys:
@@ -302,7 +303,8 @@ class DecisionKeys:
         """Decide what was listed and left ticked, and still is as it was when it was listed."""
         host, word = self._page.host, "Approve" if action == "approve" else "Reject"
         since = host.clock()
-        left = await host.choose(
+        left = await choose(
+            self._page.app,
             lambda n, of: f"{word} {n}{f' of {of}' * (n < of)} {what}{'s' * (of > 1)}?",
             lambda width: item_rows(chosen, self._review_queue.texts_without, width),
             enter=f"{word.lower()} what is ticked",

@@ -20,6 +20,7 @@ from studio.tui.pages.review.change_view import flag_text, is_long, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
+from studio.tui.widgets.tick_list import choose
 
 
 class WordingKeys:
@@ -89,7 +90,8 @@ class WordingKeys:
         if editing is None:
             host.tell("its change has no parts that could be chosen: e edits it")
             return
-        taken = await host.choose(
+        taken = await choose(
+            self._page.app,
             lambda n, of: f"Take {n} of {of} parts of {item.id}?",
             lambda width: part_rows(before, after, parts, width),
             enter="take what is ticked",

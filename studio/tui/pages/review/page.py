@@ -172,9 +172,9 @@ class ReviewPage(Page):
             )
 
     def action_reword(self, how: str) -> None:
-        """Change a wording in the box or in $EDITOR, or merge it into another."""
-        if how == "merge":
-            self.wording.merge()
+        """Change a wording in the box or in $EDITOR, merge it, or mark it for that."""
+        if how in ("merge", "mark"):
+            (self.wording.merge if how == "merge" else self.wording.mark)()
         else:
             self.wording.edit(in_editor=how == "editor")
 
@@ -185,11 +185,9 @@ class ReviewPage(Page):
         if self.decisions.require_session() is not None:
             self.run_worker(self.decisions.approve_safe())
 
-    def action_undo(self) -> None:
-        self.decisions.undo()
-
-    def action_redo(self) -> None:
-        self.decisions.redo()
+    def action_undo(self, again: bool = False) -> None:
+        """Take a decision back, or make again what was taken back."""
+        (self.decisions.redo if again else self.decisions.undo)()
 
     def commit(self) -> None:
         """Commit what is decided; its key is heard on every page."""
@@ -199,9 +197,6 @@ class ReviewPage(Page):
 
     def action_range(self) -> None:
         self.queue.toggle_range()
-
-    def action_mark(self) -> None:
-        self.wording.mark()
 
     def action_pin(self) -> None:
         self.decisions.pin()
