@@ -196,7 +196,7 @@ KEYS: tuple[Key, ...] = (
         ("delete", "d", "delete", "Propose to delete it.", 7),
         ("merge", "M", "merge", "Propose to merge it into another, or the two marked.", 5),
         ("mark", "space", "mark", "Mark it to merge it with another.", 1),
-        ("pin", "p", "pin", "Propose that nothing may change it, or that it may again.", 3),
+        ("pin", "p", "pin", "Let nothing change or delete it, or let it again.", 3),
         ("insert", "i", "insert", "Propose a new experience.", 6),
         ("uses", "enter", "uses", "The rollouts that cite it.", 4),
         ("history", "H", "history", "Every version of it.", 3),

@@ -145,11 +145,11 @@ class LibraryPage(Page):
 
     # -- keys: changes ---------------------------------------------------------------------
 
-    def _can_change(self, *, needs_one: bool = True) -> bool:
+    def _can_change(self, *, needs_one: bool = True, command: str = "edit") -> bool:
         if self.session is None:
             name = self.library_name or "NAME"
             one = f" {self.entries.item.id}" if self.entries.item is not None else " ID"
-            self.host.tell(f"no run is open: studio library edit {name}{one} changes it by hand")
+            self.host.tell(f"no run is open: studio library {command} {name}{one} does it by hand")
         elif self.contents is None:
             self.host.tell("the library is not read yet", "failed")
         elif needs_one and self.entries.item is None:
@@ -192,7 +192,7 @@ class LibraryPage(Page):
         self.entries.forget_marks()
 
     def action_pin(self) -> None:
-        if self._can_change() and self.entries.item is not None:
+        if self._can_change(command="pin") and self.entries.item is not None:
             self.proposals.pin(self.entries.item)
 
     def action_insert(self) -> None:

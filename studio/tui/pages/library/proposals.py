@@ -9,7 +9,7 @@ from asyncio import Future, get_running_loop
 
 from textual.content import Content
 
-from engines.core.types import Operation, OperationKind
+from engines.core.types import Decision, Operation, OperationKind
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.page import Page
@@ -92,8 +92,15 @@ class ProposalKeys:
         self._propose(*changes, typed=key)
 
     def pin(self, one: Item) -> None:
-        """Pin it, or unpin it: nobody else may, so that nothing is asked."""
-        self._propose(self._make_operation("unpin" if one.pinned else "pin", one.id, ""))
+        """Pin it, or unpin it, approved at once: the person asked for just that."""
+        wanted = self._make_operation("unpin" if one.pinned else "pin", one.id, "")
+
+        async def ask(session: Session) -> str:
+            made = await session.propose(wanted)
+            await session.decide(Decision(made.id, "approve", reviewer=wanted.proposer))
+            return f"{one.id} is {wanted.kind}ned with the next commit ({made.id} in 2 Review)"
+
+        self._page.host.ask_run(ask)
 
     async def insert(self) -> None:
         text = await self._ask_wording("new experience", ("add", None), "")

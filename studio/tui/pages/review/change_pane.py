@@ -31,6 +31,7 @@ class ChangePane:
         self.problems: dict[str, tuple[str, ...]] = {}  # of replies that were mended in vain
         self.lost_line = ""  # why the run's process is not heard just now
         self._made_of: tuple[object, ...] = ()  # what the panes were made of
+        self._legend_of: object = None  # what the legend was made of
         self._looking_for = ""  # the operation whose findings are late, and are said to be
         self._shown: tuple[str, float] = ("", 0.0)  # operation, and since when it is looked at
 
@@ -169,13 +170,16 @@ class ChangePane:
     def draw_legend(self) -> None:
         """What the signs mean, below the list where there is room."""
         page, queue = self.page, self.queue
-        if self.panes.is_tabbed:
+        session, sitting = page.session, queue.decider.sitting
+        made_of = (queue.made_of, sitting.done, session and (session.controls, session.living))
+        if self.panes.is_tabbed or made_of == self._legend_of:
             return
+        self._legend_of = made_of
         lines = legend_lines(
-            queue.items, words=page.filter_text, sort=queue.sort, done=queue.decider.sitting.done,
-            mean_s=queue.decider.sitting.mean_s, person=page.host.person, signs=self.panes.signs,
+            queue.items, words=page.filter_text, sort=queue.sort, done=sitting.done,
+            mean_s=sitting.mean_s, person=page.host.person, signs=self.panes.signs,
         )  # fmt: skip
-        session, last = page.session, BLANK
+        last = BLANK
         if queue.is_all_decided:
             last = line(("all decided: c commits", "flag"))
         elif session is not None and session.controls and not session.living:

@@ -165,8 +165,7 @@ class DecisionKeys:
         early, self._early = self._early, 0
         text = outcome.text
         if early:
-            keys = "a key" if early == 1 else f"{early} keys"
-            text += f". {keys} came before the next one was shown and decided nothing: press again"
+            text += f"; {early} key{'s' * (early > 1)} too early, not taken: press again"
         self._page.host.tell(text, "failed" if outcome.failed else "flag" if early else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:

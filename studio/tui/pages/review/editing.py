@@ -125,6 +125,7 @@ class WordingKeys:
         made = first.decision if first.standing == "edited" else None
         kind, target = (made.kind, made.target) if made is not None else (None, None)
         editing = Editing(first, " ".join(filter(None, texts)), kind, target, others)
+        self._review_queue.go_to(first.id)
         self._page.run_worker(self._open_box(editing))
 
     def _merge_into_similar(self) -> None:

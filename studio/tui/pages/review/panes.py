@@ -37,7 +37,7 @@ ReviewPage #review-change { height: 7fr; }
 ReviewPage #review-ops, ReviewPage #review-edit { height: 1fr; }
 ReviewPage TabRows { height: 6fr; display: none; }
 ReviewPage.-side { layout: horizontal; }
-ReviewPage.-side #review-left { width: 40%; max-width: 64; }
+ReviewPage.-side #review-left { width: 38%; max-width: 64; }
 ReviewPage.-side #review-right { width: 1fr; height: 100%; }
 ReviewPage.-all #review-legend { display: block; }
 ReviewPage.-editing #review-ops, ReviewPage.-editing #review-legend { display: none; }
@@ -45,7 +45,7 @@ ReviewPage.-side.-editing #review-ops { display: block; }
 """
 _LEAST = {"list": 6, "change": 6, "evidence": 5, "similar": 4}
 """Rows that a pane has at any rate, borders included."""
-_ASKING = "y or enter approves it, e or esc goes back"
+_ASKING = "y approves it, e goes back to the text"
 
 
 @dataclass(frozen=True, slots=True)

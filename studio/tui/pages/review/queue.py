@@ -11,6 +11,7 @@ from engines.core.library import Experience, Library
 from engines.core.types import Decision, Operation
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
+from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import Row
 from studio.tui.page import Page
 from studio.tui.pages.review.panes import ReviewPanes
@@ -53,7 +54,7 @@ class ItemQueue:
         living = page.session is not None and page.session.living
         made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
                    page.filter_text, self.base, living, {*page.host.drafts.notes},
-                   self._list.line_width)  # fmt: skip
+                   self._list.line_width, self._panes.signs)  # fmt: skip
         if self.made_of == made_of:
             return
         self.made_of = made_of
@@ -70,7 +71,10 @@ class ItemQueue:
             if texts != self.texts:
                 self.texts = texts
                 self.stamp += 1
-        rows = [self._row(item) for item in self.items]
+        # Two cells are the cursor's. Asked once: a queue may hold thousands.
+        width, signs = self._list.line_width - 2, self._panes.signs
+        notes = page.host.drafts.notes
+        rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
         if not rows:
             hints = empty_lines(state, words=page.filter_text, living=living)
             rows = [Row("", each) for each in hints]
@@ -81,19 +85,16 @@ class ItemQueue:
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
         self._list.border_title = f"{what} {shown}"
 
-    def _row(self, item: Item) -> Row:
-        """As it was drawn before, where nothing of it is new: a queue may hold thousands."""
-        text, signs = "", self._panes.signs
+    def _row(self, item: Item, width: int, signs: Glyphs, has_note: bool) -> Row:
+        """As it was drawn before, where nothing of it is new."""
+        text = ""
         if (op := item.operation) is not None:
             # What is about to be deleted still stands in its own row.
             text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-        # Two cells are the cursor's.
-        width, noted = self._list.line_width - 2, item.id in self._page.host.drafts.notes
-        made_of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs,
-                   width, noted)  # fmt: skip
+        made_of = (item, text, signs, width, has_note)
         known = self._rows.get(item.id)
         if known is None or known[0] != made_of:
-            row = item_row(item, text, signs, width=width, has_note=noted)
+            row = item_row(item, text, signs, width=width, has_note=has_note)
             known = self._rows[item.id] = (made_of, row)
         return known[1]
 
@@ -140,6 +141,8 @@ class ItemQueue:
         session = self._page.session
         if session is None or not any(item.decision for item in self.items):
             return False
+        if any(item.is_open for item in self.items):
+            return False  # as a rule one of the first
         return not self.undecided_count(session)
 
     # -- the cursor --------------------------------------------------------------------------

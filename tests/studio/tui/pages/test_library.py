@@ -181,7 +181,7 @@ async def test_m_rewords_the_other_and_deletes_this_one(tmp_path: Path) -> None:
     assert {o.rationale for o in made} == {"merged: E1 into E4"}
 
 
-async def test_two_marked_ones_are_merged_and_p_proposes_a_pin(tmp_path: Path) -> None:
+async def test_two_marked_ones_are_merged_and_p_pins(tmp_path: Path) -> None:
     workspace = finished_workspace(tmp_path)
     session = a_session(workspace)
     app = app_on(session, workspace)
@@ -193,12 +193,14 @@ async def test_two_marked_ones_are_merged_and_p_proposes_a_pin(tmp_path: Path) -
         await pressed(pilot, "p")
         await app.wait_for_requests()
         assert not page.entries.pane.chosen
-    made = [operation for _, operation in session.asked]
+        assert "E2 is pinned with the next commit" in picture(app)[-2]
+    made = [operation for name, operation in session.asked if name == "propose"]
     assert [(o.kind, o.target) for o in made] == [
         ("modify", "E1"),
         ("delete", "E2"),
         ("pin", "E2"),
     ]
+    assert session.asked[-1][1].action == "approve"
 
 
 @pytest.mark.parametrize(("into", "told"), [("E99", "no such experience"), ("E1", "into itself")])

@@ -264,7 +264,7 @@ async def test_a_question_about_a_wording_takes_no_text(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
         await desk.press("e", "x", "enter")
-        before, asked = desk.page.shown.box.text, "approves it, e or esc goes back"
+        before, asked = desk.page.shown.box.text, "y approves it, e goes back to the text"
         assert asked in desk.screen and "y approves it anyway" in desk.screen
         await desk.press("z", "backspace", "space", "ctrl+u", "ctrl+o")
         desk.app.post_message(events.Paste("pasted"))
@@ -543,7 +543,7 @@ async def test_a_key_that_comes_too_early_is_told(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.burst("a", "a")
         assert desk.made == [("op1.1", "approve")]
-        assert "approved op1.1" in desk.told and "decided nothing: press again" in desk.told
+        assert "approved op1.1" in desk.told and "1 key too early, not taken" in desk.told
 
 
 async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -> None:
