@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
@@ -27,22 +27,24 @@ from studio.commands import (
     export,
     headless,
     library,
-    presets,
     rehearsal,
     review,
     runs,
     screen,
     train,
 )
+from studio.commands.reference import completion, config, presets
+from studio.commands.reference.version import installed_version, version
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets
 from studio.secrets.sanitize import sanitize
 
+AnyCommand = TyperCommand | TyperGroup
+
 app = typer.Typer(
     name="studio",
-    help="Make a language-model agent better at a kind of task by practice.",
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,15 +62,21 @@ def studio(
             help="Folder of runs, libraries and data sets; before or after the command.",
         ),
     ] = Path("practice"),
-    version: Annotated[
+    show_version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
     ] = False,
 ) -> None:
-    """Make a language-model agent better at a kind of task by practice."""
-    if version:
-        from importlib.metadata import version as installed
+    """Make a language-model agent better at a kind of task by practice.
 
-        print(f"practice-studio {installed('practice-studio')}")
+    Alone it opens the screen on what there is to do, or prints that where there is no terminal.
+
+    Examples:
+        studio
+        studio headless rehearsal
+        studio --workspace elsewhere runs
+    """
+    if show_version:
+        print(f"practice-studio {installed_version('practice-studio')}")
         raise typer.Exit
     context.obj = _check_workspace(workspace.expanduser())
     if context.invoked_subcommand is None:
@@ -104,6 +112,9 @@ app.command("train")(train.train)
 app.command("export")(export.export)
 app.add_typer(rehearsal.app, name="rehearsal")
 app.command("doctor")(doctor.doctor)
+app.add_typer(config.app, name="config")
+app.command("version")(version)
+app.command("completion")(completion.completion)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -127,17 +138,34 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _carry_out(arguments: Sequence[str]) -> int:
-    words = move_workspace_first(arguments)
+    words = name_subcommand(move_workspace_first(arguments))
     if _run_without_parser(words):
         return exit_codes.DONE
-    result = _build_parser().main(words, prog_name="studio", standalone_mode=False)
+    result = build_parser().main(words, prog_name="studio", standalone_mode=False)
     return result if isinstance(result, int) else exit_codes.DONE
 
 
 @cache
-def _build_parser() -> TyperGroup:
+def build_parser() -> TyperGroup:
     """Of all commands; once a process, since it reads the signature of each."""
-    return typer.main.get_group(app)
+    group = typer.main.get_group(app)
+    for _, command in walk_commands(group):
+        # Examples stand in a docstring, beside the code; in a help their lines stay as they are.
+        text, found, examples = (command.help or "").partition("Examples:\n")
+        if found:
+            command.help, command.epilog = text, f"\b\nExamples:\n{examples}"
+    return group
+
+
+def walk_commands(group: TyperGroup, path: str = "studio") -> Iterator[tuple[str, AnyCommand]]:
+    """Every command below and with a group, by the words that name it."""
+    yield path, group
+    for name, command in group.commands.items():
+        words = f"{path} {name}"
+        if isinstance(command, TyperGroup):
+            yield from walk_commands(command, words)
+        elif isinstance(command, TyperCommand):
+            yield words, command
 
 
 def _run_without_parser(words: Sequence[str]) -> bool:
@@ -155,7 +183,8 @@ def _run_without_parser(words: Sequence[str]) -> bool:
 
 def _tell(text: str) -> None:
     with suppress(OSError):  # stderr is closed or full: the exit code still says it
-        print(f"studio: {sanitize(text)}", file=sys.stderr, flush=True)
+        place = "" if text.startswith(("studio ", "studio:")) else "studio: "
+        print(f"{place}{sanitize(text)}", file=sys.stderr, flush=True)
 
 
 def move_workspace_first(arguments: Sequence[str]) -> list[str]:
@@ -177,12 +206,34 @@ def move_workspace_first(arguments: Sequence[str]) -> list[str]:
     return front + rest
 
 
+_ALONE = {
+    **dict.fromkeys(("config", "data", "library", "presets", "runs"), "list"),
+    "ctl": "status",
+    "rehearsal": "--help",
+}
+"""What a group does without a word behind it, or with options alone."""
+
+
+def name_subcommand(words: Sequence[str]) -> list[str]:
+    """`studio runs --json` is `studio runs list --json`."""
+    at = {"--workspace": 2, "--workspace=": 1}.get("".join(words[:1])[:12], 0)
+    rest = words[at + 1 :]
+    alone = not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))
+    default = _ALONE.get("".join(words[at : at + 1])) if alone else None
+    return [*words[: at + 1], *([default] if default else []), *rest]
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
     harden()
     open_streams()
-    mask_tracebacks()
-    code = run(sys.argv[1:])
+    if (line := os.environ.get(completion.VARIABLE)) is not None:  # a shell asks at TAB
+        code = exit_codes.DONE
+        with suppress(BrokenPipeError):
+            completion.print_candidates(line, build_parser())
+    else:
+        mask_tracebacks()
+        code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -62,11 +62,32 @@ def os_error_text(error: OSError) -> str:
     return f"{place}: {error.strerror or error}. {move}"
 
 
+_PLAIN = {  # what pydantic says
+    ", unable to parse string as an integer": "",
+    ", unable to parse string as a number": "",
+    "Input should be a valid integer": "it must be a whole number",
+    "Input should be a valid number": "it must be a number",
+    "Input should be greater than or equal to": "it must be at least",
+    "Input should be less than or equal to": "it must be at most",
+    "Input should be greater than": "it must be above",
+    "Input should be less than": "it must be below",
+    "Input should be": "it must be",
+    "Value error, ": "",
+}
+
+
+def plain_words(refusal: str) -> str:
+    """A refusal of pydantic, which typer and run files share, in the words of the bounds."""
+    for theirs, ours in _PLAIN.items():
+        refusal = refusal.replace(theirs, ours)
+    return refusal
+
+
 def usage_error_text(error: typer.TyperException) -> str:
     """What is wrong with the words of a command, as place, cause and next move."""
     context = getattr(error, "ctx", None)
     place = context.command_path if context is not None else "studio"
-    described = getattr(error, "format_message", error.__str__)()
+    described = plain_words(getattr(error, "format_message", error.__str__)())
     if described.startswith("Usage:"):  # a group without one of its commands shows its help
         described = "it needs one of its commands"
     cause, _, hint = described.partition(". ")

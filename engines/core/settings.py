@@ -40,10 +40,11 @@ class SettingError(ConfigError, ValueError):
         super().__init__(f"{section}.{name}", cause, move)
 
 
-def setting(default: T, meaning: str, **bounds: float | str) -> T:
+def setting(default: T, meaning: str, **bounds: float | str | list[Any]) -> T:
     """A field of a settings dataclass; refusals quote its `meaning`, a few words.
 
-    `bounds` are `gt`, `ge`, `lt` and `le` of a number, `min_length` and `pattern` of a text.
+    `bounds` are `gt`, `ge`, `lt` and `le` of a number, `min_length` and `pattern` of a text; beside
+    them `examples` may hold one value, as it stands on a command line.
     """
     # The names are those of pydantic's Field, which reads this metadata.
     declared: T = field(default=default, metadata={"description": meaning, **bounds})

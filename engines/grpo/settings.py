@@ -28,11 +28,13 @@ class GRPOSettings:
     dr_grpo divides by.
     """
 
-    learning_rate: float = setting(1e-5, "at its highest", gt=0, lt=1)
-    schedule: Schedule = setting("cosine", "how it falls")
-    warmup: float = setting(0.0, "share of all optimiser steps in which it rises", ge=0, lt=1)
-    weight_decay: float = setting(0.0, "of AdamW", ge=0)
-    max_grad_norm: float = setting(1.0, "longer gradients are clipped", gt=0)
+    learning_rate: float = setting(1e-5, "learning rate at its highest", gt=0, lt=1)
+    schedule: Schedule = setting("cosine", "how the learning rate falls")
+    warmup: float = setting(
+        0.0, "share of all optimiser steps in which the learning rate rises", ge=0, lt=1
+    )
+    weight_decay: float = setting(0.0, "weight decay of AdamW", ge=0)
+    max_grad_norm: float = setting(1.0, "length to which longer gradients are clipped", gt=0)
     aggregation: Aggregation = setting("dapo", "how the losses of tokens become one")
     clip_low: float = setting(0.2, "ratios below 1 - this count less", gt=0, le=1)
     clip_high: float = setting(0.28, "ratios above 1 + this count less", gt=0)
@@ -42,19 +44,23 @@ class GRPOSettings:
     iterations: int = setting(1, "passes over each batch", ge=1, le=MAX_COUNT)
     minibatches: int = setting(1, "parts of a batch", ge=1, le=MAX_COUNT)
     accumulation: int = setting(
-        1, "minibatches an optimiser step; divides minibatches", ge=1, le=MAX_COUNT
+        1,
+        "minibatches of one optimiser step; divides minibatches",
+        ge=1,
+        le=MAX_COUNT,
+        examples=[1],
     )
     micro_batch: int | None = setting(
-        None, "sequences a forward pass; null: by length", ge=1, le=MAX_ROWS
+        None, "sequences in one forward pass; null: by length", ge=1, le=MAX_ROWS, examples=[8]
     )
     advantage_scale: AdvantageScale = setting("std", "what centred rewards are divided by")
-    advantage_eps: float = setting(1e-4, "added to that deviation", gt=0)
-    discount: float = setting(1.0, "of the reward for each turn before the last", gt=0, le=1)
+    advantage_eps: float = setting(1e-4, "added to the deviation that rewards are divided by", gt=0)
+    discount: float = setting(1.0, "factor of the reward for each turn before the last", gt=0, le=1)
     collapse_drop: float | None = setting(
         0.5, "share of the best reward below which training goes back; null: never", gt=0, lt=1
     )
     collapse_patience: int = setting(
-        3, "batches in a row that must be so bad; 1 rarely tells from noise", ge=1, le=MAX_COUNT
+        3, "batches in a row below collapse_drop; 1 rarely tells from noise", ge=1, le=MAX_COUNT
     )
     temperature: float = derived(1.0)
     max_completion_tokens: int | None = derived(None)
@@ -101,11 +107,11 @@ class GRPOSettings:
 class SFTSettings:
     """How a batch of demonstrations becomes a weight update."""
 
-    learning_rate: float = setting(1e-4, "at its highest", gt=0, lt=1)
-    schedule: Schedule = setting("cosine", "how it falls")
-    warmup: float = setting(0.03, "share of the steps in which it rises", ge=0, lt=1)
-    weight_decay: float = setting(0.0, "of AdamW", ge=0)
-    max_grad_norm: float = setting(1.0, "longer gradients are clipped", gt=0)
+    learning_rate: float = setting(1e-4, "learning rate at its highest", gt=0, lt=1)
+    schedule: Schedule = setting("cosine", "how the learning rate falls")
+    warmup: float = setting(0.03, "share of the steps in which the learning rate rises", ge=0, lt=1)
+    weight_decay: float = setting(0.0, "weight decay of AdamW", ge=0)
+    max_grad_norm: float = setting(1.0, "length to which longer gradients are clipped", gt=0)
 
     def __post_init__(self) -> None:
         check_bounds(self, "sft")

@@ -66,7 +66,9 @@ class TrainingFreeEngine:
         reflector: Policy,
         ledger: Ledger,
         linter: OperationLinter | None = None,
+        put_off: Callable[[], Sequence[Operation]] = lambda: (),
     ) -> None:
+        self._put_off = put_off  # operations of earlier steps that are still open
         self._linter = linter or OperationLinter()
         self._settings = settings
         self._reflector = reflector
@@ -171,8 +173,9 @@ class TrainingFreeEngine:
             for number, operation in enumerate((*operations, *withheld), 1)
         ]
         operations, withheld = tuple(named[: len(operations)]), tuple(named[len(operations) :])
+        beside = (*operations, *self._put_off())
         linted = [
-            replace(op, flags=(*op.flags, *await self._linter.flags(op, library, operations)))
+            replace(op, flags=(*op.flags, *await self._linter.flags(op, library, beside)))
             for op in operations
         ]
         return Lesson(

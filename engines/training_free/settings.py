@@ -19,13 +19,19 @@ class TrainingFreeSettings:
 
     agent_objective: str
     learning_objective: str
-    experiences_per_query: int = setting(1, "lessons one group may propose", ge=1)
-    given_ground_truth: bool = setting(True, "false: hide answers and rewards")
-    summarise: Literal["auto", "always", "never"] = setting(
-        "auto", "summarise rollouts before comparing; auto: only long ones"
+    experiences_per_query: int = setting(1, "lessons that one group may propose", ge=1)
+    given_ground_truth: bool = setting(
+        True, "whether the reflector sees answers and rewards; false hides them"
     )
-    summarise_above_chars: int = setting(2000, "what auto calls long", ge=1)
-    library_limit: int | None = setting(50, "experiences at most; null: no limit", ge=1)
+    summarise: Literal["auto", "always", "never"] = setting(
+        "auto", "whether rollouts are summarised before they are compared; auto: only long ones"
+    )
+    summarise_above_chars: int = setting(
+        2000, "characters from which summarise: auto calls a rollout long", ge=1
+    )
+    library_limit: int | None = setting(
+        50, "experiences in the library at most; null: no limit", ge=1
+    )
     sampling: Sampling = derived(Sampling())
 
 
@@ -35,4 +41,4 @@ class LintSettings:
 
     duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
     leak_words: int = setting(8, "words in a row that give a question away", ge=3)
-    max_words: int = setting(60, "of an experience, before it is too long", ge=1)
+    max_words: int = setting(60, "words of an experience before it is too long", ge=1)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from engines.core.errors import CallFailed
+from engines.core.settings import setting
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair, parse_objects
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
@@ -49,9 +50,13 @@ class JudgeSettings:
     `fallback` is 1. None leaves it unjudged.
     """
 
-    rubric: str = DEFAULT_RUBRIC  # what decides it, in words
-    score: Score = "binary"  # right or wrong; graded: a reward from 0 to 1
-    fallback: Literal["text"] | None = None
+    rubric: str = setting(
+        DEFAULT_RUBRIC, "what decides, in words", examples=["'The answer cites a source.'"]
+    )
+    score: Score = setting("binary", "right or wrong; graded: a reward from 0 to 1")
+    fallback: Literal["text"] | None = setting(
+        None, "what judges where the judge gives no verdict; null: nothing does", examples=["text"]
+    )
 
     def __post_init__(self) -> None:
         filled = bool(self.rubric.strip())

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
+from engines.core.settings import setting
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.process_pool.pool import Trouble
 from engines.verifiers.spec import check_settings
@@ -33,7 +34,7 @@ _LABEL = re.compile(r"[ \t>*_#-]*(?:step[ \t]*\d|\d+[.)][ \t])", re.IGNORECASE)
 class AccuracySettings:
     """1 for a right answer, 0 for a wrong one."""
 
-    by: Literal["math", "text"] = "math"  # what tells them apart, with its own defaults
+    by: Literal["math", "text"] = setting("math", "which verifier tells right from wrong")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class LengthPenalty:
     of the try, thoughts included, as the policy counted them.
     """
 
-    max_length: int = 1024  # what is free
-    penalty_weight: float = 0.001  # for each token or character beyond it
-    unit: Literal["tokens", "chars"] = "tokens"
+    max_length: int = setting(1024, "length that costs nothing", ge=0)
+    penalty_weight: float = setting(0.001, "cost of each unit beyond max_length", gt=0)
+    unit: Literal["tokens", "chars"] = setting("tokens", "what is counted")
 
     def __post_init__(self) -> None:
         costs = self.penalty_weight > 0
@@ -92,7 +93,7 @@ class StepBonus:
     "=", or opens as "Step 2", "2." or "2)".
     """
 
-    step_bonus: float = 0.1  # for each step
+    step_bonus: float = setting(0.1, "bonus for each shown step", gt=0)
 
     def __post_init__(self) -> None:
         rule = (self.step_bonus > 0, "step_bonus is not above 0.", "Set it to 0.1, for instance.")
@@ -152,7 +153,9 @@ class FormatSettings:
     answers of up to 64,000 characters; beyond either the answer stays unjudged.
     """
 
-    pattern: str = ""
+    pattern: str = setting(
+        "", "regular expression that is searched in the answer", examples=[r'''"'#### \d+'"''']
+    )
 
     def __post_init__(self) -> None:
         place = 'verifier "format"'

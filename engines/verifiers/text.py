@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.errors import VerifierError
+from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
@@ -50,11 +51,17 @@ class TextSettings:
     characters, with `^` and `$` at lines.
     """
 
-    mode: Literal["exact", "contains", "choice", "regex"] = "exact"
-    ignore_articles: bool = False
-    ignore_punctuation: bool = False  # where it stands at no number
-    letters: str = "ABCDE"  # the choices that exist
-    pattern: str | None = None  # None unless mode is regex
+    mode: Literal["exact", "contains", "choice", "regex"] = setting(
+        "exact", "how answer and expected text are compared", examples=["contains"]
+    )
+    ignore_articles: bool = setting(False, "whether a, an and the count for nothing")
+    ignore_punctuation: bool = setting(
+        False, "whether punctuation counts for nothing, except in numbers"
+    )
+    letters: str = setting("ABCDE", "letters of the choices that exist", examples=["ABCD"])
+    pattern: str | None = setting(
+        None, "regular expression of mode regex, with one group", examples=[r'''"'is (\d+)'"''']
+    )
 
     def __post_init__(self) -> None:
         if self.mode == "choice":

@@ -9,29 +9,42 @@ import typer
 if TYPE_CHECKING:
     from engines.record.run_dir import Workspace
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-EventsAsJson = Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Run-id, see `studio runs list`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+AsObject = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+EventsAsJson = Annotated[
+    bool, typer.Option("--json", help="Print the stream of events on stdout, a JSON object a line.")
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `studio runs` lists it.")]
 NewestRun = Annotated[
-    str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
+    str | None,
+    typer.Argument(
+        metavar="RUN", help="Id of a run. Default: the newest living run, else the newest."
+    ),
 ]
-RunFile = Annotated[str | None, typer.Argument(metavar="RUNFILE|PRESET", help="What to practise.")]
+RunFile = Annotated[
+    str | None,
+    typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset (`studio presets`)."),
+]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Settings instead of the file's (`studio config list`)."
+    ),
 ]
-Name = Annotated[str | None, typer.Option(help="Name of the run instead of exp_id.")]
+Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the run. Default: exp_id.")]
 RestartStep = Annotated[
     str | None,
     typer.Option(
         metavar="null|0|N",
-        help="null resumes the newest run of the name (default), 0 starts a new one, N "
-        "starts a new one that adopts the first N steps.",
+        help="null resumes the newest run of the name, 0 starts a new one, N starts a new one "
+        "that adopts the first N steps. Default: practice.restart_step, usually null.",
     ),
 ]
 AcceptChanges = Annotated[
     bool,
-    typer.Option("--accept-changes", help="Resume although settings that change results differ."),
+    typer.Option(
+        "--accept-changes", help="Resume a run although settings that change results differ."
+    ),
 ]
 
 

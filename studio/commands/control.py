@@ -11,14 +11,33 @@ import typer
 from studio.commands import AsObject, open_workspace
 from studio.report.tables import print_json
 
-app = typer.Typer(help="Show and control a living run.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
-Run = Annotated[str | None, typer.Argument(help="Run-id; default: the newest living run.")]
+
+@app.callback()
+def control() -> None:
+    """Show and control a living run. Alone it shows where the newest one stands.
+
+    Examples:
+        studio ctl
+        studio ctl pause
+    """
+
+
+Run = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="Id of a run. Default: the newest living run."),
+]
 
 
 @app.command()
 def status(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
-    """Where a run stands, from its process or, without one, from its journal."""
+    """Show where a run stands. Without a process its journal says it.
+
+    Examples:
+        studio ctl status
+        studio ctl status rehearsal --json
+    """
     from studio.session import client
     from studio.workspace.run_control import choose_run
 
@@ -59,7 +78,12 @@ def parse_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
 
 @app.command()
 def watch(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
-    """Follow a living run as plain lines, or as its event stream with --json."""
+    """Follow a living run, line by line. With --json it prints the stream of events.
+
+    Examples:
+        studio ctl watch
+        studio ctl watch mine --json
+    """
     from studio.workspace.run_control import choose_run, follow
 
     follow(choose_run(open_workspace(context), run), as_json=json)
@@ -70,23 +94,38 @@ def pause(
     context: typer.Context,
     run: Run = None,
     now: Annotated[
-        bool, typer.Option("--now", help="At once: no further call of a model begins.")
+        bool, typer.Option("--now", help="Pause at once: no further call of a model begins.")
     ] = False,
     json: AsObject = False,
 ) -> None:
-    """Begin no new rollout; what is under way goes on to its end."""
+    """Pause a run. No new rollout begins; what is under way goes on to its end.
+
+    Examples:
+        studio ctl pause
+        studio ctl pause mine --now
+    """
     _ask(context, run, json, "pause", now=now)
 
 
 @app.command()
 def resume(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
-    """Go on after a pause."""
+    """Let a run go on after a pause.
+
+    Examples:
+        studio ctl resume
+        studio ctl resume mine
+    """
     _ask(context, run, json, "resume")
 
 
 @app.command()
 def step(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
-    """Go on through the next commit, then pause."""
+    """Let a run go on through its next commit, then pause it.
+
+    Examples:
+        studio ctl step
+        studio ctl step mine
+    """
     _ask(context, run, json, "step")
 
 
@@ -99,7 +138,12 @@ def stop(
     ] = False,
     json: AsObject = False,
 ) -> None:
-    """End a run; everything recorded is kept and it can be resumed."""
+    """End a run. Everything recorded is kept, and the run can be resumed.
+
+    Examples:
+        studio ctl stop
+        studio ctl stop mine --after-step
+    """
     _ask(context, run, json, "stop", after_step=after_step)
 
 

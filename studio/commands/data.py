@@ -12,24 +12,46 @@ from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
 
-app = typer.Typer(
-    help="List, add, show and check data sets.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def data() -> None:
+    """List, add, show and check data sets. Alone it lists them.
+
+    Examples:
+        studio data
+        studio data add my-problems.jsonl
+    """
+
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it.")
 ]
 Question = Annotated[
-    str | None, typer.Option("--question", metavar="FIELD", help="Field of the question.")
+    str | None,
+    typer.Option(
+        "--question",
+        metavar="FIELD",
+        help="Name of the field with the question. Default: question.",
+    ),
 ]
 Answer = Annotated[
-    str | None, typer.Option("--answer", metavar="FIELD", help="Field of the answer.")
+    str | None,
+    typer.Option(
+        "--answer", metavar="FIELD", help="Name of the field with the answer. Default: answer."
+    ),
 ]
 
 
 @app.command("list")
 def list_data(context: typer.Context, json: AsJson = False) -> None:
-    """List the workspace's data sets and the bundled ones."""
+    """List the data sets of the workspace and the bundled ones.
+
+    Examples:
+        studio data list
+        studio data list --json
+    """
     from studio.data.catalogue import listed_data
 
     found = listed_data(open_workspace(context))
@@ -48,15 +70,21 @@ def add(
         str,
         typer.Argument(
             metavar="FILE",
-            help="JSONL, a JSON array, CSV, Parquet, or a Hugging Face folder, or FOLDER:SPLIT.",
+            help="A file of JSONL, a JSON array, CSV or Parquet; a Hugging Face folder or "
+            "FOLDER:SPLIT.",
         ),
     ],
-    name: Annotated[str | None, typer.Option(help="What to call it; default: as the file.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it. Default: as the file.")] = None,
     question: Question = None,
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Check data and copy it into the workspace as JSONL."""
+    """Check data and copy it into the workspace as JSONL.
+
+    Examples:
+        studio data add my-problems.jsonl
+        studio data add exam.csv --name exam --question prompt --answer solution
+    """
     from studio.data.catalogue import add_data, field_names
 
     fields = field_names(question, answer)
@@ -86,12 +114,17 @@ def add(
 def preview(
     context: typer.Context,
     name: Name,
-    n: Annotated[int, typer.Option("-n", min=1, help="Problems to show.")] = 5,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many problems to show.")] = 5,
     question: Question = None,
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Show the first problems as practice would meet them."""
+    """Show the first problems as practice would meet them.
+
+    Examples:
+        studio data preview arithmetic
+        studio data preview my-problems.jsonl -n 2
+    """
     from engines.data.dataset import read_numbered_problems
     from engines.data.rows import open_table
     from studio.data.catalogue import field_names, find_data
@@ -112,7 +145,12 @@ def check(
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Look for usual mistakes in a data set."""
+    """Look for usual mistakes in a data set.
+
+    Examples:
+        studio data check arithmetic
+        studio data check my-problems.jsonl --json
+    """
     from engines.data.dataset import check_dataset
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
@@ -125,7 +163,12 @@ def check(
 
 @app.command()
 def verifiers(context: typer.Context, json: AsJson = False) -> None:
-    """List the verifiers: built-in, in the workspace's verifiers/, shipped."""
+    """List the verifiers. They are built in, in the workspace's verifiers/, or shipped.
+
+    Examples:
+        studio data verifiers
+        studio data verifiers --json
+    """
     from studio.data.verifiers import listed_verifiers
 
     found = listed_verifiers(open_workspace(context))

@@ -14,15 +14,29 @@ from studio.report.tables import print_json
 
 def diff(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="A", help="The older one.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The newer one.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="The older one: NAME@V, RUN@epoch:N, RUN@step:N or a FILE."
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The newer one, named in the same way.")],
     format: Annotated[
         Literal["text", "json", "html"] | None,
-        typer.Option(help="How to print it.", show_default="text"),
+        typer.Option(
+            metavar="text|json|html", help="How to print the comparison.", show_default="text"
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as --format json does.")
+    ] = False,
 ) -> None:
-    """Compare libraries: NAME@V, RUN@epoch:N, RUN@step:N or a FILE each."""
+    """Compare two versions of what was learned.
+
+    Examples:
+        studio diff rehearsal@0 rehearsal@1
+        studio diff rehearsal@epoch:0 rehearsal@epoch:1 --json
+    """
     from studio.library import diff as diffing
     from studio.library.references import find_version
 

@@ -14,11 +14,19 @@ from studio.report.tables import print_result
 def doctor(
     context: typer.Context,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Repair what can be repaired; what is cut is kept.")
+        bool,
+        typer.Option(
+            "--repair", help="Repair what can be repaired; the files as they were are kept."
+        ),
     ] = False,
     json: AsObject = False,
 ) -> int:
-    """Check journals, records, libraries and the machine; exit 2 where something is damaged."""
+    """Check journals, records, libraries and the machine. Exit code 2 means damage.
+
+    Examples:
+        studio doctor
+        studio doctor --repair
+    """
     from dataclasses import replace
 
     from studio.workspace.doctor import Finding, diagnose

@@ -10,41 +10,59 @@ import typer
 from engines.core.errors import ConfigError
 from studio.commands import AsObject, Overrides, open_workspace
 
+_Library = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[@V]|none",
+        help="Experiences in the prompt; also RUN@best, RUN@last, RUN@epoch:N or a FILE. "
+        "Default: those that a run begins with.",
+    ),
+]
+
 
 def evaluate(
     context: typer.Context,
     runfile: Annotated[
-        str | None, typer.Argument(metavar="RUNFILE|PRESET", help="Model, data and verifier.")
+        str | None,
+        typer.Argument(
+            metavar="RUNFILE|PRESET", help="Names the model, the data and the verifier."
+        ),
     ] = None,
     overrides: Overrides = None,
-    library: Annotated[
+    library: _Library = None,
+    agent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="An agent.yaml, whose instructions and experiences are used."
+        ),
+    ] = None,
+    baseline: Annotated[
         str | None,
         typer.Option(
             metavar="NAME[@V]|none",
-            help="Experiences in the prompt (also RUN@best, RUN@epoch:N, FILE); default: as a "
-            "run begins.",
+            help="Experiences to compare with. Default: there is no comparison.",
         ),
     ] = None,
-    agent: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="An agent.yaml: its instructions and experiences."),
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="NAME[@V]|none", help="Experiences to compare with.")
-    ] = None,
     k: Annotated[
-        int | None, typer.Option(min=1, help="Tries a problem instead of evaluation.k.")
+        int | None,
+        typer.Option(min=1, max=4096, help="Tries of each problem. Default: evaluation.k."),
     ] = None,
     from_youtu: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Measure by a config of this Youtu-Agent checkout."),
     ] = None,
     config_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of its configs/eval, as math/NAME.")
+        str | None,
+        typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME."),
     ] = None,
     json: AsObject = False,
 ) -> int:
-    """Measure experiences on held-out sets; pays only for what is not measured yet."""
+    """Measure experiences on held-out problems. Only what is not measured yet is paid for.
+
+    Examples:
+        studio eval rehearsal --library none
+        studio eval rehearsal --library rehearsal --baseline none --k 2
+    """
     from studio.config.source import parse_source
     from studio.evaluation.evaluate import load_eval, plan_eval
     from studio.evaluation.session import run_eval
@@ -63,24 +81,28 @@ def evaluate(
 
 def try_once(
     context: typer.Context,
-    runfile: Annotated[str, typer.Argument(metavar="RUNFILE|PRESET", help="What to try.")],
+    runfile: Annotated[
+        str, typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset.")
+    ],
     overrides: Overrides = None,
     problem: Annotated[
-        str | None, typer.Option(metavar="ID", help="Default: the first of the data.")
+        str | None, typer.Option(metavar="ID", help="A problem of the data. Default: the first.")
     ] = None,
     question: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The expected answer to it.")
+        str | None, typer.Option(metavar="TEXT", help="The expected answer to --question.")
     ] = None,
-    library: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[@V]|none", help="Experiences; default: as the run begins."),
-    ] = None,
+    library: _Library = None,
     json: AsObject = False,
 ) -> int:
-    """Take one problem from prompt to verdict; keeps nothing."""
+    """Take one problem from prompt to verdict. Nothing is kept.
+
+    Examples:
+        studio try rehearsal
+        studio try rehearsal --question "What is 17 + 25?" --answer 42
+    """
     import asyncio
     from functools import partial
 

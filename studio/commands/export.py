@@ -14,26 +14,41 @@ from studio.commands import AsJson, Run, open_workspace
 from studio.report.tables import print_json
 from studio.secrets.sanitize import sanitize
 
+_ServeWith = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SERVER",
+        help="Print the command that serves it with vllm, and run it where it is installed.",
+    ),
+]
+
 
 def export(
     context: typer.Context,
     run: Run,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new or empty folder.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="A new or empty folder to write to.")
+    ],
     merged: Annotated[
-        bool, typer.Option("--merged", help="Base model and adapter as one model.")
+        bool, typer.Option("--merged", help="Write base model and adapter as one model.")
     ] = False,
-    adapter: Annotated[bool, typer.Option("--adapter", help="The adapter alone.")] = False,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Write the adapter alone.")] = False,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="Checkpoint of step N.", show_default="newest")
+        int | None,
+        typer.Option(metavar="N", help="Take the checkpoint of step N.", show_default="newest"),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="That of the best held-out step.")] = False,
-    serve_with: Annotated[
-        str | None,
-        typer.Option(metavar="SERVER", help="Print the command that serves it, and run it: vllm."),
-    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Take the checkpoint that did best on held-out problems.")
+    ] = False,
+    serve_with: _ServeWith = None,
     json: AsJson = False,
 ) -> None:
-    """Export trained weights with tokenizer and model card."""
+    """Export trained weights with tokenizer and model card. Give --merged or --adapter.
+
+    Examples:
+        studio export grpo-tiny --adapter --to tiny-adapter
+        studio export grpo-tiny --merged --best --to tiny-model --serve-with vllm
+    """
     from studio.training import export as exporting
 
     if merged == adapter:

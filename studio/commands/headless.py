@@ -17,13 +17,13 @@ from studio.commands import (
     open_workspace,
 )
 
-_Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run by its run-id.")]
+_Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run, by its id.")]
 _Review = Annotated[
     str | None,
     typer.Option(
         metavar="auto|wait|rules:FILE",
-        help="Who decides operations. Default: the run file's review.by, else auto; a "
-        "resumed run keeps its reviewer.",
+        help="Who decides operations: everything that fits is approved (auto), a person decides "
+        "(wait), or rules do. Default: review.by, else auto; a resumed run keeps its reviewer.",
     ),
 ]
 _FromYoutu = Annotated[
@@ -31,10 +31,11 @@ _FromYoutu = Annotated[
     typer.Option(metavar="DIR", help="Practise by a config of this Youtu-Agent checkout."),
 ]
 _ConfigName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which of its configs/practice.")
+    str | None, typer.Option(metavar="NAME", help="Which config of its configs/practice.")
 ]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only print what it would cost; asks and writes nothing.")
+    bool,
+    typer.Option("--dry-run", help="Only print what it would cost; nothing is asked or written."),
 ]
 _ReadyFd = Annotated[
     int | None, typer.Option(min=3, hidden=True, help="Where to say that a screen can attach.")
@@ -56,7 +57,14 @@ def headless(
     json: EventsAsJson = False,
     ready_fd: _ReadyFd = None,
 ) -> int:
-    """Practise without a screen; starts or resumes a run."""
+    """Practise without a screen. It starts a run, or resumes the newest of that name.
+
+    A file .env in the working folder gives the variables that the environment does not set.
+
+    Examples:
+        studio headless my-run.yaml practice.epochs=2 --review rules:my-rules.yaml
+        studio headless --resume rehearsal
+    """
     import asyncio
 
     from studio.config.source import parse_source
@@ -77,8 +85,7 @@ def headless(
         raise ConfigError(
             "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
         )
-    if ready_fd is not None:
-        take_pipe(ready_fd)
+    take_pipe(ready_fd)
     request = RunRequest(
         workspace=open_workspace(context),
         source=source,
@@ -93,15 +100,16 @@ def headless(
     plan = load_plan(request)
     if dry_run:
         return asyncio.run(print_dry_run(plan, json=json))
-    return asyncio.run(
-        run_headless(plan, json=json, tell_estimate=tell_estimate, ready_fd=ready_fd)
-    )
+    practice = run_headless(plan, json=json, tell_estimate=tell_estimate, ready_fd=ready_fd)
+    return asyncio.run(practice)
 
 
-def take_pipe(fd: int) -> None:
+def take_pipe(fd: int | None) -> None:
     """Keep a pipe from child processes; refuse a number under which none is open."""
     import os
 
+    if fd is None:
+        return
     try:
         os.set_inheritable(fd, False)  # a child that held it open would keep the screen waiting
     except OSError as error:

@@ -13,16 +13,30 @@ from studio.process import login_name
 from studio.report.tables import print_json, print_result
 from studio.secrets.sanitize import sanitize
 
-app = typer.Typer(
-    help="What was learned, how it came about, and changes by hand.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a library.")]
+
+@app.callback()
+def library() -> None:
+    """Show what was learned, and change it by hand. Alone it lists the libraries.
+
+    Examples:
+        studio library
+        studio library show rehearsal
+    """
+
+
+Name = Annotated[str, typer.Argument(metavar="LIBRARY", help="Name of a library.")]
 
 
 @app.command("list")
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
-    """Every library of the workspace."""
+    """List the libraries of the workspace.
+
+    Examples:
+        studio library list
+        studio library list --json
+    """
     from studio.library.text import library_row
 
     rows = [library_row(folder) for folder in open_workspace(context).libraries()]
@@ -45,11 +59,20 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
 def show(
     context: typer.Context,
     reference: Annotated[
-        str, typer.Argument(metavar="NAME[@V]", help="Also RUN@epoch:N, RUN@step:N or a file.")
+        str,
+        typer.Argument(
+            metavar="NAME[@V]",
+            help="A library, or a version of it; also RUN@epoch:N, RUN@step:N or a file.",
+        ),
     ],
     json: AsJson = False,
 ) -> None:
-    """One version: its experiences and where each comes from."""
+    """Show one version: its experiences and where each comes from.
+
+    Examples:
+        studio library show rehearsal
+        studio library show rehearsal@1 --json
+    """
     from studio.library.references import find_version
     from studio.library.text import library_data, library_lines
 
@@ -62,11 +85,16 @@ def history(
     context: typer.Context,
     name: Name,
     experience: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Only what concerns this one.")
+        str | None, typer.Argument(metavar="ID", help="Only what concerns this experience.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Every commit, with operations, evidence and who decided."""
+    """Show every commit, with operations, evidence and who decided.
+
+    Examples:
+        studio library history rehearsal
+        studio library history rehearsal E1
+    """
     from studio.library.references import library_folder
     from studio.library.text import check_experience, history_data, history_lines
 
@@ -81,18 +109,27 @@ def edit(
     context: typer.Context,
     name: Name,
     experience: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The experience; none with --add.")
+        str | None, typer.Argument(metavar="ID", help="The experience to change; none with --add.")
     ] = None,
     text: Annotated[
-        str | None, typer.Option(help="Its new wording; without it $EDITOR opens.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Its new wording. Default: $EDITOR asks for it."),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete it.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the experience.")] = False,
     add: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Add an experience instead.")
+        str | None, typer.Option(metavar="TEXT", help="Add an experience of this wording.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")] = "",
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decision.")
+    ] = "",
 ) -> None:
-    """Change, add or delete one experience; recorded as a decided operation."""
+    """Change, add or delete one experience. It is recorded as a decided operation.
+
+    Examples:
+        studio library edit rehearsal E1 --text "Check every carry."
+        studio library edit rehearsal --add "Check the units." --reason "seen in class"
+        studio library edit rehearsal E2 --delete
+    """
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
     from studio.review.editor import edit_text
@@ -114,13 +151,21 @@ Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
 
 @app.command()
 def pin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
-    """Pin an experience: nothing may change or delete it, until it is unpinned."""
+    """Pin an experience. Nothing may change or delete it until it is unpinned.
+
+    Examples:
+        studio library pin rehearsal E1 --reason "It is right as it is."
+    """
     _set_pin(context, name, experience, "pin", reason)
 
 
 @app.command()
 def unpin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
-    """Unpin an experience: it may be changed and deleted again."""
+    """Unpin an experience. It may be changed and deleted again.
+
+    Examples:
+        studio library unpin rehearsal E1
+    """
     _set_pin(context, name, experience, "unpin", reason)
 
 
@@ -142,9 +187,16 @@ def _set_pin(
 def revert(
     context: typer.Context,
     reference: Annotated[str, typer.Argument(metavar="NAME@V", help="The version to return to.")],
-    reason: Annotated[str, typer.Option(help="Why; recorded with the decisions.")] = "",
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decisions.")
+    ] = "",
 ) -> None:
-    """Make a new version with the texts of an older one; nothing is lost."""
+    """Make a new version with the texts of an older one. Nothing is lost.
+
+    Examples:
+        studio library revert rehearsal@1
+        studio library revert rehearsal@0 --reason "start again"
+    """
     from studio.library.edit import commit_changes, revert_changes
     from studio.library.references import library_folder
     from studio.secrets.workspace import masking_workspace

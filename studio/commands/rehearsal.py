@@ -11,22 +11,32 @@ from studio import exit_codes
 from studio.commands import AsObject
 from studio.report.tables import print_json
 
-app = typer.Typer(
-    help="The scripted stand-in for a model.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def rehearsal() -> None:
-    """The scripted stand-in for a model."""
+    """Serve the scripted stand-in for a model. `studio headless rehearsal` needs no server.
+
+    Examples:
+        studio rehearsal serve
+    """
 
 
 @app.command("serve")
 def serve_replies(
-    port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = 8311,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any that is free."),
+    ] = 8311,
     json: AsObject = False,
 ) -> int:
-    """Serve scripted replies (rehearsal) to any OpenAI client until Ctrl-C."""
+    """Serve scripted replies to any OpenAI client, until Ctrl-C.
+
+    Examples:
+        studio rehearsal serve
+        studio rehearsal serve --port 0 --json
+    """
     import asyncio
 
     return asyncio.run(_serve_until_stopped(port, json=json))

@@ -16,12 +16,16 @@ def review(
     context: typer.Context,
     run: NewestRun = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Stay for the run's next steps, until it ends.")
+        bool, typer.Option("--wait", help="Stay for the next steps of the run, until it ends.")
     ] = False,
 ) -> None:
     """Decide open operations one by one, as `git add -p` does it.
 
-    Replies that could not be understood come last: mend them, or let them go.
+    Replies that could not be understood come last: correct them, or let them go.
+
+    Examples:
+        studio review
+        studio review mine --wait
     """
     import shutil
 

@@ -12,12 +12,27 @@ from studio.commands import AsJson, Run, open_workspace
 from studio.report.tables import print_json, print_result
 from studio.secrets.sanitize import sanitize
 
-app = typer.Typer(help="List, show and remove runs.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def runs() -> None:
+    """List, show and remove runs. Alone it lists them.
+
+    Examples:
+        studio runs
+        studio runs show rehearsal
+    """
 
 
 @app.command("list")
 def list_runs(context: typer.Context, json: AsJson = False) -> None:
-    """List the runs, newest first, and what waits for a decision."""
+    """List the runs, newest first. It says what waits for a decision.
+
+    Examples:
+        studio runs list
+        studio runs list --json
+    """
     from studio.workspace.listing import listed_runs, runs_table
 
     found = listed_runs(open_workspace(context))
@@ -38,17 +53,23 @@ def show(
     run: Run,
     step: Annotated[
         int | None,
-        typer.Option(metavar="N", help="One step: the reflector's replies, and decisions."),
+        typer.Option(metavar="N", help="Show one step: the reflector's replies, and decisions."),
     ] = None,
     prompts: Annotated[
-        bool, typer.Option("--prompts", help="With --step: also the reflector's prompts.")
+        bool, typer.Option("--prompts", help="Show also the reflector's prompts; needs --step.")
     ] = False,
     rollout: Annotated[
-        str | None, typer.Option(metavar="ID", help="One rollout, whole, such as s1p0r2.")
+        str | None, typer.Option(metavar="ID", help="Show one rollout whole, such as s1p0r2.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show one run: how it went, step by step, and where its files are."""
+    """Show how a run went, step by step, and where its files are.
+
+    Examples:
+        studio runs show rehearsal
+        studio runs show rehearsal --step 1 --prompts
+        studio runs show rehearsal --rollout s1p0r2
+    """
     from studio.report.rollout import rollout_facts, rollout_text
     from studio.report.run import run_facts, run_text
     from studio.report.step import step_facts, step_text
@@ -80,7 +101,11 @@ def rm(
     run: Run,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a run and all its records; its library stays."""
+    """Remove a run and all its records. Its library stays.
+
+    Examples:
+        studio runs rm rehearsal --yes
+    """
     from studio.workspace.removal import check_removable, library_of, remove_run
 
     workspace = open_workspace(context)

@@ -65,15 +65,20 @@ def run(
         str | None,
         typer.Option(
             metavar="wait|auto|rules:FILE",
-            help="Who decides operations. Default: the run file's review.by, else you (wait); a "
-            "resumed run keeps its reviewer.",
+            help="Who decides operations: you (wait), everything that fits is approved (auto), or "
+            "rules decide. Default: review.by, else wait; a resumed run keeps its reviewer.",
         ),
     ] = None,
     accept_changes: AcceptChanges = False,
 ) -> int:
-    """Practise with the screen; starts a run, resumes it, or attaches to it where it goes on.
+    """Practise with the screen. It starts a run, resumes it, or attaches where it goes on.
 
     The run is a process of its own: leaving the screen (q) or losing the terminal ends nothing.
+    A file .env in the working folder gives the variables that the environment does not set.
+
+    Examples:
+        studio run rehearsal
+        studio run my-run.yaml --name mine practice.epochs=2
     """
     from studio.run.detached import start
 
@@ -93,7 +98,12 @@ def run(
 
 
 def attach(context: typer.Context, run: NewestRun = None) -> int:
-    """Open the screen on a run; one without a process is opened from its journal."""
+    """Open the screen on a run. One without a process is opened from its journal.
+
+    Examples:
+        studio attach
+        studio attach rehearsal
+    """
     from studio.workspace.run_control import choose_run
 
     folder = choose_run(open_workspace(context), run)

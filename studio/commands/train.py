@@ -28,7 +28,7 @@ def train(
         str,
         typer.Option(
             metavar="sft|grpo|all|distil",
-            help="grpo (default), supervised fine-tuning (sft), sft and then grpo from what it "
+            help="What to do: grpo, supervised fine-tuning (sft), sft and then grpo from what it "
             "made (all), or fine-tuning on what a library achieved (distil).",
         ),
     ] = "grpo",
@@ -44,10 +44,14 @@ def train(
     accept_changes: AcceptChanges = False,
     json: EventsAsJson = False,
 ) -> int:
-    """Train the weights of a policy; starts or resumes a run of each stage.
+    """Train the weights of a policy. Each stage starts or resumes a run.
 
     Stages sft and distil are runs of their own, called like the experiment with the stage behind
     it. With --stage all one that is done is not repeated; --restart-step 0 starts both afresh.
+
+    Examples:
+        studio train grpo-tiny practice.epochs=1
+        studio train grpo-calculator --stage all
     """
     import asyncio
 

@@ -16,6 +16,7 @@ from studio.config.compose import ComposedConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import every_setting, section_of
 from studio.config.tree import Key, Tree, dotted_name, walk
+from studio.errors import plain_words
 from studio.secrets.rules import is_secret
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
@@ -57,8 +58,7 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
     if kind == "string_pattern_mismatch":
         return f'"{name}" is {_value_text(key, value)}, which does not fit.', move
     shown = "" if isinstance(value, dict) else f" is {_value_text(key, value)}"
-    reason = message.removeprefix("Value error, ").replace("Input should be", "it must be")
-    return f'"{name}"{shown}: {reason.split(", unable to")[0]}.', move
+    return f'"{name}"{shown}: {plain_words(message).split(", unable to")[0]}.', move
 
 
 def _value_text(key: Key, value: object) -> str:

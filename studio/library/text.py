@@ -10,8 +10,9 @@ from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
 from engines.core.library import Library, Provenance, effective_operation, provenance
-from engines.core.types import OperationKind
+from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
+from studio.report.decisions import decided_text
 from studio.report.summary import diff_changes
 from studio.secrets.sanitize import sanitize
 
@@ -139,9 +140,10 @@ def _commit_lines(
         for operation, decision in commit.reviewed:
             if decision.action == "reject":
                 what = sanitize(operation.text or operation.target or "")
-                who, why = sanitize(decision.reviewer), sanitize(decision.reason)
+                why = sanitize(decision.reason)
+                said = decided_text("reject", sanitize(decision.reviewer), why)
                 lines.append(f"  x {operation.id}  {operation.kind} {what}")
-                lines.append(f"      rejected by {who}: {why}")
+                lines.append(f"      {said}" + (f": {why}" if decision.reviewer != GATE else ""))
     return lines
 
 

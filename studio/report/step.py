@@ -12,10 +12,11 @@ from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
 from engines.core.state.step_history import StepHistory
-from engines.core.types import RecordRef, Reflection, group_id
+from engines.core.types import GATE, RecordRef, Reflection, group_id
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
+from studio.report.decisions import decided_text
 from studio.report.tables import indent_text
 from studio.report.training import WORDS, figure_text
 from studio.secrets.sanitize import sanitize
@@ -116,9 +117,11 @@ def _decision_lines(facts: dict[str, Any]) -> list[str]:
         result = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
         if outcome and outcome["kind"] == "weights":
             result = " -> applied" if outcome["applied"] else " -> not applied"
-        why = f": {sanitize(decision['reason'])}" if decision["reason"] else ""
-        by = sanitize(decision["reviewer"])
-        lines.append(f"  {name}  {decision['action']} by {by}{result}{why}")
+        reason, by = sanitize(decision["reason"]), sanitize(decision["reviewer"])
+        lines.append(f"  {name}  {decided_text(decision['action'], by, reason)}{result}")
+        if reason and by != GATE:
+            word = "because" if decision["action"] == "reject" else "note"
+            lines.append(f"      {word}: {reason}")
     return lines
 
 

@@ -21,8 +21,8 @@ from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, Decision, Operation
 from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from studio.report.decisions import DONE, misfit_text
 from studio.review.undo_stack import (
-    PAST,
     Step,
     UndoEntry,
     UndoStack,
@@ -87,12 +87,12 @@ class _UndoProgress:
         names = tuple(name for name in dict.fromkeys(self.asked) if name not in stands)
         again = [d for d in self.restored if d.reviewer != GATE]
         rejected = [d for d in self.restored if d.reviewer == GATE]
-        parts = [f"{d.operation_id}: {PAST[d.action]} again, as before" for d in again]
-        parts += [f"{d.operation_id} does not fit any more: {d.reason}" for d in rejected]
+        parts = [f"{d.operation_id}: {DONE[d.action]} again, as before" for d in again]
+        parts += [f"{d.operation_id} {misfit_text(d.reason)}" for d in rejected]
         if names:
             parts.insert(0, f"asked again: {', '.join(names)} (ctrl+r decides as before)")
         parts += [
-            f"{op.id} waits: {op.kind} {op.target or 'anew'}, the inverse of what was committed"
+            f"{op.id} is proposed: {op.kind} {op.target or 'anew'} takes back what was committed"
             for op in self.proposed
         ]
         return ActionResult(

@@ -12,20 +12,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from engines.core.errors import ConflictError, StudioError
-from engines.core.types import GATE, Decision, Operation, UnparsedReply
-from studio.review.actions import Decider, check_edit
+from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
+from studio.report.decisions import DONE, misfit_text
+from studio.review.actions import Decider, Pair, check_edit
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_text import (
     HELP,
     REPLY_HELP,
     WEIGHTS_AS_A_WHOLE,
     WEIGHTS_HELP,
+    WEIGHTS_KEYS,
     flag_text,
+    moved_key_hint,
     operation_text,
     queue_lines,
     reply_lines,
+    whole_lines,
 )
-from studio.review.undo_stack import PAST
+from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import ReviewQueue, Session
 from studio.session.unparsed_replies import with_comments, without_comments
@@ -57,17 +61,20 @@ class LineReview:
     edit: Edit
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    settled_count: int = 0  # replies corrected or dropped in this sitting
+    settled_count: int = 0  # replies corrected or dropped in this session
     _decider: Decider = field(default_factory=lambda: Decider(restores=False))
     _shown_at: float = 0.0
     _decided: set[str] = field(default_factory=set)  # also where `u` came too late
     _later: set[str] = field(default_factory=set)  # ids of operations and of replies
     _reply_texts: dict[str, str] = field(default_factory=dict)  # as far as corrected, by id
     _wordings: dict[str, str] = field(default_factory=dict)  # not decided, by operation id
+    _notes: dict[str, str] = field(default_factory=dict)  # they go with the decision
+    _passed: list[str] = field(default_factory=list)  # what `n` left for later, in order
+    _first: str = ""  # the operation to be asked about next, where it is open
 
     @property
     def decided_count(self) -> int:
-        """Operations decided in this sitting and not asked again since."""
+        """Operations decided in this session and not asked again since."""
         return len(self._decided)
 
     def run(self) -> bool:
@@ -77,10 +84,11 @@ class LineReview:
             operations = [op for op in queue.open if op.id not in self._later]
             replies = [reply for reply in queue.repairs if reply.id not in self._later]
             if operations:
-                groups = self.evidence.operation_groups(operations[0])
-                self.say(operation_text(operations[0], queue, groups))
+                asked = next((op for op in operations if op.id == self._first), operations[0])
+                groups = self.evidence.operation_groups(asked)
+                self.say(operation_text(asked, queue, groups, self._note_on(asked, queue)))
                 self._shown_at = self.clock()
-                go_on = self._answer(operations[0], queue)
+                go_on = self._answer(asked, queue)
             elif replies:
                 self.say("\n" + "\n".join(reply_lines(replies[0], len(queue.repairs))))
                 go_on = self._answer_reply(replies[0], queue)
@@ -89,6 +97,9 @@ class LineReview:
             if not go_on:
                 return False
 
+    def _note_on(self, operation: Operation, queue: ReviewQueue) -> str:
+        return self._notes.get(operation.id, queue.notes.get(operation.id, ""))
+
     def ask_again(self, names: Iterable[str]) -> int:
         """Ask once more about what was passed over among these; returns how many that are."""
         again = self._later.intersection(names)
@@ -96,62 +107,129 @@ class LineReview:
         return len(again)
 
     def _answer(self, operation: Operation, queue: ReviewQueue) -> bool:
-        """Take one command; False ends the sitting."""
+        """Take commands until another operation is to be shown; False ends the session."""
         is_weights = operation.kind == "weights"
-        keys = "a r u n v l q" if is_weights else "a e m r d u n v l q"
+        keys = WEIGHTS_KEYS if is_weights else "a e r t m M p u n o w l q"
+        experiences = [name for name, _ in queue.draft]
         while True:
             key, rest = self._ask_key(f"{operation.id}  {keys} ? ")
-            match key:
-                case "a":
-                    return self._decide(operation, Decision(operation.id, "approve"), queue)
-                case "e" | "m" | "d" if is_weights:
-                    self.say(WEIGHTS_AS_A_WHOLE)
-                case "e":
-                    if self._edit_operation(operation, queue, rest):
-                        return True
-                case "m":
-                    if self._merge(operation, queue, rest):
-                        return True
-                case "r" if rest:
-                    decision = Decision(operation.id, "reject", reason=rest)
-                    return self._decide(operation, decision, queue)
-                case "r":
-                    self.say("say why: r REASON")
-                case "d":
-                    self._later.add(operation.id)
-                    decision = Decision(operation.id, "defer", reason=rest)
-                    return self._decide(operation, decision, queue)
-                case "u":
-                    if self._undo():
-                        return True
-                case "n":
-                    self._later.add(operation.id)
-                    return True
-                case "v":
-                    self._view_groups(self.evidence.operation_groups(operation))
-                case "l":
-                    self._list(queue)
-                case "q":
-                    return False
-                case _:
-                    self.say(WEIGHTS_HELP if is_weights else HELP)
+            if key == "q":
+                return False
+            if is_weights and key in ("e", "E", "t", "M", "p", "w"):
+                self.say(WEIGHTS_AS_A_WHOLE)
+            elif hint := moved_key_hint(key, rest, experiences):
+                self.say(hint)
+            elif self._carry_out(key, rest, operation, queue):
+                return True
+
+    def _carry_out(self, key: str, rest: str, operation: Operation, queue: ReviewQueue) -> bool:
+        """Do what one key says; True where another operation is to be shown."""
+        match key:
+            case "a" if rest and operation.kind != "weights":
+                return self._approve_parts(operation, queue, rest)
+            case "a":
+                return self._decide(operation, Decision(operation.id, "approve"), queue)
+            case "e" | "E":
+                return self._edit_operation(operation, queue, rest if key == "e" else "")
+            case "r" | "R":
+                if key == "R" and not rest:
+                    rest = (self.ask(f"reject {operation.id} because: ") or "").strip()
+                    if not rest:
+                        self.say("not rejected: no reason was given")
+                        return False
+                return self._decide(operation, Decision(operation.id, "reject", reason=rest), queue)
+            case "t":
+                self._later.add(operation.id)
+                return self._decide(operation, Decision(operation.id, "defer", reason=rest), queue)
+            case "m":
+                self._notes[operation.id] = rest
+                self.say(
+                    f"noted; it goes with the decision on {operation.id}" if rest else "no note"
+                )
+            case "M":
+                return self._merge(operation, queue, rest)
+            case "p":
+                return self._propose_pin(rest or operation.target or "", queue)
+            case "u":
+                return self._undo()
+            case "n":
+                self._later.add(operation.id)
+                self._passed.append(operation.id)
+                return True
+            case "N":
+                return self._go_back()
+            case "o":
+                self._view_groups(self.evidence.operation_groups(operation))
+            case "w":
+                for line in whole_lines(operation, dict(queue.draft)):
+                    self.say(line)
+            case "l":
+                self._list(queue)
+            case _:
+                self.say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
+        return False
+
+    def _go_back(self) -> bool:
+        """Ask again about the one that was last left for later."""
+        while self._passed:
+            if (name := self._passed.pop()) in self._later:
+                self._later.discard(name)
+                self._first = name
+                return True
+        self.say("none was left for later in this session")
+        return False
+
+    def _approve_parts(self, operation: Operation, queue: ReviewQueue, listed: str) -> bool:
+        """Take only some parts of a modify, as an edit."""
+        before = dict(queue.draft).get(operation.target or "", "")
+        parts = changed_parts(before, operation.text) if operation.kind == "modify" else ()
+        chosen = {int(word) for word in listed.split() if word.isdecimal()}
+        if not all(word.isdecimal() for word in listed.split()) or len(parts) < 2:
+            self.say("a alone approves it; a 1 3 takes parts of a change that has several")
+        elif strange := sorted(chosen - {part.number for part in parts}):
+            self.say(f"there is no part {strange[0]}: it has parts 1 to {len(parts)}")
+        elif len(chosen) == len(parts):
+            return self._decide(operation, Decision(operation.id, "approve"), queue)
+        else:
+            text = text_with_parts(before, operation.text, chosen)
+            return self._decide_edit(operation, Decision(operation.id, "edit", text=text), queue)
+        return False
+
+    def _propose_pin(self, name: str, queue: ReviewQueue) -> bool:
+        """Propose to pin an experience, or to unpin one that is; it is asked about like others."""
+        if name not in dict(queue.draft):
+            known = ", ".join(each for each, _ in queue.draft) or "none"
+            self.say(f"pin which? p ID, one of: {known}")
+            return False
+        kind: OperationKind = "unpin" if name in queue.pinned else "pin"
+        try:
+            made = self.wait_for(self.session.propose(Operation("", kind, name)))
+        except ConflictError as error:
+            self.say(sanitize(str(error)))
+            return False
+        self.say(f"{made.id} is open: {kind} {name}")
+        self._first = made.id
+        return True
 
     def _answer_reply(self, reply: UnparsedReply, queue: ReviewQueue) -> bool:
         """Take one command about a reply that could not be parsed; False ends the sitting."""
         while True:
-            key, rest = self._ask_key(f"{reply.id}  e r v n l q ? ")
+            key, rest = self._ask_key(f"{reply.id}  e d o n l q ? ")
+            if hint := moved_key_hint(key, rest, (), reply=True):
+                self.say(hint)
+                continue
             match key:
                 case "e":
                     if self._resubmit(reply, rest):
                         return True
-                case "r" | "x" if rest:
+                case "d" if rest:
                     return self._drop(reply, rest)
-                case "r" | "x":
-                    self.say(f"say why: {key} REASON")
+                case "d":
+                    self.say("say why: d REASON")
                 case "n":
                     self._later.add(reply.id)
                     return True
-                case "v":
+                case "o":
                     self._view_reply(reply)
                 case "l":
                     self._list(queue)
@@ -220,25 +298,44 @@ class LineReview:
         proposer = sanitize(found.origin.proposer) or "(unknown)"
         self.say(f"\n=== reply of {proposer}\n{sanitize(found.reply)}")
 
-    def _decide(self, operation: Operation, decision: Decision, queue: ReviewQueue) -> bool:
+    def _decide(
+        self,
+        operation: Operation,
+        decision: Decision,
+        queue: ReviewQueue,
+        others: Sequence[Pair] = (),
+    ) -> bool:
+        """Decide an operation; `others` are decided with it, as one record, before it."""
         took_s = round(self.clock() - self._shown_at, 3)
-        decision = replace(decision, reviewer=self.reviewer, took_s=took_s)
-        pairs = [(operation, decision)]
+        reason = decision.reason or self._note_on(operation, queue)
+        decision = replace(decision, reviewer=self.reviewer, took_s=took_s, reason=reason)
+        pairs = [*others, (operation, decision)]
         try:
             result = self.wait_for(self._decider.decide(self.session, pairs, dict(queue.draft)))
         except ConflictError as error:  # decided and committed elsewhere meanwhile
             self.say(f"{error}")
             return True
-        self._decided.add(operation.id)
-        made = result.made[0].decision
-        # The gate's note on what it rejects would say once more that this is a rejection.
-        note = made.reason if made.reviewer == GATE else result.notes[0]
-        note = f" ({sanitize(note)})" if note else ""
-        self.say(f"{operation.id}: {_PAST_TENSE[made.action]}{note}")
+        self._first = ""
+        for entry, note in zip(result.made, result.notes, strict=True):
+            made = entry.decision
+            self._decided.add(entry.id)
+            self._notes.pop(entry.id, None)
+            if made.reviewer == GATE:
+                self.say(f"{entry.id} {misfit_text(sanitize(made.reason))} (u takes that back)")
+                continue
+            told = made.reason if others and made.action == "reject" else note
+            self.say(f"{entry.id}: {DONE[made.action]}" + (f" ({sanitize(told)})" if told else ""))
         return True
 
-    def _decide_edit(self, operation: Operation, decision: Decision, queue: ReviewQueue) -> bool:
+    def _decide_edit(
+        self,
+        operation: Operation,
+        decision: Decision,
+        queue: ReviewQueue,
+        others: Sequence[Pair] = (),
+    ) -> bool:
         """Decide an edit once it fits and its new flags are accepted; False: not decided."""
+        merged = [f" of {other.id}: " for other, _ in others]  # that it is like them is no news
         while True:
             if not decision.text or not decision.text.strip():
                 self.say("nothing was saved, so nothing is decided")
@@ -252,13 +349,14 @@ class LineReview:
             if found.objection:
                 self.say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
                 return False
-            if not found.flags:
-                return self._decide(operation, decision, queue)
-            for flag in found.flags:
+            flags = [f for f in found.flags if not any(each in f.detail for each in merged)]
+            if not flags:
+                return self._decide(operation, decision, queue, others)
+            for flag in flags:
                 self.say(f"  flag      {flag_text(flag)}")
             key, rest = self._ask_anyway()
             if key == "y":
-                return self._decide(operation, decision, queue)
+                return self._decide(operation, decision, queue, others)
             if key != "e":
                 self.say("not decided")
                 return False
@@ -272,37 +370,50 @@ class LineReview:
                 return key, rest
 
     def _edit_operation(self, operation: Operation, queue: ReviewQueue, text: str) -> bool:
-        if operation.kind in ("delete", "keep"):
-            self.say(f"a {operation.kind} has no wording; m {operation.target} TEXT changes it")
+        if operation.kind not in ("add", "modify"):
+            more = f"; M {operation.target} TEXT changes it" if "pin" not in operation.kind else ""
+            self.say(f"a {operation.kind} has no wording{more}")
             return False
         before = self._wordings.get(operation.id, operation.text)
         edit = Decision(operation.id, "edit", text=text or self._from_editor(before))
         return self._decide_edit(operation, edit, queue)
 
     def _merge(self, operation: Operation, queue: ReviewQueue, rest: str) -> bool:
-        target, _, text = rest.partition(" ")
-        known = dict(queue.draft)
-        if target not in known:
-            self.say(f"merge into which? m ID, one of: {', '.join(known) or 'none'}")
+        name, _, text = rest.partition(" ")
+        known, text = dict(queue.draft), text.strip()
+        mergeable = {op.id: op for op in queue.open if op.text and op.kind in ("add", "modify")}
+        if (other := mergeable.get(name)) and operation.id in mergeable and other != operation:
+            # A modify keeps its target, into which an addition goes.
+            into_other = other.target is not None and operation.target is None
+            first, gone = (other, operation) if into_other else (operation, other)
+            if first.target and gone.target not in (None, first.target):
+                self.say(f"{first.target} and {gone.target} are two experiences: edit one instead")
+                return False
+            text = text or self._from_editor(f"{first.text}\n{gone.text}") or ""
+            *others, (_, edit) = merge_decisions(first, [gone], text, reviewer=self.reviewer)
+            return self._decide_edit(first, edit, queue, others)
+        if name not in known:
+            names = ", ".join((*(n for n in mergeable if n != operation.id), *known)) or "none"
+            self.say(f"merge with which? M ID, one of: {names}")
             return False
-        text = text.strip() or self._from_editor(f"{known[target]}\n{operation.text}") or ""
-        edit = Decision(operation.id, "edit", kind="modify", target=target, text=text)
+        text = text or self._from_editor(f"{known[name]}\n{operation.text}") or ""
+        edit = Decision(operation.id, "edit", kind="modify", target=name, text=text)
         return self._decide_edit(operation, edit, queue)
 
     def _from_editor(self, text: str) -> str | None:
         try:
             return self.edit(text)
-        except StudioError as error:  # a missing editor must not end the sitting
+        except StudioError as error:  # a missing editor must not end the session
             self.say(f"{error}")
             return None
 
     def _undo(self) -> bool:
         steps = self._decider.sitting.steps
         if not steps:
-            self.say("nothing was decided in this sitting")
+            self.say("nothing was decided in this session")
             return False
-        before, last = tuple(steps), steps[-1][0].id
-        self._later.discard(last)
+        before, last = tuple(steps), [one.id for one in steps[-1]]
+        self._later.difference_update(last)
         try:
             undone = self.wait_for(self._decider.undo(self.session, {})).asked_again
         except StudioError as error:  # committed meanwhile: the one before may still be undone
@@ -324,7 +435,7 @@ class LineReview:
                 self.say(f"\n--- {witness.id}  reward {reward}")
                 try:
                     messages = self.evidence.messages(witness)
-                except StudioError as error:  # one lost record must not end the sitting
+                except StudioError as error:  # one lost record must not end the session
                     self.say(f"{error}")
                     continue
                 replies = [m for m in messages if m.role in ("assistant", "tool")]
@@ -335,6 +446,3 @@ class LineReview:
     def _list(self, queue: ReviewQueue) -> None:
         for line in queue_lines(queue):
             self.say(line)
-
-
-_PAST_TENSE = {**PAST, "defer": "deferred"}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from engines.core.text.similarity import format_changes, similarity, word_diff
 from engines.core.types import Flag, Operation, UnparsedReply
 from studio.review.evidence import GroupEvidence
+from studio.review.wording import ChangedPart, changed_parts
 from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import ReviewQueue
 
@@ -18,26 +19,57 @@ PIN_MEANING = {
 }
 
 HELP = """\
-a            approve
-e [TEXT]     edit: change the wording (in $EDITOR without TEXT), then approve it
-m ID [TEXT]  merge: make it a modification of experience ID (in $EDITOR without TEXT)
-r REASON     reject
-d [REASON]   defer: leave it open without holding the run up
-u            undo the last decision of this sitting (again: the one before)
+a [1 3]      approve; with numbers only these parts of a change
+e [TEXT]     edit the wording (in $EDITOR without TEXT), then approve it
+E            edit the wording in $EDITOR, then approve it
+r [REASON]   reject
+R [REASON]   reject with a reason, which is asked for
+t [REASON]   later: leave it open without holding the run up
+m [NOTE]     keep a note, which goes with the decision (without NOTE: none)
+M ID [TEXT]  merge it with operation ID, or into experience ID (in $EDITOR without TEXT)
+p [ID]       propose to pin, or unpin, the experience it is about, or ID
+u            undo the last decision of this session (again: the one before)
 n            leave it for later and show the next
-v            view the rollouts it rests on, whole
+N            go back to the one before that you left for later
+o            open the rollouts it rests on, whole
+w            show the wording before and after, each whole
 l            list what is open, and the library as it would become
-q            quit; go on later with the same command"""
+q            quit; go on later with the same command
+h            this help; also ?"""
 
-WEIGHTS_HELP = "\n".join(line for line in HELP.splitlines() if line[:2] not in ("e ", "m ", "d "))
+WEIGHTS_KEYS = "a r R m u n N o l q"
+WEIGHTS_HELP = "\n".join(
+    line if line[0] != "a" else "a            approve"
+    for line in HELP.splitlines()
+    if line[0] in WEIGHTS_KEYS + "h"
+)
 
 REPLY_HELP = """\
 e [TEXT]     mend: change the reply (in $EDITOR without TEXT), and read it again
-r REASON     drop it: nobody can understand it, it stays lost (also: x REASON)
-v            view the whole reply, the prompt, and the rollouts behind it
+d REASON     let it go: nobody can understand it, it stays lost
+o            open the whole reply, the prompt, and the rollouts behind it
 n            leave it for later and show the next
 l            list what is open, and the library as it would become
-q            quit; go on later with the same command"""
+q            quit; go on later with the same command
+h            this help; also ?"""
+
+_MOVED = {
+    "v": "o opens it now; v does nothing here",
+    "d": "t puts it off now; d deletes nothing here",
+    "x": "d REASON lets it go now; x does nothing here",
+}
+
+
+def moved_key_hint(key: str, rest: str, known: Collection[str], *, reply: bool = False) -> str:
+    """What to press where a letter is used as an older release had it; "" where it is not.
+
+    `known` are ids of experiences, which the old `m ID TEXT` named first.
+    """
+    if reply:
+        return _MOVED["x"] if key in ("x", "r") else _MOVED["v"] if key == "v" else ""
+    if key == "m" and rest.partition(" ")[0] in known:
+        return f"m keeps a note now; M {rest.partition(' ')[0]} merges into it"
+    return _MOVED.get(key, "") if key in ("v", "d") else ""
 
 
 def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
@@ -47,7 +79,11 @@ def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
         case "add":
             return [f"+ {sanitize(operation.text)}"]
         case "modify":
-            return [f"~ {sanitize(format_changes(word_diff(before, operation.text)))}"]
+            lines = [f"~ {sanitize(format_changes(word_diff(before, operation.text)))}"]
+            parts = changed_parts(before, operation.text)
+            if len(parts) > 1:  # `a 1` takes one of them alone
+                lines += [f"  {part.number}: {_part_text(part)}" for part in parts]
+            return lines
         case "delete":
             return [f"- {sanitize(before)}"]
         case "keep":
@@ -56,6 +92,20 @@ def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
             return [f"* {sanitize(before)}", f"  {PIN_MEANING[operation.kind]}"]
         case "weights":
             return [f"^ {sanitize(figure)}" for figure in operation.text.split(", ")]
+
+
+def _part_text(part: ChangedPart) -> str:
+    cut, new = one_line(part.cut, 120), one_line(part.new, 120)
+    if not (cut and new):
+        return f"put in {new}" if new else f"cut {cut}"
+    return f"{cut} -> {new}"
+
+
+def whole_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
+    """The wording before and after, each on a line of its own."""
+    before = texts.get(operation.target or "", "")
+    after = operation.text or (before if operation.kind in ("keep", "pin", "unpin") else "")
+    return [f"before  {sanitize(before) or '(none)'}", f"after   {sanitize(after) or '(none)'}"]
 
 
 def reply_lines(reply: UnparsedReply, left: int) -> list[str]:
@@ -98,19 +148,19 @@ def nearest_text(operation: Operation, texts: Mapping[str, str]) -> tuple[str, f
 
 
 def operation_text(
-    operation: Operation, queue: ReviewQueue, groups: Sequence[GroupEvidence]
+    operation: Operation, queue: ReviewQueue, groups: Sequence[GroupEvidence], note: str = ""
 ) -> str:
-    """An operation as it is shown before the question about it."""
+    """An operation as it is shown before the question about it; `note` is what is kept of it."""
     texts = dict(queue.draft)
     target = f" {operation.target}" if operation.target else ""
-    prompt = f", prompt {operation.prompt_hash}" if operation.prompt_hash else ""
     lines = ["", f"{operation.id}  {operation.kind.upper()}{target}  ({len(queue.open)} open)"]
     if queue.stale is not None:
         lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
     lines += [f"  {line}" for line in change_lines(operation, texts)]
     lines.append(f"  why       {sanitize(operation.rationale) or '(no reason given)'}")
-    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}{prompt}")
+    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
     lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
+    lines += [f"  note      {sanitize(note)}"] if note else []
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
         lines += evidence_lines(group)[: 1 if operation.kind == "weights" else None]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from engines.core.library import effective_operation
 from engines.core.types import GATE, Decision, Operation, OperationKind
+from studio.report.decisions import DONE, misfit_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +109,14 @@ def decision_line(made: Sequence[UndoEntry], notes: Sequence[str]) -> str:
     """What was done, on one line: `approved op1.2 (becomes E7); u undoes`."""
     if len(made) == 1:
         one = made[0]
-        action = PAST[one.decision.action]
+        action = DONE[one.decision.action]
         if one.decision.reviewer == GATE:
-            return f"{one.id} does not fit, so it is rejected: {one.decision.reason} (u undoes)"
+            return f"{one.id} {misfit_text(one.decision.reason)} (u takes that back)"
         note = f" ({notes[0]})" if notes and notes[0] else ""
         return f"{action} {one.id}{note}; u undoes"
     refused = [each for each in made if each.decision.reviewer == GATE]
-    text = f"{PAST[made[0].decision.action]} {len(made) - len(refused)}; u undoes all of them"
+    text = f"{DONE[made[0].decision.action]} {len(made) - len(refused)}; u undoes all of them"
     if refused:
         reasons = ", ".join(f"{each.id}: {each.decision.reason}" for each in refused[:3])
-        text += f"; {len(refused)} did not fit and are rejected ({reasons})"
+        text += f"; {len(refused)} did not fit, so not taken ({reasons})"
     return text
-
-
-PAST = {
-    "approve": "approved",
-    "edit": "approved as edited",
-    "reject": "rejected",
-    "defer": "put off",
-}

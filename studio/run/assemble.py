@@ -221,4 +221,7 @@ class _RunParts:
         reflector = Throttled(self.roles.reflector, slots, (0,))
         sampling = sampling_of(self.config.role("reflector"))
         settings = replace(self.config.practice, sampling=sampling)
-        return TrainingFreeEngine(settings, reflector, self.ledger, linter)
+        state = self.recorder.state
+        return TrainingFreeEngine(
+            settings, reflector, self.ledger, linter, lambda: state.open_operations
+        )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -105,6 +105,8 @@ class ReviewQueue:
     stale: int | None = None  # the version the library had moved to under the lesson
     repairs: tuple[UnparsedReply, ...] = ()
     base_version: int = 0
+    pinned: tuple[str, ...] = ()  # ids of experiences of the draft
+    notes: Mapping[str, str] = field(default_factory=dict)  # by operation, kept as it was put off
 
     @classmethod
     def read(cls, state: RunState, draft: Library) -> ReviewQueue:
@@ -116,6 +118,8 @@ class ReviewQueue:
             state.flagged_stale,
             tuple(state.repairs.values()),
             state.base_version,
+            draft.pinned_ids,
+            dict(state.notes),
         )
 
 

@@ -75,13 +75,13 @@ class RequestHandler:
                     return await self._handle_command(do, request, who)
                 now = self._context.recorder.state.step
                 if step not in (None, now):  # not the one the person looked at
-                    move = "Look at what waits, and again."
+                    move = "Look at what is open now, and try again."
                     raise ConflictError(f"step {step}", f"step {now} is under way by now.", move)
                 waiting = await self._release_commit(who or text_fields(request, "reviewer")[0])
         try:
             return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
         except TimeoutError:
-            return {"said": "the commit is under way; it waits for the run"}
+            return {"said": "the commit is under way, and not finished yet"}
 
     async def _prior_result(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         since = request.get("since")
@@ -167,7 +167,7 @@ class RequestHandler:
         if not state.under_review:
             raise ConflictError(
                 f"run {self._run.run}",
-                "no lesson waits to be committed.",
+                "there is no lesson to commit now.",
                 "What is decided joins the next commit.",
             )
         step = state.step

@@ -14,7 +14,8 @@ class Command:
     """Words of a command line, and what a person at a terminal types; "" for no terminal."""
 
     words: tuple[str, ...]
-    typed: str = ""
+    typed: str = ""  # at the release that recorded the answers
+    today: str = ""  # where the same is typed in another way by now
 
     @property
     def name(self) -> str:
@@ -26,8 +27,8 @@ class Command:
         return "--json" in self.words
 
 
-def command(line: str, typed: str = "") -> Command:
-    return Command(tuple(line.split(" ")), typed)
+def command(line: str, typed: str = "", today: str = "") -> Command:
+    return Command(tuple(line.split(" ")), typed, today)
 
 
 SMALL_REHEARSAL = (
@@ -105,7 +106,7 @@ LOOKS: dict[str, tuple[Command, ...]] = {
             "diff rehearsal@step:1 rehearsal --json",
         ),
         command("review rehearsal", "l\nq\n"),
-        command("review rehearsal", "v\nq\n"),
+        command("review rehearsal", "v\nq\n", today="o\nq\n"),
     ),
     "finished": _looks(
         "rehearsal",
@@ -131,7 +132,7 @@ LOOKS: dict[str, tuple[Command, ...]] = {
     "unparsed": (
         *_looks("rehearsal", "runs show rehearsal --step 1 --json"),
         command("review rehearsal", "l\nq\n"),
-        command("review rehearsal", "v\nq\n"),
+        command("review rehearsal", "v\nq\n", today="o\nq\n"),
     ),
     "trained": _looks(
         "grpo-tiny",

@@ -65,7 +65,7 @@ def told(name: str) -> Any:
 
 def asking(workspace: Path) -> facts.Ask:
     def ask(command: facts.Command) -> tuple[str, int]:
-        done = studio(*command.words, workspace=workspace, typed=command.typed)
+        done = studio(*command.words, workspace=workspace, typed=command.today or command.typed)
         if done.code not in (0, 4):
             print(command.name, done.stderr, file=sys.stderr)  # pytest shows it with a failure
         return done.stdout, done.code

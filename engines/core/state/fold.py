@@ -88,6 +88,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 # Taken out first: dicts keep the place of a key that is only overwritten.
                 state.decisions.pop(decision.operation_id, None)
                 state.decisions[decision.operation_id] = decision
+                if decision.action == "defer" and decision.reason:
+                    state.notes[decision.operation_id] = decision.reason
             _spend_at(state, event.step, event.usage)
         case ev.OperationProposed():
             operation = event.operation
@@ -247,6 +249,7 @@ def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
     for outcome in event.outcomes:
         operation = state.operations.pop(outcome.operation_id, None)
         decision = state.decisions.pop(outcome.operation_id, None)
+        state.notes.pop(outcome.operation_id, None)
         if decision is not None:
             _tally(state, operation, decision)
         state.deferred.discard(outcome.operation_id)

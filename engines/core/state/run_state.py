@@ -124,6 +124,7 @@ class RunState:
     own: set[str] = field(default_factory=set)  # ids of all that persons proposed so far
     deferred: set[str] = field(default_factory=set)
     decisions: dict[str, Decision] = field(default_factory=dict)  # standing, as last made
+    notes: dict[str, str] = field(default_factory=dict)  # why an operation was last put off
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
     events: int = 0  # taken in so far: how far into the journal this state reaches
     losses: list[LostWork] = field(default_factory=list)

@@ -15,6 +15,20 @@ from engines.core.state.run_state import RunState
 from engines.core.types import GATE, NO_USAGE, Decision, Flag, Operation, Usage
 
 
+def find_objection(
+    wanted: Operation, draft: Library, reviewed: Reviewed, limit: int | None
+) -> str | None:
+    """What speaks against an operation on a draft that holds these decisions, and whose it is."""
+    objection = draft.objection(wanted, limit)
+    if objection and wanted.target is not None and draft.get(wanted.target) is None:
+        for operation, decision in reviewed:
+            made = effective_operation(operation, decision)
+            deletes = made.kind == "delete" and decision.action in ("approve", "edit")
+            if deletes and made.target == wanted.target:
+                return f"{wanted.target} was deleted by {operation.id}"
+    return objection
+
+
 @dataclass(slots=True, eq=False)
 class Draft:
     """The base version of a run's library with the standing decisions applied to it."""
@@ -75,28 +89,32 @@ class Draft:
         self, operation: Operation, decision: Decision
     ) -> tuple[Operation, Library, str | None]:
         """The operation as it would be applied, the draft without it, and what speaks against."""
-        draft = self.library
+        draft, others = self.library, self.state.reviewed_operations
         if operation.id in self.state.decisions:
             # Its own earlier decision must not stand in the way of a new one.
-            others = [pair for pair in self.state.reviewed_operations if pair[0].id != operation.id]
+            others = tuple(pair for pair in others if pair[0].id != operation.id)
             draft = self.apply(self.base, others)
         wanted = effective_operation(operation, decision)
-        return wanted, draft, self.objection(wanted, draft)
+        return wanted, draft, self.objection(wanted, draft, others)
 
-    def objection(self, wanted: Operation, draft: Library | None = None) -> str | None:
+    def objection(
+        self, wanted: Operation, draft: Library | None = None, reviewed: Reviewed | None = None
+    ) -> str | None:
         """What speaks against an operation on a draft; None: on the one as it is now."""
         if wanted.kind == "add" and wanted.target is not None:
             # Only a revert, which knows the old text, may bring an id back.
             return "an addition names no experience"
         if wanted.kind == "weights":
             return "only an engine proposes weights"
-        return (draft or self.library).objection(wanted, self.limit)
+        standing = self.state.reviewed_operations if reviewed is None else reviewed
+        return find_objection(wanted, draft or self.library, standing, self.limit)
 
     def first_misfit(self) -> str | None:
         """An operation whose standing decision does not follow from those before it."""
-        draft = self.base
-        for operation, decision in self.state.reviewed_operations:
-            objection = draft.objection(effective_operation(operation, decision), self.limit)
+        draft, reviewed = self.base, self.state.reviewed_operations
+        for at, (operation, decision) in enumerate(reviewed):
+            wanted = effective_operation(operation, decision)
+            objection = find_objection(wanted, draft, reviewed[:at], self.limit)
             if decision.action in ("approve", "edit") and objection:
                 return operation.id
             if decision.reviewer == GATE and decision.reason != objection:

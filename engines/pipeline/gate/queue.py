@@ -78,8 +78,8 @@ class OperationQueue:
         found = state.repairs.get(repair_id)
         if found is None:
             done = state.repaired.get(repair_id)
-            cause = f"it was {done} already." if done else "no such reply waits to be mended."
-            move = f"Waiting are: {', '.join(state.repairs) or 'none'}."
+            cause = f"it was {done} already." if done else "no such reply is open."
+            move = f"Open are: {', '.join(state.repairs) or 'none'}."
             raise ConflictError(f"reply {repair_id}", cause, move)
         return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engines.core.library import Library, Reviewed, effective_operation
-from engines.core.types import GATE, Decision
+from engines.core.types import GATE, Decision, Operation
+from engines.pipeline.gate.draft import find_objection
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +21,14 @@ def rebase_decisions(
     reviewed: Reviewed, base: Library, head: Library, *, run: str, limit: int | None
 ) -> Rebase:
     """Put decisions that were made on `base` onto `head`, in their order."""
-    draft = head
+    draft, kept = head, list[tuple[Operation, Decision]]()
     asked_again: list[str] = []
     reassigned: list[Decision] = []
     new_ids: dict[str, str] = {}  # id that an addition of this lesson was given → its id now
     number = head.next_number
     for operation, decision in reviewed:
         wanted = effective_operation(operation, decision)
-        objection = draft.objection(wanted, limit)
+        objection = find_objection(wanted, draft, kept, limit)
         if decision.action == "reject":
             # The gate's own rejection stands only while its reason does.
             if decision.reviewer == GATE and decision.reason != objection:
@@ -45,6 +46,7 @@ def rebase_decisions(
                 decision = replace(decision, assigned=new_ids[decision.assigned])
                 reassigned.append(decision)
         draft = draft.commit([(operation, decision)], run=run, limit=limit).library
+        kept.append((operation, decision))
     return Rebase(tuple(asked_again), tuple(reassigned))
 
 

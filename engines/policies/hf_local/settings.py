@@ -16,13 +16,18 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 class LoraSettings:
     """The low-rank adapter that is trained."""
 
-    rank: int = setting(8, "of its matrices", ge=1, le=MAX_COUNT)
-    alpha: int = setting(16, "its scale is alpha / rank", ge=1, le=MAX_COUNT)
+    rank: int = setting(8, "rank of the adapter's matrices", ge=1, le=MAX_COUNT)
+    alpha: int = setting(16, "the adapter is scaled by alpha / rank", ge=1, le=MAX_COUNT)
     dropout: float = setting(
-        0.0, "kept with the adapter for later use; every pass here is without it", ge=0, lt=1
+        0.0,
+        "dropout kept with the adapter for later use; every pass here is without it",
+        ge=0,
+        lt=1,
     )
     targets: tuple[str, ...] | None = setting(
-        None, "names of the layers; null: the seven projections of a block"
+        None,
+        "names of the layers it adapts; null: the seven projections of a block",
+        examples=["[q_proj,v_proj]"],
     )
 
 
@@ -38,22 +43,30 @@ class LocalSettings:
     path: str = derived("")
     adapter: Path | None = derived(None)
     lora: LoraSettings | None = derived(None)
-    device: str = setting("auto", "cpu, cuda, cuda:1, mps; auto: the best there is", min_length=1)
+    device: str = setting(
+        "auto",
+        "where it runs: cpu, cuda, cuda:1, mps; auto: the best there is",
+        min_length=1,
+        examples=["cpu"],
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "of the weights; auto: bfloat16 on a GPU, else float32"
+        "auto", "number format of the weights; auto: bfloat16 on a GPU, else float32"
     )
     quantise: Literal["none", "nf4"] = setting(
-        "none", "nf4: 4-bit weights below the adapter (QLoRA); needs a GPU"
+        "none", "how the weights are compressed; nf4: to 4 bits below the adapter (QLoRA), on a GPU"
     )
-    trust_remote_code: bool = setting(False, "run Python code that comes with the model")
-    gradient_checkpointing: bool = setting(False, "less memory and more time in training")
+    trust_remote_code: bool = setting(False, "whether Python code that comes with the model is run")
+    gradient_checkpointing: bool = setting(
+        False, "whether training takes less memory and more time"
+    )
     threads: int | None = setting(
-        None, "of the CPU; null: measured at the start", ge=1, le=MAX_COUNT
+        None, "threads of the CPU; null: measured at the start", ge=1, le=MAX_COUNT, examples=[2]
     )
     max_batch: int = setting(256, "replies sampled at a time", ge=1, le=MAX_COUNT)
     rollouts_url: str | None = setting(
         None,
         "a vLLM server that samples the rollouts, given each new adapter",
         pattern=r"^https?://",
+        examples=["http://localhost:8000/v1"],
     )
     seed: int = derived(0)

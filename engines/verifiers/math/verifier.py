@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from engines.core.errors import VerifierError
+from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.process_pool.pool import ProcessPool, Trouble
@@ -53,13 +54,17 @@ class MathSettings:
     Source of the last three: math-verify's `verify`, names, meaning and defaults.
     """
 
-    deadline_s: float = 2.0  # for one answer
-    timeout_score: float | None = None  # reward after the deadline; None leaves it unjudged
-    workers: int = 1  # checking processes
-    memory_mb: int = 1024  # address space of one of them
-    float_rounding: int = 6  # decimal places that numbers are compared at
-    strict: bool = True  # False lets f(x) equal f(y), and a set a tuple
-    allow_set_relation_comp: bool = False  # a relation (-2 < x < 7) also answers an expected set
+    deadline_s: float = setting(2.0, "seconds for one answer", gt=0)
+    timeout_score: float | None = setting(
+        None, "reward after the deadline; null leaves the answer unjudged", ge=0, le=1, examples=[0]
+    )
+    workers: int = setting(1, "checking processes", ge=1)
+    memory_mb: int = setting(1024, "address space of one checking process, in MB", ge=512)
+    float_rounding: int = setting(6, "decimal places at which numbers are compared", ge=0, le=15)
+    strict: bool = setting(True, "false lets f(x) equal f(y), and a set a tuple")
+    allow_set_relation_comp: bool = setting(
+        False, "whether a relation (-2 < x < 7) also answers an expected set"
+    )
 
     def __post_init__(self) -> None:
         score, enough = self.timeout_score, self.memory_mb >= 512

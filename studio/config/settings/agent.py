@@ -17,7 +17,7 @@ DEFAULT_INSTRUCTIONS = load_prompt("studio.config", "instructions").render()
 class MountedExperience(Settings):
     """One experience that an enhanced agent brings along."""
 
-    id: Name = Field(description="its stable id, such as E17")
+    id: Name = Field(description="stable id of the experience, such as E17")
     text: str = Field(min_length=1, description="what is put in front of the prompt")
     pinned: bool = Field(default=False, description="whether nothing may change or delete it")
 
@@ -25,17 +25,23 @@ class MountedExperience(Settings):
 class AgentConfig(Settings):
     """Who tries the problems; mountable as a file of its own."""
 
-    name: str = key("solver", "of the agent, for people")
-    instructions: str = key(DEFAULT_INSTRUCTIONS, "its system prompt")
+    name: str = key("solver", "what the agent is called", examples=["careful"])
+    instructions: str = key(
+        DEFAULT_INSTRUCTIONS, "system prompt of the agent", examples=["'Show every step.'"]
+    )
     experiences: tuple[MountedExperience, ...] = key(
-        (), "of an enhanced agent; the library that a run starts from"
+        (),
+        "what an enhanced agent has learned, each with id and text; a run starts from it",
+        examples=["'[{id: E1, text: Check the units.}]'"],
     )
     kind: Literal["single_turn", "calculator"] = key(
-        "single_turn", "one reply, or replies that may ask for a calculation"
+        "single_turn", "how it answers: in one reply, or in several that may ask for a calculation"
     )
-    max_turns: Int = key(2, "replies at most, where there is more than one", ge=1, le=MAX_COUNT)
+    max_turns: Int = key(
+        2, "replies of a try at most, where an agent gives several", ge=1, le=MAX_COUNT
+    )
     model: PolicyConfig | None = key(
-        None, "the model the agent comes with; used where the run file sets no policy"
+        None, "model that the agent comes with; used where the run file sets no policy"
     )
 
     @field_validator("experiences")

@@ -13,17 +13,27 @@ from studio.config.settings.base import Float, Int, Settings, as_list, key, refu
 class EvaluationConfig(Settings):
     """How progress is measured."""
 
-    do_eval: bool = key(False, "evaluate while practising")
-    strategy: Literal["epoch", "steps"] = key("epoch", "after each epoch or k steps")
-    every_steps: Int = key(1, "k, where strategy is steps", ge=1)
-    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
-        (), "one or more data sets, held out from practice"
+    do_eval: bool = key(False, "whether to evaluate while practising")
+    strategy: Literal["epoch", "steps"] = key(
+        "epoch", "when to evaluate: after each epoch, or after every_steps steps"
     )
-    limit: Int | None = key(None, "use only the first so many of each", ge=1, le=MAX_ROWS)
-    k: Int = key(1, "tries a problem", ge=1, le=4_096)
-    temperature: Float = key(0.0, "of those tries", ge=0, le=10)
+    every_steps: Int = key(1, "steps between two evaluations, where strategy is steps", ge=1)
+    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
+        (),
+        "one or more data sets, held out from practice",
+        examples=["[arithmetic-heldout,arithmetic-larger]"],
+    )
+    limit: Int | None = key(
+        None, "use only the first so many problems of each set", ge=1, le=MAX_ROWS, examples=[100]
+    )
+    k: Int = key(1, "tries of each problem", ge=1, le=4_096)
+    temperature: Float = key(0.0, "how much those tries vary", ge=0, le=10)
     concurrency: Int | None = key(
-        None, "rollouts at a time; null: shares practice.concurrency", ge=1, le=MAX_COUNT
+        None,
+        "rollouts at a time; null: shares practice.concurrency",
+        ge=1,
+        le=MAX_COUNT,
+        examples=[8],
     )
 
     @model_validator(mode="after")
@@ -48,6 +58,7 @@ class VerifierConfig(Settings):
         "math, text, judge, accuracy, length_penalty, step or format; function with "
         "file: FILE; weighted with of: [...]",
         min_length=1,
+        examples=["text"],
     )
 
     @property

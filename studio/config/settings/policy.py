@@ -31,6 +31,7 @@ WATCHABLE_TOKENS_PER_S = 40.0
 """Pace of scripted replies on a screen: a batch of the rehearsal preset takes about 4 s."""
 
 _ENDPOINT = EndpointSettings()  # its defaults are ours
+_PRICE: dict[str, Any] = {"ge": 0, "examples": [0.15]}
 
 Role = Literal["policy", "reflector", "judge"]
 
@@ -73,43 +74,78 @@ class PolicyConfig(Settings):
         min_length=1,
         description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled) or replay:FILE "
         "(a log of rollouts)",
+        examples=["openai:gpt-4o-mini"],
     )
     adapter: str | None = key(
         None,
         "folder of a LoRA adapter of hf:…, run:RUN for its newest checkpoint, or run:RUN@STEP",
         min_length=1,
+        examples=["run:grpo-tiny"],
     )
     local: Annotated[LocalSettings, as_section(LocalSettings)] = LocalSettings()
     base_url: Address | None = key(
-        None, "endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one"
+        None,
+        "address of openai:MODEL; null: $OPENAI_BASE_URL, else the hosted service",
+        examples=["http://localhost:11434/v1"],
     )
-    api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY")
+    api_key: ApiKey | None = key(
+        None,
+        "key of that address, best as ${oc.env:NAME}; null: $OPENAI_API_KEY",
+        examples=["'${oc.env:OPENAI_API_KEY}'"],
+    )
     temperature: Float | None = key(
         None,
-        "null: practice.temperature for rollouts, "
+        "how much replies vary; null: practice.temperature for rollouts, "
         f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
         ge=0,
         le=10,
+        examples=[0.7],
     )
-    top_p: Float | None = key(None, "null: the endpoint's default", gt=0, le=1)
-    max_tokens: Int | None = key(None, "of one reply; null: the endpoint's", ge=1)
-    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key((), "texts that end a reply")
+    top_p: Float | None = key(
+        None,
+        "share of the likeliest tokens to sample from; null: the endpoint's default",
+        gt=0,
+        le=1,
+        examples=[0.95],
+    )
+    max_tokens: Int | None = key(
+        None, "tokens of one reply at most; null: the endpoint's default", ge=1, examples=[2048]
+    )
+    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
+        (), "texts that end a reply", examples=["[END]"]
+    )
     timeout_s: Float = key(_ENDPOINT.timeout_s, "deadline of one call, retries included", gt=0)
     max_retries: Int = key(
-        _ENDPOINT.max_retries, "of a call that failed for a passing reason", ge=0, le=MAX_COUNT
+        _ENDPOINT.max_retries,
+        "repeats of a call that failed for a passing reason",
+        ge=0,
+        le=MAX_COUNT,
     )
     concurrency: Int | None = key(
-        None, "calls at a time to this role; null: shares practice.concurrency", ge=1, le=MAX_COUNT
+        None,
+        "calls at a time to this role; null: shares practice.concurrency",
+        ge=1,
+        le=MAX_COUNT,
+        examples=[8],
     )
-    extra_body: dict[str, Any] = key({}, "further fields of the request", repr=False)
-    headers: dict[str, SecretStr] = key({}, "further headers of the request")
-    price_in_usd_per_mtok: Float | None = key(None, "of prompt tokens", ge=0)
-    price_out_usd_per_mtok: Float | None = key(None, "of reply tokens", ge=0)
+    extra_body: dict[str, Any] = key(
+        {}, "further fields of the request", repr=False, examples=["'{reasoning_effort: low}'"]
+    )
+    headers: dict[str, SecretStr] = key(
+        {}, "further headers of the request", examples=["'{X-Team: practice}'"]
+    )
+    price_in_usd_per_mtok: Float | None = key(
+        None, "US dollars for a million prompt tokens; null: costs are not shown", **_PRICE
+    )
+    price_out_usd_per_mtok: Float | None = key(
+        None, "US dollars for a million reply tokens; null: costs are not shown", **_PRICE
+    )
     pace_tokens_per_s: Float | None = key(
         None,
-        "of a scripted rollout, as it streams; null: at once, or "
+        "tokens a second at which scripted rollouts stream; null: at once, or "
         f"{WATCHABLE_TOKENS_PER_S:g} for a screen",
         gt=0,
+        examples=[40],
     )
 
     @field_validator("headers")
@@ -138,8 +174,19 @@ class EmbeddingConfig(Settings):
     model: str = Field(
         pattern=r"^(rehearsal|openai:.+)$",
         description="openai:MODEL, or rehearsal (offline, by letters)",
+        examples=["openai:text-embedding-3-small"],
     )
-    base_url: Address | None = key(None, "its endpoint; null with no api_key: those of the policy")
-    api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}")
-    timeout_s: Float = key(30.0, "deadline, retries included", gt=0)
-    price_in_usd_per_mtok: Float | None = key(None, "of its tokens", ge=0)
+    base_url: Address | None = key(
+        None,
+        "address of the model; null with no api_key: address and key of the policy",
+        examples=["http://localhost:11434/v1"],
+    )
+    api_key: ApiKey | None = key(
+        None,
+        "key of that address, best as ${oc.env:NAME}",
+        examples=["'${oc.env:OPENAI_API_KEY}'"],
+    )
+    timeout_s: Float = key(30.0, "deadline of one call, retries included", gt=0)
+    price_in_usd_per_mtok: Float | None = key(
+        None, "US dollars for a million tokens; null: costs are not shown", **_PRICE
+    )

@@ -36,9 +36,16 @@ from studio.config.settings.training import (
 class LibraryConfig(Settings):
     """Where experiences are kept and what the run begins with."""
 
-    name: Name | None = key(None, "letters, digits, . _ -; null: as the run is called")
+    name: Name | None = key(
+        None,
+        "name of the library (letters, digits, . _ -); null: as the run is called",
+        examples=["arithmetic"],
+    )
     start: str = key(
-        "empty", "empty or NAME@V", pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d{1,18})$"
+        "empty",
+        "what the run begins with: empty, or NAME@V for a version of a library",
+        pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d{1,18})$",
+        examples=["arithmetic@3"],
     )
 
 
@@ -47,30 +54,45 @@ class ReviewConfig(Settings):
 
     by: str | None = key(
         None,
-        "auto, wait or rules:FILE; null: the face decides (a person, or auto headless)",
+        "who decides: auto, wait (a person) or rules:FILE; null: a person where there is a "
+        "screen, else auto",
         pattern=r"^(auto|wait|rules:.+)$",
+        examples=["wait"],
     )
-    hold_s: Float | None = key(None, "how long wait holds a run; null: until decided", gt=0)
+    hold_s: Float | None = key(
+        None,
+        "seconds that a run waits for a decision; null: until there is one",
+        gt=0,
+        examples=[600],
+    )
 
 
 class BudgetConfig(Settings):
     """What may be spent; a call that might exceed it is not made, and the run ends."""
 
-    calls: Int | None = key(None, "model calls; null: no limit", ge=1)
-    tokens: Int | None = key(None, "of prompts and replies; null: no limit", ge=1)
-    cost_usd: Float | None = key(None, "in US dollars, of models with prices; null: no limit", gt=0)
+    calls: Int | None = key(None, "calls of models at most; null: no limit", ge=1, examples=[5000])
+    tokens: Int | None = key(
+        None, "tokens of prompts and replies at most; null: no limit", ge=1, examples=[5_000_000]
+    )
+    cost_usd: Float | None = key(
+        None,
+        "US dollars at most, of models with prices; null: no limit",
+        gt=0,
+        examples=[2.5],
+    )
 
 
 class RunConfig(Settings):
     """A whole run."""
 
     exp_id: Name = Field(
-        description="name of the experiment (letters, digits, . _ -); default: the file's name"
+        description="name of the experiment (letters, digits, . _ -); default: the file's name",
+        examples=["arithmetic"],
     )
-    seed: Int = key(1, "all chance of the run follows from it")
-    policy: PolicyConfig = Field(description="the model that practises")
-    reflector: PolicyConfig | None = key(None, "draws the lessons; null: the policy")
-    judge: PolicyConfig | None = key(None, "judges answers; null: the policy")
+    seed: Int = key(1, "number from which all chance of the run follows")
+    policy: PolicyConfig = Field(description="model that practises")
+    reflector: PolicyConfig | None = key(None, "model that draws the lessons; null: the policy")
+    judge: PolicyConfig | None = key(None, "model that judges answers; null: the policy")
     agent: AgentConfig = AgentConfig()
     data: DataConfig = DataConfig()
     practice: Annotated[PracticeConfig, as_section(PracticeConfig)] = PracticeConfig()

@@ -47,13 +47,20 @@ class DataConfig(Settings):
     """The problems to practise on."""
 
     practice: str | None = key(
-        None, "data set to practise on: a name or a path; null: it is only evaluated", min_length=1
+        None,
+        "data set to practise on: a name or a path; null: it is only evaluated",
+        min_length=1,
+        examples=["arithmetic"],
     )
     fields: dict[str, str] = key(
-        {}, "{question: NAME, answer: NAME} where the file has unusual names"
+        {},
+        "names of the fields, where they are not question and answer",
+        examples=["'{question: prompt, answer: solution}'"],
     )
-    truncate: Int | None = key(None, "use only the first so many problems", ge=1, le=MAX_ROWS)
-    shuffle: bool = key(True, "a new order in every epoch; false: the file's")
+    truncate: Int | None = key(
+        None, "use only the first so many problems", ge=1, le=MAX_ROWS, examples=[100]
+    )
+    shuffle: bool = key(True, "whether every epoch has a new order; false: the file's")
 
     @field_validator("fields")
     @classmethod
@@ -67,18 +74,24 @@ class DataConfig(Settings):
 @dataclass(frozen=True)
 class _Loop:
     algorithm: Annotated[Algorithm, BeforeValidator(parse_algorithm)] = setting(
-        "training_free", "training_free: a library is learned; grpo, sft: weights are"
+        "training_free",
+        "what is learned: training_free a library of experiences, grpo and sft weights",
     )
-    epochs: int = setting(5, "times every problem is met", ge=1, le=MAX_COUNT)
-    batch_size: int = setting(32, "problems a step", ge=1, le=MAX_ROWS)
+    epochs: int = setting(5, "times that every problem is practised", ge=1, le=MAX_COUNT)
+    batch_size: int = setting(32, "problems in one step", ge=1, le=MAX_ROWS)
     group_size: int = setting(3, "rollouts of each problem", ge=1, le=MAX_COUNT)
     concurrency: int = setting(
-        64, "model calls at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
+        64, "calls of models at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
     )
-    temperature: float = setting(0.7, "of rollouts", ge=0, le=10)
-    task_timeout_s: float = setting(3600.0, "deadline of one rollout", gt=0)
+    temperature: float = setting(
+        0.7, "how much rollouts of a problem vary", ge=0, le=10, examples=[1.0]
+    )
+    task_timeout_s: float = setting(3600.0, "seconds after which a rollout ends", gt=0)
     restart_step: int | None = setting(
-        None, "null resumes, 0 starts afresh, N adopts the first N steps", ge=0
+        None,
+        "null resumes the run, 0 starts a new one, N starts one that adopts the first N steps",
+        ge=0,
+        examples=[0],
     )
 
 
@@ -89,10 +102,12 @@ class PracticeConfig(TrainingFreeSettings, _Loop):
     agent_objective: str = setting(
         load_prompt("studio.config", "agent_objective").render(),
         "what the agent is given and gives back, as the reflector is told",
+        examples=["'Input is a contract and output is its risks.'"],
     )
     learning_objective: str = setting(
         load_prompt("studio.config", "learning_objective").render(),
         "what the lessons are for, as the reflector is told",
+        examples=["'Find rules that prevent wrong units.'"],
     )
 
 
@@ -101,7 +116,9 @@ class LintConfig(LintSettings):
     """What is flagged in a proposed operation before it is reviewed."""
 
     embedding: Annotated[EmbeddingConfig | None, BeforeValidator(_model_mapping)] = setting(
-        None, "finds duplicates in other words; null: by wording only"
+        None,
+        "model that finds duplicates in other words; null: by wording only",
+        examples=["rehearsal"],
     )
 
 
@@ -110,16 +127,24 @@ class GRPOConfig(GRPOSettings):
     """How weights are updated."""
 
     reject_kl_above: float | None = setting(
-        None, "updates that lead to a larger KL are rejected; null: none are", gt=0
+        None,
+        "updates that lead to a larger KL are rejected; null: none are",
+        gt=0,
+        examples=[0.1],
     )
     reject_grad_norm_above: float | None = setting(
-        None, "updates with a longer gradient are rejected; null: none", gt=0
+        None,
+        "updates with a longer gradient are rejected; null: none are",
+        gt=0,
+        examples=[10.0],
     )
     checkpoint_steps: int | None = setting(
-        None, "a checkpoint every so many steps; null: each epoch", ge=1
+        None, "steps between two checkpoints; null: one each epoch", ge=1, examples=[20]
     )
-    keep: int = setting(3, "checkpoints kept, besides the best", ge=1, le=MAX_COUNT)
-    tensorboard: bool = setting(True, "write its curves beside the checkpoints")
+    keep: int = setting(3, "checkpoints that are kept, besides the best", ge=1, le=MAX_COUNT)
+    tensorboard: bool = setting(
+        True, "whether curves for TensorBoard are written beside the checkpoints"
+    )
     lora: Annotated[LoraSettings, as_section(LoraSettings)] = LoraSettings()
 
 
@@ -130,13 +155,14 @@ class _Demonstrations:
         "demonstrations of the stage: a data set with a field solution, completion or "
         "messages, or run:RUN for its verified rollouts",
         min_length=1,
+        examples=["run:arithmetic"],
     )
-    min_reward: float = setting(1.0, "of the rollouts taken from a run", ge=0, le=1)
+    min_reward: float = setting(1.0, "least reward of the rollouts taken from a run", ge=0, le=1)
 
 
 @dataclass(frozen=True, slots=True)
 class SFTConfig(SFTSettings, _Demonstrations):
     """Supervised fine-tuning: stages of `studio train`, learnt and distilled without a library."""
 
-    epochs: int = setting(2, "of the stage", ge=1, le=MAX_COUNT)
-    batch_size: int = setting(16, "demonstrations a step of the stage", ge=1, le=MAX_ROWS)
+    epochs: int = setting(2, "times that every demonstration is seen", ge=1, le=MAX_COUNT)
+    batch_size: int = setting(16, "demonstrations in one step", ge=1, le=MAX_ROWS)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from textual.binding import Binding
 
 from engines.core.errors import ConfigError
+from engines.core.settings import derived, setting
 from studio.tui.drawing.themes import NAMES
 
 if TYPE_CHECKING:
@@ -24,15 +25,27 @@ _AUTO = ("auto", "null", "~", "")
 
 @dataclass(frozen=True, slots=True)
 class ScreenSettings:
-    theme: str | None = None  # None: chosen by the terminal
-    ascii: bool | None = None  # None: by the locale
-    mouse: bool = True
-    low_bandwidth: bool = False  # five frames a second instead of ten
-    bell: bool = True  # once, when something waits for a person
-    desktop: bool = True  # a notification of the terminal, by OSC 9
-    command: str = ""  # run when something waits; gets the text in $STUDIO_NOTE
-    keys: Mapping[str, str] = field(default_factory=dict)  # key id → keys, see keymap
-    place: str = "screen.yaml"  # the file they come from, for messages
+    theme: str | None = setting(
+        None, "auto: by NO_COLOR, TERM, SSH and background", examples=["studio-light"]
+    )
+    ascii: bool | None = setting(
+        None, "ASCII borders and signs; auto: by the locale", examples=["true"]
+    )
+    mouse: bool = setting(True, "off: the terminal selects; at the next start")
+    low_bandwidth: bool = setting(False, "5 frames a second, not 10; at the next start")
+    bell: bool = setting(True, "rings once when a run begins to need you")
+    desktop: bool = setting(True, "a note of the terminal then (OSC 9 and 777)")
+    command: str = setting(
+        "", "started then; the text is its last argument", examples=["ntfy publish practice"]
+    )
+    keys: Mapping[str, str] = field(  # key id → keys, see keymap
+        default_factory=dict,
+        metadata={
+            "description": "keys by their ids, which `?` shows",
+            "examples": ["{review.approve: f5}"],
+        },
+    )
+    place: str = derived("screen.yaml")  # the file they come from, for messages
 
 
 def user_settings_path() -> Path:
@@ -66,7 +79,7 @@ def format_settings(settings: ScreenSettings) -> str:
         "ascii": "auto" if settings.ascii is None else settings.ascii,
         "mouse": settings.mouse,
         "low_bandwidth": settings.low_bandwidth,
-        "notify": {name: getattr(settings, name) for name in _NOTIFY},
+        "notify": {name: getattr(settings, name) for name in NOTIFICATION},
         "keys": dict(settings.keys),
     }
     head = "# How the screen looks and calls. The ids of keys stand in its help (?).\n"
@@ -82,8 +95,8 @@ def _read(path: Path) -> ScreenSettings:
             keys = _fields(value, path, None, name)
             given[name] = {key: _parse_keys(one, at) for key, one, at in keys}
         elif name == "notify":
-            for part, one, at in _fields(value, path, tuple(_NOTIFY), name):
-                given[part] = _NOTIFY[part](one, at)
+            for part, one, at in _fields(value, path, tuple(NOTIFICATION), name):
+                given[part] = NOTIFICATION[part](one, at)
         else:
             given[name] = _TOP[name](value, place)
     return ScreenSettings(**given, place=str(path))
@@ -174,7 +187,7 @@ _TOP: dict[str, _Parser] = {
     "mouse": _parse_switch,
     "low_bandwidth": _parse_switch,
 }
-_NOTIFY: dict[str, _Parser] = {
+NOTIFICATION: dict[str, _Parser] = {
     "bell": _parse_switch,
     "desktop": _parse_switch,
     "command": _parse_command,

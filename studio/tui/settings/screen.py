@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, cast
 
 from textual import events
@@ -23,13 +23,9 @@ from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
 _MEANING = {
-    "theme": "auto: by NO_COLOR, TERM, SSH and background",
-    "ascii": "ASCII borders and signs; auto: by the locale",
-    "mouse": "off: the terminal selects; at the next start",
-    "low_bandwidth": "5 frames a second, not 10; at the next start",
-    "bell": "rings once when a run begins to need you",
-    "desktop": "a note of the terminal then (OSC 9 and 777)",
-    "command": "started then; the text is its last argument",
+    declared.name: declared.metadata["description"]
+    for declared in fields(ScreenSettings)
+    if declared.name not in ("keys", "place")
 }
 
 

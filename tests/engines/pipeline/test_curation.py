@@ -332,3 +332,20 @@ async def test_what_embeddings_cost_is_counted_by_a_budget_after_a_resume(tmp_pa
     loaded = load_run("rehearsal", [*run, "budget.tokens=10000000"], tmp_path, {})
     budget = open_budget(loaded, loaded.config, done.run.records, lambda _: None)
     assert budget is not None and budget.spent.tokens == total.tokens
+
+
+async def test_the_twin_of_a_proposal_that_is_put_off_names_it_when_it_comes_again(
+    tmp_path: Path,
+) -> None:
+    """Known defect: the second one looked new, and approving both made two of one lesson."""
+    later = ScriptedPerson(lambda op: Decision(op.id, "defer", reason="not now", reviewer="ann"))
+    done = await practised(tmp_path, *TWO_EPOCHS, reviewers=(later,))
+    assert set(done.state.notes.values()) == {"not now"}
+    first = [op for op in done.state.operations.values() if op.id.startswith("op1.")]
+    twins = [op for op in done.state.operations.values() if op.id.startswith("op2.")]
+    assert first and twins
+    for twin in twins:
+        (flag,) = [flag for flag in twin.flags if flag.name == "duplicate"]
+        same = next(op for op in first if op.text == twin.text)
+        assert f"of {same.id}: " in flag.detail
+    assert not any(flag.name == "duplicate" for op in first for flag in op.flags)

@@ -122,6 +122,7 @@ TABLE: tuple[Row, ...] = (
     bad("attach", "damaged", "rehearsal", "doctor --repair", do=a_damaged(RUN)),
     # init
     bad("init", "not there", "nonsense", "nonsense", "rehearsal"),
+    bad("init", "missing", "", "studio init", "studio init rehearsal"),
     bad("init", "empty", "--to=", "--to", "never overwritten"),
     bad(
         "init",
@@ -154,7 +155,7 @@ TABLE: tuple[Row, ...] = (
     bad("try", "not there", "rehearsal --library nobody", "nobody", "rehearsal"),
     bad("try", "unreadable", "here", "here", "folder", do=a_folder("here")),
     bad("try", "unreadable", "x.yaml", "x.yaml", "UTF-8 text", do=a_file("x.yaml", NOT_TEXT)),
-    bad("try", "wrong type", "rehearsal practice.epochs=many", "practice.epochs", "integer"),
+    bad("try", "wrong type", "rehearsal practice.epochs=many", "practice.epochs", "whole number"),
     bad("try", "wrong format", "x.yaml", "x.yaml:", "YAML is broken", do=a_file("x.yaml", NO_YAML)),
     bad("try", "empty", "x.yaml", "x.yaml", "policy", do=a_file("x.yaml", "")),
     bad(
@@ -299,11 +300,17 @@ TABLE: tuple[Row, ...] = (
         do=a_file("x.jsonl", NOT_TEXT),
     ),
     bad("headless", "wrong type", "rehearsal practice.batch_size=0", "practice.batch_size", "1"),
-    bad("headless", "wrong type", "rehearsal practice.epochs=many", "practice.epochs", "integer"),
+    bad(
+        "headless",
+        "wrong type",
+        "rehearsal practice.epochs=many",
+        "practice.epochs",
+        "whole number",
+    ),
     bad("headless", "wrong type", "rehearsal practice=5", "practice", "settings of its own"),
     bad("headless", "wrong type", "rehearsal --restart-step soon", "--restart-step", "null"),
     bad("headless", "wrong type", "rehearsal --review maybe", "maybe", "auto"),
-    bad("headless", "wrong type", "rehearsal budget.calls=-1", "budget.calls", "equal to 1"),
+    bad("headless", "wrong type", "rehearsal budget.calls=-1", "budget.calls", "at least 1"),
     bad("headless", "wrong format", "rehearsal practice.epoch=2", "practice.epoch", "epochs"),
     bad("headless", "wrong format", "rehearsal epochs", "epochs", "does not fit"),
     bad(
@@ -386,8 +393,8 @@ TABLE: tuple[Row, ...] = (
     bad(
         "eval", "unreadable", "rehearsal --agent here", "here", "no such file", do=a_folder("here")
     ),
-    bad("eval", "wrong type", "rehearsal --k few", "--k", "integer"),
-    bad("eval", "wrong type", "rehearsal --k 0", "--k", "equal to 1"),
+    bad("eval", "wrong type", "rehearsal --k few", "--k", "whole number"),
+    bad("eval", "wrong type", "rehearsal --k 0", "--k", "at least 1"),
     bad(
         "eval",
         "wrong format",
@@ -541,8 +548,8 @@ TABLE: tuple[Row, ...] = (
     bad(
         "data preview", "unreadable", "x.jsonl", "x.jsonl", "UTF-16", do=a_file("x.jsonl", NOT_TEXT)
     ),
-    bad("data preview", "wrong type", "arithmetic -n few", "-n", "integer"),
-    bad("data preview", "wrong type", "arithmetic -n 0", "-n", "equal to 1"),
+    bad("data preview", "wrong type", "arithmetic -n few", "-n", "whole number"),
+    bad("data preview", "wrong type", "arithmetic -n 0", "-n", "at least 1"),
     bad(
         "data preview",
         "wrong format",
@@ -571,7 +578,7 @@ TABLE: tuple[Row, ...] = (
     bad("runs show", "not there", "nobody", "nobody", "rehearsal"),
     bad("runs show", "not there", "rehearsal --step 99", "99", "1 to 2"),
     bad("runs show", "not there", "rehearsal --rollout s9p9r9", "s9p9r9", "called s1p0r0 to s2p3r"),
-    bad("runs show", "wrong type", "rehearsal --step first", "--step", "integer"),
+    bad("runs show", "wrong type", "rehearsal --step first", "--step", "whole number"),
     bad("runs show", "wrong format", "../up", "up", "letters"),
     bad("runs show", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
     bad(
@@ -590,9 +597,28 @@ TABLE: tuple[Row, ...] = (
     bad("runs rm", "wrong format", "../up --yes", "up", "letters"),
     # presets, rehearsal
     bad("presets list", "wrong format", "extra", "extra", "unexpected"),
-    bad("rehearsal serve", "wrong type", "--port many", "--port", "integer"),
-    bad("rehearsal serve", "wrong type", "--port 99999", "--port", "0 to 65535"),
+    bad("rehearsal serve", "wrong type", "--port many", "--port", "whole number"),
+    bad("rehearsal serve", "wrong type", "--port 99999", "--port", "at most 65535"),
     bad("rehearsal serve", "missing", "--port", "--port", "requires an argument"),
+    # config, version, completion
+    *(
+        row
+        for name in ("pin", "unpin")
+        for row in (
+            bad(f"library {name}", "missing", "rehearsal", "ID"),
+            bad(f"library {name}", "not there", "nobody E1", "nobody"),
+            bad(
+                f"library {name}", "damaged", "rehearsal E1", f"{LIBRARY}:1", do=a_damaged(LIBRARY)
+            ),
+        )
+    ),
+    bad("config list", "not there", "nothing", "nothing", "Known here"),
+    bad("config list", "wrong format", "lint extra", "extra", "unexpected"),
+    bad("config explain", "missing", "", "KEY"),
+    bad("config explain", "not there", "practice.grup_size", "practice.group_size"),
+    bad("version", "wrong format", "extra", "extra", "unexpected"),
+    bad("completion", "missing", "", "bash|zsh|fish"),
+    bad("completion", "wrong format", "tcsh", "tcsh", "'bash', 'zsh'"),
     # doctor
     bad("doctor", "wrong format", "extra", "extra", "unexpected"),
     bad("doctor", "damaged", "", RUN, "--repair", do=a_damaged(RUN, line=1)),
@@ -600,8 +626,8 @@ TABLE: tuple[Row, ...] = (
     # what no file and no number should be
     bad("headless", "wrong type", f"rehearsal seed={10**30}", "seed", "64 bits"),
     bad("headless", "wrong type", f"rehearsal data.truncate={10**19}", "truncate", "64 bits"),
-    bad("headless", "wrong type", "rehearsal practice.epochs=99999999", "epochs", "equal to 10000"),
-    bad("headless", "wrong type", "rehearsal practice.concurrency=99999999", "equal to 10000"),
+    bad("headless", "wrong type", "rehearsal practice.epochs=99999999", "epochs", "at most 10000"),
+    bad("headless", "wrong type", "rehearsal practice.concurrency=99999999", "at most 10000"),
     bad("headless", "wrong type", f"rehearsal --restart-step {'9' * 5000}", "whole number"),
     bad("headless", "not there", "x" * 300, "File name too long", "shorter name"),
     bad("headless", "not there", f"rehearsal --name n verifier.file={'x' * 300}", "too long"),
@@ -613,7 +639,7 @@ TABLE: tuple[Row, ...] = (
     bad("library show", "wrong format", "x.yaml", "experiences", do=a_file("x.yaml", DEEP)),
     bad("library show", "wrong type", f"rehearsal@{'9' * 5000}", "so many versions"),
     bad("library revert", "wrong type", f"rehearsal@{'9' * 5000}", "NAME@V"),
-    bad("eval", "wrong type", "rehearsal --k 99999999999", "evaluation.k", "equal to 4096"),
+    bad("eval", "wrong type", "rehearsal --k 99999999999", "--k", "at most 4096"),
     bad("data add", "wrong format", "x.jsonl --name=", "letters", do=a_file("x.jsonl", ROWS_OF)),
     bad("runs list", "unreadable", "--workspace afile", "no folder", do=a_file("afile", "")),
     bad("library list", "unreadable", "--workspace loop", "leads nowhere", do=a_loop("loop")),
@@ -752,6 +778,34 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "locked": "a port in use is in tests/studio/commands/test_rehearsal.py",
         "damaged": NO_FILE,
         "contradictory": ONE_ARGUMENT,
+    },
+    **{
+        f"library {name}": {
+            "unreadable": NO_FILE,
+            "wrong type": ALL_TEXT,
+            "wrong format": ALL_TEXT,
+            "empty": NO_FILE,
+            "locked": "as with library edit, which commits in the same way",
+            "contradictory": "the experience is what it is asked to be, or it is refused",
+        }
+        for name in ("pin", "unpin")
+    },
+    **{
+        name: {
+            "unreadable": NO_FILE,
+            "wrong type": ALL_TEXT,
+            "empty": NO_FILE,
+            "locked": NO_WRITING,
+            "damaged": NO_FILE,
+            "contradictory": ONE_ARGUMENT,
+        }
+        | more
+        for name, more in {
+            "config list": {"missing": "all are meant"},
+            "config explain": {"wrong format": ALL_TEXT},
+            "version": {"missing": NOTHING_TO_NAME, "not there": NOTHING_TO_NAME},
+            "completion": {"not there": NO_FILE},
+        }.items()
     },
     "doctor": {
         "missing": NOTHING_TO_NAME,

@@ -307,7 +307,7 @@ def test_an_edit_while_a_run_waits_sends_what_it_touches_back_flagged_and_the_re
         assert (returned["based_on"], returned["head"]) == (0, 1)
         again = studio("review", workspace=workspace, typed="a\n" * len(proposed))
         assert "the library has moved to v1 since this was proposed" in again.stdout
-        assert "op1.1: rejected (E1 already says exactly this)" in again.stdout
+        assert "op1.1 was approved, but does not fit: E1 already says exactly this" in again.stdout
         committed = process.until("LessonCommitted", step=1)
         assert committed["library_version"] == 2
     assert texts(workspace, "rehearsal@1") == {"E1": taken}

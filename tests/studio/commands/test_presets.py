@@ -12,7 +12,7 @@ from tests.support.run_studio import studio
 
 
 def test_init_writes_a_commented_run_file_that_can_be_practised(workspace: Path) -> None:
-    written = studio("init", workspace=workspace)
+    written = studio("init", "rehearsal", workspace=workspace)
     file = workspace.parent / "rehearsal.yaml"
     assert (written.code, written.stdout) == (0, "")
     trying, practising = written.stderr.splitlines()[1:]
@@ -53,10 +53,17 @@ def test_every_preset_can_be_written_and_read_back(
     assert loaded.config == load_run(preset, [], workspace).config
 
 
+def test_init_alone_lists_the_presets_and_writes_nothing(workspace: Path) -> None:
+    asked = studio("init", workspace=workspace)
+    assert (asked.code, asked.stdout) == (2, "")
+    assert "grpo-tiny" in asked.stderr and "studio init rehearsal" in asked.stderr
+    assert not list(workspace.parent.iterdir())
+
+
 def test_init_never_overwrites(workspace: Path) -> None:
     file = workspace.parent / "rehearsal.yaml"
     file.write_text("mine")
-    refused = studio("init", workspace=workspace)
+    refused = studio("init", "rehearsal", workspace=workspace)
     assert refused.code == 2 and "--to" in refused.stderr
     assert file.read_text() == "mine"
 

@@ -71,7 +71,7 @@ def test_a_reply_mended_in_the_editor_is_decided_and_committed_and_the_run_is_cl
 def test_a_dropped_reply_is_counted_in_the_catalogue_and_shown_with_its_step(
     workspace: Path,
 ) -> None:
-    done = studio("review", workspace=workspace, typed="x mere noise\n")
+    done = studio("review", workspace=workspace, typed="d mere noise\n")
     assert "0 decided, 0 open; 1 reply settled, 0 to mend" in done.stdout
     assert studio(*RESUME, workspace=workspace).code == 4
     from studio.report.step import step_facts, step_text

@@ -205,7 +205,7 @@ def test_one_step_shows_replies_proposals_and_decisions(practised: Path) -> None
     shown = studio("runs", "show", "rehearsal", "--step", "1", workspace=practised)
     assert shown.code == 0
     assert "extraction, rehearsal" in shown.stdout
-    assert "approve by auto -> E1" in shown.stdout
+    assert "approved by auto -> E1" in shown.stdout
     assert "# Task: extract" not in shown.stdout
     whole = studio("runs", "show", "rehearsal", "--step", "1", "--prompts", workspace=practised)
     assert "> # Task: extract" in whole.stdout

@@ -34,7 +34,7 @@ BAD = {
     "wrong type": (
         SMALL + "practice:\n  epochs: three\n",
         [],
-        ("mine.yaml:4", '"practice.epochs" is "three": it must be a valid integer', "Set practice"),
+        ("mine.yaml:4", '"practice.epochs" is "three": it must be a whole number', "Set practice"),
     ),
     "a truth value where a number belongs": (
         SMALL + "practice: {epochs: true}\n",
@@ -44,17 +44,17 @@ BAD = {
     "out of range": (
         SMALL,
         ["practice.group_size=0"],
-        ("override 'practice.group_size=0'", "greater than or equal to 1", "rollouts of each"),
+        ("override 'practice.group_size=0'", "at least 1", "rollouts of each"),
     ),
     "not finite": (
         SMALL,
         ["practice.temperature=nan"],
-        ("override 'practice.temperature=nan'", "practice.temperature", "of rollouts"),
+        ("override 'practice.temperature=nan'", "practice.temperature", "how much rollouts"),
     ),
     "one of several words": (
         SMALL + "practice: {summarise: sometimes}\n",
         [],
-        ("mine.yaml:3", "'auto', 'always' or 'never'", "summarise rollouts"),
+        ("mine.yaml:3", "'auto', 'always' or 'never'", "rollouts are summarised"),
     ),
     "a section that is a text": (
         SMALL,

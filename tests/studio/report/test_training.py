@@ -266,7 +266,7 @@ def test_a_step_page_shows_all_figures_of_its_update_and_what_was_decided(tmp_pa
     text = step_text(step_facts(workspace.run("tiny"), 3), prompts=True)
     assert "weight update\n" in text
     assert "  KL              9\n" in text
-    assert "op3.w  reject by auto -> not applied: KL 9 is above 0.5" in text
+    assert "op3.w  rejected by auto -> not applied\n      because: KL 9 is above 0.5" in text
     assert text.endswith("committed: policy v2")
     assert "consolidation" not in text
     back = step_text(step_facts(workspace.run("tiny"), 6), prompts=False)
@@ -333,7 +333,7 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
     workspace = training_workspace(tmp_path, held)
     run = workspace.run("tiny")
     said: list[str] = []
-    typed = iter(["e better", "m E1 better", "d", "v", "l", "r it unlearns sums"])
+    typed = iter(["e better", "M E1 better", "t", "o", "l", "r it unlearns sums"])
     with open_session(workspace, run, "sam") as (session, wait_for):
         sitting = LineReview(
             session,

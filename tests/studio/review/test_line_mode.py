@@ -56,6 +56,8 @@ class FakeSession:
         self.outdated: list[ReviewQueue] = []  # shown before the queue as it is
         self.batches: list[int] = []  # how many decisions each record held
         self.linted: list[str | None] = []  # texts asked about before they were decided
+        self.proposed: list[Operation] = []
+        self.notes: dict[str, str] = {}  # kept as operations were put off
         self.mended: list[tuple[str, str, str]] = []
         self.dropped: list[tuple[str, str, str]] = []
 
@@ -70,7 +72,15 @@ class FakeSession:
         draft = self.library.commit(reviewed).library
         texts = tuple((e.id, e.text) for e in draft.experiences)
         waiting = tuple(self.repairs.values())
-        return ReviewQueue(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
+        return ReviewQueue(
+            tuple(open_),
+            tuple(self.decisions.values()),
+            texts,
+            self.stale,
+            waiting,
+            pinned=draft.pinned_ids,
+            notes=self.notes,
+        )
 
     async def review_queue(self) -> ReviewQueue:
         return self.outdated.pop(0) if self.outdated else self.queue()
@@ -111,6 +121,12 @@ class FakeSession:
         for name in undone:
             del self.decisions[name]
         return undone
+
+    async def propose(self, operation: Operation) -> Operation:
+        made = replace(operation, id=f"op1.h{len(self.proposed) + 1}", proposer="ann")
+        self.proposed.append(made)
+        self.operations[made.id] = made
+        return made
 
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         repair = self._repair(repair_id)
@@ -248,18 +264,21 @@ def test_a_approves_in_the_name_of_the_person_and_goes_on_to_the_next() -> None:
 def test_a_weight_update_is_offered_what_can_be_done_with_it() -> None:
     update = Operation("op3.w", "weights", text="KL 0.01, length 40")
     heard = sat("?", "e", "q", operations=[update])
-    assert set(heard.prompts) == {"op3.w  a r u n v l q ? "}
-    helped = [line.split()[0] for line in heard.said.splitlines() if "     " in line[:14]]
-    assert [key for key in helped if len(key) == 1] == list("arunvlq")
+    assert set(heard.prompts) == {"op3.w  a r R m u n N o l q ? "}
+    helped = [line for line in heard.said.splitlines() if line[10:13] == "   " and line[0] != " "]
+    assert [line[0] for line in helped] == list("arRmunNolqh")
+    assert helped[0] == "a            approve", "it has no parts"
     assert "approved or rejected as a whole" in heard.said
 
 
-def test_r_rejects_with_its_reason_and_asks_for_one_where_there_is_none() -> None:
-    heard = sat("r", "r   too narrow to help  ", "q")
-    assert heard.session.decisions["op1.1"].action == "reject"
-    assert heard.session.decisions["op1.1"].reason == "too narrow to help"
-    assert "say why: r REASON" in heard.said
-    assert heard.decided == 1
+def test_r_rejects_and_capital_r_asks_for_a_reason() -> None:
+    heard = sat("r   too narrow to help  ", "R", "", "R", "it misleads", "r")
+    made = heard.session.decisions
+    assert [d.action for d in made.values()] == ["reject"] * 3
+    assert [d.reason for d in made.values()] == ["too narrow to help", "it misleads", ""]
+    assert "not rejected: no reason was given" in heard.said
+    assert heard.prompts.count("reject op1.2 because: ") == 2
+    assert heard.decided == 3
 
 
 def test_e_takes_the_wording_from_the_line_without_opening_an_editor() -> None:
@@ -277,7 +296,7 @@ def test_e_alone_opens_the_proposed_wording_in_the_editor() -> None:
 
 
 @pytest.mark.parametrize("saved", [None, "", " \n"])
-@pytest.mark.parametrize("key", ["e", "m E1"])
+@pytest.mark.parametrize("key", ["e", "E", "M E1"])
 def test_an_editor_left_without_saving_decides_nothing_and_asks_again(
     key: str, saved: str | None
 ) -> None:
@@ -293,28 +312,28 @@ def test_a_delete_has_no_wording_to_edit() -> None:
     assert heard.actions == {"op1.3": "approve"}
 
 
-def test_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
-    heard = sat("m E2 Borrow and carry: mind both.", "q")
+def test_capital_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
+    heard = sat("M E2 Borrow and carry: mind both.", "q")
     decision = heard.session.decisions["op1.1"]
     assert (decision.action, decision.kind, decision.target) == ("edit", "modify", "E2")
     assert decision.text == "Borrow and carry: mind both."
 
 
-def test_m_with_an_id_alone_offers_both_wordings_to_the_editor() -> None:
-    heard = sat("m E1", "q", saved="both in one")
+def test_capital_m_with_an_id_alone_offers_both_wordings_to_the_editor() -> None:
+    heard = sat("M E1", "q", saved="both in one")
     assert heard.usable_keys == ["Carry: mind it.\nOrder: multiply first."]
     assert heard.session.decisions["op1.1"].text == "both in one"
 
 
-@pytest.mark.parametrize("key", ["m", "m E9", "m E9 words"])
-def test_m_into_what_is_not_there_names_what_is(key: str) -> None:
+@pytest.mark.parametrize("key", ["M", "M E9", "M E9 words"])
+def test_capital_m_into_what_is_not_there_names_what_is(key: str) -> None:
     heard = sat(key, "q")
     assert heard.session.decisions == {}
-    assert "one of: E1, E2" in heard.said
+    assert "merge with which? M ID, one of: op1.2, E1, E2" in heard.said
 
 
-def test_d_defers_with_a_reason_and_does_not_ask_again_in_this_sitting() -> None:
-    heard = sat("d wait for more", "n", "n")
+def test_t_puts_off_with_a_note_and_does_not_ask_again_in_this_session() -> None:
+    heard = sat("t wait for more", "n", "n")
     assert heard.actions == {"op1.1": "defer"}
     assert heard.session.decisions["op1.1"].reason == "wait for more"
 
@@ -334,7 +353,7 @@ def test_u_takes_the_last_decision_back_and_again_the_one_before() -> None:
 
 
 def test_u_after_a_deferral_asks_about_it_again() -> None:
-    heard = sat("d later", "u", "a", "q")
+    heard = sat("t later", "u", "a", "q")
     assert heard.actions == {"op1.1": "approve"}
 
 
@@ -343,12 +362,12 @@ def test_u_tells_of_decisions_that_rested_on_the_one_taken_back() -> None:
     session.cascade = ("op1.1",)
     heard = sat("a", "a", "u", "u", "q", session=session)
     assert "asked again: op1.2, op1.1" in heard.said
-    assert "nothing was decided in this sitting" in heard.said, "op1.1 was undone already"
+    assert "nothing was decided in this session" in heard.said, "op1.1 was undone already"
 
 
 def test_u_before_anything_was_decided_says_so() -> None:
     heard = sat("u", "q")
-    assert "nothing was decided in this sitting" in heard.said
+    assert "nothing was decided in this session" in heard.said
 
 
 def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
@@ -369,17 +388,17 @@ def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
     assert heard.decided == 1
 
 
-@pytest.mark.parametrize("key", ["", "?", "help", "A", "approve", "aa", "\x1b[A"])
+@pytest.mark.parametrize("key", ["", "?", "h", "help", "A", "approve", "aa", "\x1b[A"])
 def test_what_is_no_command_lists_the_commands_and_asks_again(key: str) -> None:
     heard = sat(key, "q")
     assert heard.session.decisions == {}
-    for command in "aemrdunvlq":
+    for command in "aeErRtmMpunNowlqh":
         assert f"\n{command}" in f"\n{heard.said}"
 
 
-def test_v_shows_what_was_asked_and_said_with_rewards_and_survives_a_lost_record() -> None:
+def test_o_shows_what_was_asked_and_said_with_rewards_and_survives_a_lost_record() -> None:
     with_evidence = an_operation(id="op1.1", evidence=("s1p0r0", "s1p0r1", "s1p0r2"))
-    heard = sat("v", "a", operations=[with_evidence])
+    heard = sat("o", "a", operations=[with_evidence])
     assert "--- s1p0r0  reward 1" in heard.said
     assert "--- s1p0r2  reward ?" in heard.said
     viewed = heard.said.split("=== s1p0")[1]
@@ -449,7 +468,7 @@ def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
     )
     heard = sat("q", operations=[operation])
     assert "  why       they\\u001b[1m part here" in heard.said
-    assert "  proposed  by m-7b, prompt abc123" in heard.said
+    assert "  proposed  by m-7b\n" in heard.said
     assert "  flag      similar (0.90): to E1" in heard.said
     assert "  similar   E1 0." in heard.said
     assert "Carry: mind it." in heard.said.split("  similar   ")[1]
@@ -500,7 +519,7 @@ def test_replies_to_mend_come_after_the_operations() -> None:
     assert "\x1b" not in heard.said
 
 
-def test_what_a_mended_reply_holds_is_asked_in_the_same_sitting() -> None:
+def test_what_a_mended_reply_holds_is_asked_in_the_same_session() -> None:
     heard = sat(f"e {WHOLE}", "a", "n", session=with_replies())
     assert heard.session.mended == [("s1p0", WHOLE, "ann")]
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "op1.p0.1", "s1"]
@@ -531,16 +550,15 @@ def test_what_is_still_wrong_is_said_and_the_next_editor_holds_the_last_try() ->
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0"] * 3
 
 
-@pytest.mark.parametrize("key", ["r", "x"])
-def test_a_reply_is_dropped_with_a_reason(key: str) -> None:
-    heard = sat(key, f"{key} mere noise", "n", session=with_replies())
-    assert f"say why: {key} REASON" in heard.said
+def test_a_reply_is_dropped_with_a_reason() -> None:
+    heard = sat("d", "d mere noise", "n", session=with_replies())
+    assert "say why: d REASON" in heard.said
     assert heard.session.dropped == [("s1p0", "mere noise", "ann")]
     assert "s1p0: dropped; it stays counted as lost" in heard.said
 
 
-def test_v_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_characters() -> None:
-    heard = sat("v", "q", session=with_replies())
+def test_o_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_characters() -> None:
+    heard = sat("o", "q", session=with_replies())
     assert "=== prompt [user]\nDraw a\\u001b[2J lesson." in heard.said
     assert "--- s1p0r0  reward 1" in heard.said
     assert "=== reply of a\\u001bmodel\nI think." in heard.said
@@ -557,7 +575,7 @@ def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed(
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "s1"]
 
 
-@pytest.mark.parametrize("key", ["", "a", "d", "m E1", "?"])
+@pytest.mark.parametrize("key", ["", "a", "m E1", "?", "h"])
 def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
     heard = sat(key, "q", session=with_replies())
     assert "mend: change the reply" in heard.said
@@ -569,7 +587,7 @@ def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
     heard = sat("q", operations=[replace(FIRST, flags=flags)])
     assert "flag      duplicate (0.91): of E3\\u001b[2J" in heard.said
     assert "flag      rejected before: by ann" in heard.said
-    assert "proposed  by m, prompt hash" in heard.said
+    assert "proposed  by m\n" in f"{heard.said}\n"
 
 
 NEAR = Flag("duplicate", 0.91, "of E3")
@@ -609,7 +627,7 @@ def test_a_flagged_edit_is_edited_again_on_the_line_or_from_what_was_written() -
 
 
 def test_a_merge_is_linted_before_it_is_decided_too() -> None:
-    heard = sat("m E1 Carry: all of it.", "n", session=flagging(NEAR))
+    heard = sat("M E1 Carry: all of it.", "n", session=flagging(NEAR))
     assert (heard.actions, heard.session.linted) == ({}, ["Carry: all of it."])
 
 
@@ -643,7 +661,10 @@ def test_a_refusal_of_the_gate_is_told_with_one_rejected_only() -> None:
         "op1.1", "reject", reason="E1 already says exactly this", reviewer=GATE
     )
     heard = sat("a", session=session)
-    assert "op1.1: rejected (E1 already says exactly this)" in heard.said
+    assert (
+        "op1.1 was approved, but does not fit: E1 already says exactly this (u takes that back)"
+        in heard.said
+    )
 
 
 def test_what_was_left_for_later_still_counts_as_open() -> None:
@@ -663,3 +684,88 @@ def test_a_decision_carries_the_seconds_since_its_operation_was_shown() -> None:
     heard = sat("a", "?", "r no", "q", clock=iter([10.0, 12.5, 20.0, 21.0, 30.0]))
     took = [decision.took_s for decision in heard.session.decisions.values()]
     assert took == [2.5, 1.0]
+
+
+# -- parts, merges, notes, pins, and letters of older releases ------------------------------------
+
+PARTS = an_operation("modify", "E1", "Carry: keep the ten in mind always.", id="op1.2")
+LONG = a_library("Carry: hold the ten in mind.", "Borrow: mind it too.")
+
+
+def test_a_with_numbers_takes_these_parts_of_a_change_alone() -> None:
+    def review(*keys: str) -> Heard:
+        return sat(*keys, session=FakeSession([PARTS], LONG))
+
+    heard = review("w", "a 3", "a x", "a 2")
+    shown = heard.said.splitlines()
+    assert "    1: hold -> keep" in shown and "    2: mind. -> mind always." in shown
+    assert "before  Carry: hold the ten in mind." in shown
+    assert "after   Carry: keep the ten in mind always." in shown
+    assert "there is no part 3: it has parts 1 to 2" in heard.said
+    assert "a 1 3 takes parts of a change that has several" in heard.said
+    made = heard.session.decisions["op1.2"]
+    assert (made.action, made.text) == ("edit", "Carry: hold the ten in mind always.")
+    assert heard.session.linted == [made.text]
+    assert review("a 2 1").actions == {"op1.2": "approve"}
+    assert "a alone approves it" in sat("a 1", "q").said, "an addition has no parts"
+
+
+def test_capital_m_merges_two_proposals_as_one_batch_that_u_takes_back() -> None:
+    evidence = ("s1p0r0",)
+    add = replace(FIRST, evidence=evidence)
+    twin = an_operation("add", text="Order: times first.", id="op1.4", evidence=("s2p0r1",))
+    session = FakeSession([add, twin])
+    session.flags = (Flag("duplicate", 0.9, "has nearly the wording of op1.4: x"),)
+    heard = sat("M op1.4 Order: both of it.", session=session)
+    assert heard.session.batches == [2], "one record"
+    rejected, kept = heard.session.decisions.values()
+    assert (rejected.operation_id, rejected.reason) == ("op1.4", "merged into op1.1")
+    assert (kept.text, kept.evidence) == ("Order: both of it.", ("s2p0r1",))
+    assert "op1.4: rejected (merged into op1.1)" in heard.said
+    assert "approve anyway?" not in heard.said, "that it is like the other is no news"
+    undone = sat("M op1.4", "u", "q", session=FakeSession([add, twin, SECOND]), saved="both")
+    assert undone.usable_keys == ["Order: multiply first.\nOrder: times first."]
+    assert undone.actions == {}
+    # A modify keeps its target, whichever of the two one stands on; two targets are no merge.
+    into = sat("M op1.2 all of it", "q")
+    assert (into.actions["op1.2"], into.actions["op1.1"]) == ("edit", "reject")
+    other = an_operation("modify", "E2", "Borrow: x.", id="op1.5")
+    refused = sat("M op1.5 all", "q", operations=[SECOND, other])
+    assert refused.actions == {} and "E1 and E2 are two experiences" in refused.said
+
+
+def test_a_note_is_shown_with_its_operation_and_goes_with_the_decision() -> None:
+    session = FakeSession([FIRST, SECOND])
+    session.notes["op1.2"] = "look at s1p0 again"
+    heard = sat("m good, I think", "n", "N", "a", "a", session=session)
+    assert heard.said.count("  note      good, I think") == 1, "as it is shown again"
+    assert "  note      look at s1p0 again" in heard.said
+    reasons = [decision.reason for decision in session.decisions.values()]
+    assert reasons == ["good, I think", "look at s1p0 again"]
+    assert "none was left for later" in sat("N", "q").said
+
+
+def test_p_proposes_a_pin_which_is_asked_about_next() -> None:
+    heard = sat("p", "p E1", "a", "q")
+    assert "pin which? p ID, one of: E1, E2" in heard.said
+    assert "op1.h1 is open: pin E1" in heard.said
+    assert "  * Carry: mind it.\n    nothing may change or delete it" in heard.said
+    assert heard.actions == {"op1.h1": "approve"}
+    (pin,) = heard.session.proposed
+    assert (pin.kind, pin.target) == ("pin", "E1")
+    again = sat("p", "a", "q", operations=[SECOND], session=FakeSession([SECOND], pinned()))
+    assert again.session.proposed[0].kind == "unpin"
+
+
+def pinned() -> Library:
+    return LIBRARY.commit([(an_operation("pin", "E1"), Decision("op1.1", "approve"))]).library
+
+
+def test_a_letter_in_its_old_sense_does_nothing_and_says_what_does_it_now() -> None:
+    heard = sat("m E1 Carry: all.", "d not now", "v", "q", session=with_replies(FIRST))
+    assert heard.actions == {} and heard.session.repairs
+    for hint in ("M E1 merges into it", "t puts it off now", "o opens it now"):
+        assert hint in heard.said
+    heard = sat("x mere noise", "r mere noise", "v", "q", session=with_replies())
+    assert heard.session.dropped == []
+    assert heard.said.count("d REASON lets it go now") == 2 and "o opens it now" in heard.said

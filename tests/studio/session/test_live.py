@@ -319,7 +319,7 @@ async def test_a_driver_holds_the_commit_and_lets_it_go(process: Process) -> Non
         await process.gate.commit(1)
         assert await committing == "committed: library lib is at v1"
         assert screen.session.state.library_version == 1
-        with pytest.raises(ConflictError, match="no lesson waits"):
+        with pytest.raises(ConflictError, match="there is no lesson to commit"):
             await screen.session.commit()
 
 

@@ -170,7 +170,7 @@ async def test_an_own_operation_is_checked_against_the_draft_of_earlier_answers(
 ) -> None:
     await desk.propose(DELETE)
     await desk.decide(DELETE)
-    with pytest.raises(ConflictError, match="E1 is gone"):
+    with pytest.raises(ConflictError, match="E1 was deleted by"):
         await desk.gate.queue.propose(an_operation("modify", "E1", "one, better"), "ann")
 
 

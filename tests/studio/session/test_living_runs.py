@@ -89,7 +89,7 @@ def test_a_deferred_operation_stays_open_and_review_commits_it_after_the_end(
 ) -> None:
     with running(tmp_path, "rehearsal", *SMALL, "--review", "wait") as process:
         process.until("StageEntered", stage="review")
-        studio(tmp_path, "review", typed="d later\n" + "a\n" * 9)
+        studio(tmp_path, "review", typed="t later\n" + "a\n" * 9)
         process.until("StageEntered", stage="review", step=2)
         studio(tmp_path, "review", typed="n\n" + "r no\n" * 9)
         assert process.end() == 3

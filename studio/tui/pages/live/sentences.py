@@ -5,6 +5,7 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
+from studio.report.decisions import decided_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, line, paragraph
@@ -269,10 +270,9 @@ def event_texts(
             why = f" ({one_line(found.critique, 80)})" if found.critique else ""
             return [f"{name} reward {reward_text(found.reward)}{why}"]
         case ev.OperationDecided() | ev.OperationsDecided():
-            done = {"approve": "approved", "edit": "edited", "reject": "rejected"}
             return [
-                f"{made.operation_id} {done.get(made.action, 'deferred')} by "
-                f"{one_line(made.reviewer, 40) or 'nobody'}"
+                f"{made.operation_id} "
+                + decided_text(made.action, one_line(made.reviewer, 40), one_line(made.reason, 160))
                 for made in event.decisions
             ]
         case ev.DecisionUndone():

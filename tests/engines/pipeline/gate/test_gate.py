@@ -143,13 +143,17 @@ async def test_an_approval_whose_target_was_deleted_is_a_recorded_rejection(desk
     """Known defect elsewhere: such a MODIFY was applied as an ADD."""
     await desk.propose(DELETE, MODIFY)
     await desk.decide(DELETE)
-    assert await desk.decide(MODIFY) == "rejected: E1 is gone"
+    assert await desk.decide(MODIFY) == "rejected: E1 was deleted by op1.1"
     decision = desk.state.decisions[MODIFY.id]
-    assert (decision.action, decision.reason, decision.reviewer) == ("reject", "E1 is gone", GATE)
+    assert (decision.action, decision.reason, decision.reviewer) == (
+        "reject",
+        "E1 was deleted by op1.1",
+        GATE,
+    )
     done = await desk.gate.commit(1)
     assert [(o.operation_id, o.applied, o.reason) for o in done.outcomes] == [
         (DELETE.id, True, ""),
-        (MODIFY.id, False, "E1 is gone"),
+        (MODIFY.id, False, "E1 was deleted by op1.1"),
     ]
     assert [e.text for e in done.library.experiences] == ["two"]
 
@@ -845,7 +849,7 @@ async def test_a_batch_is_one_record_and_each_is_checked_against_those_before_it
     results = await desk.gate.decide_all([*wanted, a_decision(MORE, "reject", reason="no")])
     assert [one.note for one in results] == [
         "",
-        "rejected: E1 is gone",
+        "rejected: E1 was deleted by op1.1",
         "becomes E3",
         "",
         "",

@@ -1,0 +1,1 @@
+"""Commands that say what there is: presets, settings, versions, and completion in a shell."""

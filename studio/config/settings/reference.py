@@ -1,0 +1,144 @@
+"""What every setting means, with its default, bounds, choices and an example.
+
+All of it is read from where a setting is declared; nothing is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from engines.verifiers.foreign.verifier import FunctionSettings
+from engines.verifiers.open import SETTINGS
+from studio.config.aliases import ALIASES
+from studio.config.settings.base import declared_settings
+from studio.config.settings.run import RunConfig
+
+RUN_FILE = "run file"
+_KINDS = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "list",
+    "object": "mapping",
+}
+# pydantic writes a bound either way, depending on what else checks the value.
+_BOUNDS = {
+    ("minimum", "ge"): "at least",
+    ("exclusiveMinimum", "gt"): "above",
+    ("maximum", "le"): "at most",
+    ("exclusiveMaximum", "lt"): "below",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as it is declared; `default` is a plain value of JSON."""
+
+    key: str
+    meaning: str
+    kind: str  # in words; "section" holds settings of its own
+    default: Any = None
+    required: bool = False
+    bounds: str = ""
+    choices: tuple[str, ...] = ()
+    example: str = ""  # as it stands on a command line; "" of a section
+    aliases: tuple[str, ...] = ()
+    file: str = RUN_FILE
+
+
+def run_settings() -> Iterator[Setting]:
+    """All of a run file, in its order; those of a verifier stand behind `verifier`."""
+    for setting in section_settings(RunConfig):
+        yield setting
+        if setting.key == "verifier.name":
+            yield Setting(
+                "verifier.of",
+                "what a weighted list combines, or the verifier whose reward is shaped",
+                "list or mapping",
+                example="verifier=[math,text]",
+            )
+            yield Setting(
+                "verifier.file",
+                "file with a function that scores, of the workspace's verifiers/ or by its path",
+                "text",
+                example="verifier.file=exact.py",
+                aliases=_aliases("verifier.file"),
+            )
+            for name, kind in {**SETTINGS, "function": FunctionSettings}.items():
+                chosen = "file=exact.py" if name == "function" else f"name={name}"
+                yield from section_settings(kind, "verifier.", f"verifier.{chosen} ", name)
+
+
+def section_settings(
+    section: type, prefix: str = "", example: str = "", of: str = ""
+) -> Iterator[Setting]:
+    """The settings of a section and of those inside it.
+
+    `example` stands in front of every example, and `of` names what has these settings.
+    """
+    properties = TypeAdapter(section).json_schema()["properties"]
+    for name, declared in declared_settings(section).items():
+        key, inner = f"{prefix}{name}", declared.section
+        facts = _flatten(properties[name])
+        meaning = declared.meaning or (cleandoc(inner.__doc__ or "") if inner else "")
+        meaning = meaning.partition("\n\n")[0].replace("\n", " ")
+        if inner is not None and "examples" not in facts:
+            yield Setting(key, meaning, "section", aliases=_aliases(key))
+        else:
+            nullable = properties[name].get("anyOf", [{}])[-1].get("type") == "null"
+            choices = tuple(facts.get("enum", ()))
+            kind = "one of these" if choices else _KINDS[facts.get("type", "object")]
+            yield Setting(
+                key,
+                f"{meaning} (verifier {of})" if of else meaning,
+                kind + " or null" * nullable,
+                facts.get("default"),
+                declared.required,
+                ", ".join(_bounds(facts)),
+                choices,
+                f"{example}{key}={_example(facts, choices)}",
+                _aliases(key),
+            )
+        if inner is not None and facts.get("type") != "array":
+            yield from section_settings(inner, f"{key}.", example)
+
+
+def _flatten(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a value, without the alternative null."""
+    branches = [b for b in declared.get("anyOf", ()) if b.get("type") != "null"]
+    facts = {name: value for branch in branches for name, value in branch.items()} | dict(declared)
+    choices = [c for b in (*branches, declared) for c in b.get("enum", [b.get("const")])]
+    return facts | ({"enum": [c for c in choices if c]} if any(choices) else {})
+
+
+def _bounds(facts: Mapping[str, Any]) -> Iterator[str]:
+    for names, words in _BOUNDS.items():
+        for name in names:
+            if name in facts:
+                yield f"{words} {facts[name]:,}"
+    if "maxLength" in facts:
+        yield f"at most {facts['maxLength']} characters"
+
+
+def _example(facts: Mapping[str, Any], choices: tuple[str, ...]) -> str:
+    """One that is declared, else a value other than the default."""
+    if "examples" in facts:
+        return str(facts["examples"][0])
+    default: Any = facts["default"]
+    if choices:
+        return next(choice for choice in reversed(choices) if choice != default)
+    if isinstance(default, bool):
+        return str(not default).lower()
+    most = facts.get("maximum", facts.get("le", facts.get("exclusiveMaximum", float("inf"))))
+    double = default * 2 or (1 if facts["type"] == "integer" else 0.1)
+    return f"{double if double < most else default / 2:g}"
+
+
+def _aliases(key: str) -> tuple[str, ...]:
+    return tuple(alias for alias, name in ALIASES.items() if name == key)

@@ -1,0 +1,28 @@
+"""Decisions in words, for every face that tells of one."""
+
+from __future__ import annotations
+
+from engines.core.types import GATE
+
+DONE = {
+    "approve": "approved",
+    "edit": "approved as edited",
+    "reject": "rejected",
+    "defer": "put off",
+}
+
+
+def misfit_text(reason: str) -> str:
+    """What became of an approval that the gate turned down; `reason` is the gate's.
+
+    `was approved, but no longer fits: E4 was deleted by op3.1`.
+    """
+    fits = "no longer fits" if "deleted by" in reason or "is gone" in reason else "does not fit"
+    return f"was approved, but {fits}: {reason}"
+
+
+def decided_text(action: str, reviewer: str, reason: str) -> str:
+    """`approved by ann`; of the gate's own rejection what it says to the one who approved."""
+    if reviewer == GATE:
+        return misfit_text(reason)
+    return f"{DONE[action]} by {reviewer or 'nobody'}"
