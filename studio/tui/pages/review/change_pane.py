@@ -74,7 +74,7 @@ class ChangePane:
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
         queue = self.queue
         made_of = (item, self.mode, queue.made_of, queue.stamp, self.loader.found,
-                   drafts.notes.get(item.id), draft, banner, panes.widths,
+                   queue.notes.get(item.id), draft, banner, panes.widths,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
         # What was found for the one before stands until this one's is there: it is a moment,
         # and drawing that nothing is known yet would cost as much as what is.
@@ -128,7 +128,7 @@ class ChangePane:
         return change_view.change_lines(
             item, texts, state, at=self._place(item), mode=mode,
             width=self.panes.change.line_width, changes=changes,
-            note=self.page.host.drafts.notes.get(item.id, ""), draft=draft,
+            note=self.queue.notes.get(item.id, ""), draft=draft,
             target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
             pin=self.panes.signs.pinned if op.target in self.queue.pinned else "",
         )  # fmt: skip

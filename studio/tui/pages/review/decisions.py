@@ -88,7 +88,7 @@ class DecisionKeys:
 
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         host = self._page.host
-        note = reason or host.drafts.notes.get(op.id, "")
+        note = reason or self._review_queue.notes.get(op.id, "")
         took_s = self.change.looked_at_s
         return Decision(op.id, action, reason=note, reviewer=host.person, took_s=took_s)
 
@@ -182,7 +182,7 @@ class DecisionKeys:
 
     async def reject_because(self, op: Operation) -> None:
         host = self._page.host
-        reason = await host.ask(f"reject {op.id} because:", host.drafts.notes.get(op.id, ""))
+        reason = await host.ask(f"reject {op.id} because:", self._review_queue.notes.get(op.id, ""))
         if reason is None or not reason.strip():
             host.tell(f"{op.id} is not rejected: no reason was given")
             return
@@ -191,7 +191,9 @@ class DecisionKeys:
     async def ask_note(self, item: Item, op: Operation) -> None:
         """Ask for a note; it goes with the decision, or into the one that stands."""
         host, drafts = self._page.host, self._page.host.drafts
-        before = drafts.notes.get(op.id) or (item.decision.reason if item.decision else "")
+        before = self._review_queue.notes.get(op.id) or (
+            item.decision.reason if item.decision else ""
+        )
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return

@@ -118,6 +118,11 @@ class WordingKeys:
         if len(marked) < 2:
             host.tell("1 marked: mark another one, then M; esc takes the mark away")
             return
+        targets = {one.operation.target for one in marked if one.operation} - {None}
+        if len(targets) > 1:
+            names = " and ".join(sorted(filter(None, targets)))
+            host.tell(f"{names} are two experiences: edit one, and reject the other", "failed")
+            return
         # A modify keeps its target, into which the others go; else the first one is kept.
         first = next((one for one in marked if one.operation and one.operation.target), marked[0])
         others = tuple(one for one in marked if one is not first)
@@ -242,7 +247,10 @@ class WordingKeys:
                     text = f"does not fit: {found.objection}"
                     await self._object(editing, decision.text, text)
                     return
-                if new := [flag for flag in found.flags if flag not in op.flags]:
+                # That a merged wording is like those it is made of is no news.
+                merged = [f" of {one.id}: " for one in editing.others]
+                known = [f for f in found.flags if any(each in f.detail for each in merged)]
+                if new := [f for f in found.flags if f not in (*op.flags, *known)]:
                     flags = "; ".join(flag_text(flag) for flag in new)
                     text = f"new FLAG: {flags}. Approve it anyway? (y, or e to go on editing)"
                     await self._object(editing, decision.text, text, asks=True)

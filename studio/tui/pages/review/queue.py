@@ -53,7 +53,7 @@ class ItemQueue:
         page, state = self._page, self._page.state
         living = page.session is not None and page.session.living
         made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
-                   page.filter_text, self.base, living, {*page.host.drafts.notes},
+                   page.filter_text, self.base, living, {**page.host.drafts.notes},
                    self._list.line_width, self._panes.signs)  # fmt: skip
         if self.made_of == made_of:
             return
@@ -73,7 +73,7 @@ class ItemQueue:
                 self.stamp += 1
         # Two cells are the cursor's. Asked once: a queue may hold thousands.
         width, signs = self._list.line_width - 2, self._panes.signs
-        notes = page.host.drafts.notes
+        notes = self.notes
         rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
         if not rows:
             hints = empty_lines(state, words=page.filter_text, living=living)
@@ -144,6 +144,12 @@ class ItemQueue:
         if any(item.is_open for item in self.items):
             return False  # as a rule one of the first
         return not self.undecided_count(session)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By operation: those written here, and those that were put off with one."""
+        state = self._page.state
+        return {**(state.notes if state is not None else {}), **self._page.host.drafts.notes}
 
     # -- the cursor --------------------------------------------------------------------------
 

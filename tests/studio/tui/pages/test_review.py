@@ -503,7 +503,7 @@ async def test_after_the_commit_u_proposes_the_inverse(tmp_path: Path) -> None:
         name, proposed = desk.session.asked[-1]
         assert name == "propose"
         assert (proposed.id, proposed.kind, proposed.target) == ("op1.h1", "delete", "E1")
-        assert "op1.h1 waits" in desk.told
+        assert "op1.h1 is proposed" in desk.told
 
 
 # -- many at once ------------------------------------------------------------------------------

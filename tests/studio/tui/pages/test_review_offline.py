@@ -108,7 +108,7 @@ async def test_a_range_put_off_and_committed_is_taken_back_operation_by_operatio
         await table.press("u")
         assert f"{proposed[2]} was put off; it is still open" in table.told
         await table.press("u")
-        assert "waits: delete" in table.told
+        assert "is proposed: delete" in table.told
         inverse = [name for name in table.page.shown.operations.keys if name not in proposed]
         assert len(inverse) == 2 and table.texts == [*before, "Aa.", "Bb."]
         await table.press("u")

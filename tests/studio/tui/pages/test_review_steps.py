@@ -60,7 +60,7 @@ async def test_of_a_step_that_is_partly_committed_each_operation_is_taken_back_i
         await desk.press("u")
         assert names(desk, "undo") == ["op1.2"]
         assert [(op.kind, op.target) for op in names(desk, "propose")] == [("delete", "E1")]  # type: ignore[attr-defined]
-        assert "asked again: op1.2" in desk.told and "op1.h1 waits" in desk.told
+        assert "asked again: op1.2" in desk.told and "op1.h1 is proposed" in desk.told
 
 
 async def test_what_was_put_off_and_is_open_after_the_commit_is_said_to_be(tmp_path: Path) -> None:
