@@ -21,6 +21,27 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "two equal lessons under swapped ids are two rewrites",
+        "engines/core/text/pairing.py",
+        "    by_key(lambda entry: entry[1])\n",
+        "",
+        ("tests/engines/core/text/test_pairing.py",),
+    ),
+    Fault(
+        "a result that both have hides the step at which a loser went wrong",
+        "studio/review/divergence.py",
+        "                _drop_ways_to(step, theirs, apart)",
+        "                apart.clear()",
+        ("tests/studio/review/test_divergence.py",),
+    ),
+    Fault(
+        "the loser's parting step stands beside the winner's first",
+        "studio/review/divergence.py",
+        "_find_counterpart(theirs[i], ours, passed + 1, asked)",
+        "_find_counterpart(theirs[i], ours, 0, asked)",
+        ("tests/studio/review/test_divergence.py",),
+    ),
+    Fault(
         "a deleted experience's id is used again",
         "engines/core/library.py",
         "(draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)",

@@ -6,6 +6,7 @@ held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -41,7 +42,7 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
     if at and rest.isdecimal() and len(rest) > 18:
         raise ConflictError(reference, "no library has so many versions.", "Write NAME@V.")
     if at and rest.isdecimal():
-        return FoundVersion(reference, library_folder(name, workspace).at(int(rest)))
+        return _find_in_library(library_folder(name, workspace), int(rest), workspace, reference)
     kind, colon, number = rest.partition(":")
     if at and colon and kind in ("epoch", "step"):
         return _find_in_run(workspace.run(name), kind, number, workspace, reference)
@@ -51,8 +52,8 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
         return FoundVersion(reference, _load_library_file(Path(reference)))
     libraries = {folder.name: folder for folder in workspace.libraries()}
     if reference in libraries:
-        head = libraries[reference].head()
-        return FoundVersion(f"{reference}@{head.version}", head)
+        version = libraries[reference].head().version
+        return _find_in_library(libraries[reference], version, workspace, f"{reference}@{version}")
     if (bundled := _find_bundled(reference)) is not None:
         return FoundVersion(f"{reference} (bundled)", _load_library_file(bundled))
     known = ", ".join(libraries) or "none yet"
@@ -83,6 +84,25 @@ def version_at(state: RunState, step: int) -> int:
             f"Choose 0 to {max(done, default=0)}.",
         )
     return found.committed_version
+
+
+def _find_in_library(
+    folder: LibraryFolder, version: int, workspace: Workspace, label: str
+) -> FoundVersion:
+    """A version with what the runs around it measured of it: that made it, and the next one."""
+    runs = {c.run for _, c in folder.history() if c and c.version in (version, version + 1)}
+    measured: dict[str, EvaluationFinished] = {}
+    for run in (run for run in workspace.runs() if run.run in runs):
+        state = run.state()
+        if state.started is not None and state.started.library == folder.name:
+            found = (e for e in state.evaluations if e.library_version == version)
+            measured |= {e.data: e for e in found if e.mean is not None}
+    known = tuple(measured.values())
+    return FoundVersion(label, folder.at(version), _result_texts(known), known)
+
+
+def _result_texts(measured: Iterable[EvaluationFinished]) -> tuple[str, ...]:
+    return tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
 
 
 def _find_bundled(name: str) -> Path | None:
@@ -119,7 +139,7 @@ def _find_in_run(
     version = version_at(state, step)
     library = workspace.library(started.library).at(version)
     measured = tuple(e for e in state.evaluations if e.step == step and e.mean is not None)
-    results = tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
+    results = _result_texts(measured)
     if state.trains_weights:
         label = f"{reference} (weights after step {step})"
         return FoundVersion(label, library, results, measured, _weights_text(state, step))

@@ -30,6 +30,7 @@ class ModelCall:
     elapsed_s: float
     finish: str
     temperature: float | None
+    cost_usd: float | None
     record: str  # file and offset below the run's folder
 
 
@@ -66,6 +67,7 @@ def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None)
                 record.elapsed_s,
                 record.reply.finish,
                 record.sampling.temperature,
+                record.reply.usage.cost_usd,
                 f"records/{ref.file}@{ref.offset}",
             )
         )

@@ -119,7 +119,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     what = "policy" if state.trains_weights else "library"
     groups = group_data(state)
     if not is_fine_tuning(state):
-        lines += ["", f"practice reward (with the {what} of the moment)"]
+        lines += ["", f"practice reward (with the {what} as it was at each step)"]
         lines += [
             f"  epoch {epoch}  {mean_reward_text(pooled)}"
             for epoch, pooled in state.rewards_by_epoch().items()
@@ -130,7 +130,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if state.trains_weights:
         lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
     if state.evaluations:
-        lines += ["", f"held-out reward (pinned {what})"]
+        lines += ["", f"held-out reward (one version of the {what} each)"]
         lines += [
             f"  {e.data} after step {e.step}, {version_text(state, e)}  {evaluation_text(e)}"
             for e in state.evaluations
@@ -274,10 +274,10 @@ def mean_reward_text(rewards: Rewards) -> str:
 
 
 def change_counts_text(added: int, reworded: int, removed: int, renamed: int, equal: int) -> str:
-    """`2 added, 1 removed, 3 equal`: what did not happen is left out, but for what is equal."""
-    counts = {"added": added, "reworded": reworded, "removed": removed, "under another id": renamed}
-    return ", ".join(f"{n} {word}" for word, n in {**counts, "equal": equal}.items() if n or
-                     word == "equal")  # fmt: skip
+    """`2 added, 1 removed, 3 equal`: what did not happen is left out."""
+    counts = {"added": added, "reworded": reworded, "removed": removed,
+              "under another id": renamed, "equal": equal}  # fmt: skip
+    return ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "both are empty"
 
 
 def diff_counts_text(diff: LibraryDiff) -> str:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
+from engines.core.text.similarity import Change
 from engines.core.types import Message, Operation, UnparsedReply, Verdict, group_id, rollout_id
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
 from engines.record.step_history import HistoryReader
+from studio.review.divergence import MOST_OF_A_SIDE, Piece, choose_pair, said_pieces
 from studio.session.unparsed_replies import ReplySource, find_reply_source
+
+PartingWords = tuple[str, str, tuple[Change, ...]]
+"""Sign and id of a rollout, and the step at which it parts from the other."""
+_COMPARED = 8
+"""Groups whose winners and losers are compared: a weight update may rest on hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,7 @@ class GroupEvidence:
     won: int
     n: int
     witnesses: tuple[EvidenceRollout, ...]
+    parting: tuple[PartingWords, ...] = ()  # of a winner and a loser; () where none were compared
 
 
 class EvidenceLoader:
@@ -65,16 +73,19 @@ class EvidenceLoader:
             }
 
     def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        """Evidence by group, in the order of the operation.
+        """Evidence by group, in the order of the operation, and where winners and losers part.
 
         A weight update names no rollouts: it rests on all groups of its step.
         """
-        if operation.kind != "weights":
-            return self.groups(operation.evidence)
-        self.refresh()
-        step = operation.id.removeprefix("op").partition(".")[0]
-        names = [name for name in self._members if name.startswith(f"s{step}p")]
-        return tuple(self._group(name, [each.id for each in self._members[name]]) for name in names)
+        rollouts: Sequence[str] = operation.evidence
+        if operation.kind == "weights":
+            self.refresh()
+            step = operation.id.removeprefix("op").partition(".")[0]
+            own = (name for name in self._members if name.startswith(f"s{step}p"))
+            rollouts = [each.id for name in own for each in self._members[name]]
+        found = self.groups(rollouts)
+        compared = [replace(group, parting=self._parting(group)) for group in found[:_COMPARED]]
+        return (*compared, *found[_COMPARED:])
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         """Rollouts by group, in the order given."""
@@ -92,6 +103,21 @@ class EvidenceLoader:
     def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
         """The witness's whole trajectory."""
         return read_trajectory(self._run.records, witness.rollout.refs)
+
+    def _parting(self, group: GroupEvidence) -> tuple[PartingWords, ...]:
+        sides: dict[str, dict[str, Sequence[Piece]]] = {"+": {}, "-": {}}
+        for witness in group.witnesses:
+            if len(side := sides.get(witness.sign, {})) < MOST_OF_A_SIDE and witness.sign in sides:
+                try:
+                    side[witness.id] = said_pieces(self.messages(witness))
+                except StudioError:
+                    continue  # its record is gone; another one may part as well
+        found = choose_pair(sides["+"], sides["-"], group.question)
+        if found is None:
+            return ()
+        winner, loser, parts = found
+        won = parts.winner.words(sides["+"][winner], "new")
+        return ("+", winner, won), ("-", loser, parts.loser.words(sides["-"][loser], "cut"))
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
         members = self._members.get(name, [])

@@ -133,6 +133,9 @@ def evidence_lines(group: GroupEvidence) -> list[str]:
         last = answer.strip().rsplit("\n", 1)[-1]
         tail = f"  ({one_line(critique, 60)})" if critique else ""
         lines.append(f"    {witness.sign} r{witness.rollout.index}  {one_line(last, 60)}{tail}")
+    for sign, name, words in group.parting:
+        text = one_line(format_changes(words), 400)
+        lines.append(f"    {sign} r{name.rpartition('r')[2]}  parts here: {text}")
     return lines
 
 

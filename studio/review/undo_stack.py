@@ -100,7 +100,10 @@ def inverse_operation(
             inverse: OperationKind = "unpin" if wanted.kind == "pin" else "pin"
             return Operation(operation_id, inverse, wanted.target, rationale=why)
         case "weights":
-            return f"{made.id} changed the weights: a checkpoint before it brings the old ones back"
+            return (
+                f"{made.id} changed the weights: the old ones come back by a new run with"
+                " policy.adapter=run:RUN@STEP, a checkpoint before it"
+            )
         case "keep":
             return f"{made.id} kept {wanted.target}: there is nothing to take back"
 

@@ -5,6 +5,7 @@ Pure. Which figures there are and the outcome of each update is `studio.report.t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,9 +24,10 @@ _BOUNDS = {
     "kl_step": "reject_kl_above",
     "grad_norm": "reject_grad_norm_above",
 }
-_FIRST = ("reward", "kl", "clip_share", "grad_norm", "entropy", "length", "contrast", "truncated")
-"""Of the figures in review: where only the top of the table is seen, it is these."""
-_COLUMN, _GAP = 35, 3
+_FIRST = ("reward", "kl", "grad_norm", "clip_share", "entropy", "loss")
+"""What an update is decided by; the other figures are folded away."""
+_TREND = 8
+"""Steps of a figure's own curve."""
 BECAME_STYLES = {
     "applied": "approved",
     "rejected": "rejected",
@@ -174,8 +176,17 @@ def step_of(operation: Operation) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def update_lines(operation: Operation, state: RunState, width: int) -> list[Line]:
-    """A weight update as a table: each figure beside that of the update before; bounds on top."""
+def update_lines(
+    operation: Operation,
+    state: RunState,
+    width: int,
+    whole: bool = False,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> list[Line]:
+    """What an update is decided by, a figure a row: against the step before, its bound, its curve.
+
+    With `whole` all figures; without, `z` is named that shows them.
+    """
     step = step_of(operation)
     metrics = state.training.get(step)
     found = state.steps.get(step)
@@ -187,41 +198,68 @@ def update_lines(operation: Operation, state: RunState, width: int) -> list[Line
     if not metrics:
         text = sanitize(operation.text) or "no figures came with it"
         return [*out, *paragraph([(text, "")], width)]
-    before = max((n for n in state.training if n < step), default=None)
-    old = state.training[before] if before is not None else {}
-    for name in _BOUNDS:
-        if name in metrics and (bound := _check_bound(name, metrics[name], state.settings)):
-            out.append(line((fit(bound[0], width), "flag" if bound[1] else "dim")))
-    heading = f"step {before}" if before is not None else "before"
     names = [name for name in _FIRST if name in metrics]
-    names += [name for name in (*training.WORDS, *sorted(set(metrics) - set(training.WORDS)))
+    others = [name for name in (*training.WORDS, *sorted(set(metrics) - set(training.WORDS)))
               if name in metrics and name not in names]  # fmt: skip
-    columns = 2 if width >= 2 * _COLUMN + _GAP else 1
-    head = f"{'':<15}{f'step {step}':>10}{heading:>10}"
-    out.append(line(((" " * _GAP).join([head] * columns), "dim")))
-    for at in range(0, len(names), columns):
-        cells = [_cell(name, metrics, old) for name in names[at : at + columns]]
-        gap = (" " * _GAP, "")
-        out.append((*cells[0], *(span for cell in cells[1:] for span in (gap, *cell))))
+    past = [figures for number, figures in sorted(state.training.items()) if number < step]
+    for name in (*names, *(others if whole else ())):
+        values = [figures[name] for figures in past if name in figures]
+        out.append(_update_row(name, metrics[name], values, state.settings, signs))
+    if others:
+        text = "z shows fewer" if whole else f"and {len(others)} more figures (z)"
+        out.append(line((text, "dim")))
     return [crop_line(each, width) for each in out]
 
 
-def _cell(name: str, metrics: Mapping[str, float], old: Mapping[str, float]) -> Line:
-    was = _metric_text(old, name)
-    word = pad(sanitize(training.WORDS.get(name, name)), 15)
-    return line((word, "dim"), f"{figure_text(name, metrics[name]):>10}", (f"{was:>10}", "dim"))
+def _update_row(
+    name: str, value: float, past: Sequence[float], settings: Mapping[str, Any], signs: Glyphs
+) -> Line:
+    """`KL  0.007  up from 0.006  good: at most 0.5  ▁▂▃`; a word beside every colour."""
+    word = pad(sanitize(training.WORDS.get(name, name)), 14)
+    shown = figure_text(name, value)
+    change = "the first"
+    if past:
+        was = figure_text(name, past[-1])
+        way = "same as" if was == shown else "up from" if value > past[-1] else "down from"
+        arrows = "=^v" if signs == GLYPHS_ASCII else "=↑↓"
+        arrow = arrows[("same as", "up from", "down from").index(way)]
+        change = f"{arrow} {way} {was}"
+    curve = training.sparkline([*past, value][-_TREND:], _TREND, levels=levels(signs))
+    verdict, style = _judge(name, value, past, settings)
+    return line((word, "dim"), f"{shown:>9}  ", pad(change, 18), (pad(verdict, 26), style),
+                (curve, "bar"))  # fmt: skip
 
 
-def _check_bound(name: str, value: float, settings: Mapping[str, Any]) -> tuple[str, bool] | None:
-    """A bound of the run file in words, and whether the figure is beyond it."""
+def _judge(
+    name: str, value: float, past: Sequence[float], settings: Mapping[str, Any]
+) -> tuple[str, str]:
+    """What is to be thought of a figure: by its bound, by the last one, or by what is usual."""
+    if name in _BOUNDS and (limit := _bound_of(name, settings)) is not None:
+        over = not value <= limit  # also what is no number
+        return (
+            (f"OUT OF BOUNDS: above {limit:g}", "flag")
+            if over
+            else (f"good: at most {limit:g}", "won")
+        )
+    if not math.isfinite(value):
+        return "no number", "flag"
+    known = [each for each in past if math.isfinite(each)]
+    if name == "reward" and known and value != known[-1]:
+        return ("better", "won") if value > known[-1] else ("worse", "lost")
+    if name in _FIRST[1:5] and len(known) > 1:
+        middle = sorted(known)[len(known) // 2]
+        usual = middle / 2 <= value <= 2 * middle
+        return (
+            ("usual", "dim") if usual else (f"unusual: median {figure_text(name, middle)}", "flag")
+        )
+    return ("no bound is set", "dim") if name in _BOUNDS else ("", "")
+
+
+def _bound_of(name: str, settings: Mapping[str, Any]) -> float | None:
     section = settings.get("grpo")
     nested = section.get(_BOUNDS[name]) if isinstance(section, Mapping) else None
     limit = settings.get(f"grpo.{_BOUNDS[name]}", nested)
-    if not isinstance(limit, int | float):
-        return None
-    over = not value <= limit  # also what is no number
-    text = f"{training.WORDS[name]} {figure_text(name, value)}, at most {limit:g} is approved"
-    return (f"OUT OF BOUNDS: {text}" if over else f"within bounds: {text}"), over
+    return limit if isinstance(limit, int | float) else None
 
 
 def training_summary_lines(

@@ -103,7 +103,7 @@ def test_lessons_under_other_ids_are_called_so_and_not_rewritten() -> None:
     swapped = found(("E1", "Carry the one."), ("E2", "Keep it."), version=1)
     older = found(("E1", "Keep it."), ("E2", "Carry the one."))
     heading, *rest = [line.text for line in as_lines(older, swapped)]
-    assert "2 under another id, 0 equal" in heading
+    assert "2 under another id" in heading
     assert rest == ["= E1 (was E2)  Carry the one.", "= E2 (was E1)  Keep it."]
     data = as_data(older, swapped)
     assert not data["modified"] and data["unchanged"] == 2

@@ -25,6 +25,7 @@ from tests.studio.tui.stage import picture
 
 HELD, FINISHED = Scene(), Scene("rehearsal", living=False)
 HERE = "test_every_key"
+PARTING = "test_inspect::test_enter_goes_to_the_step_where_a_rollout_parts"
 TRIED = {
     "global.live": f"{HERE}::test_a_number_opens_its_page",
     "global.review": f"{HERE}::test_a_number_opens_its_page",
@@ -91,6 +92,7 @@ TRIED = {
     "review.evidence": f"{HERE}::test_enter_opens_the_evidence_and_closes_it",
     "review.open": "test_review::test_o_opens_the_rollout_and_back_returns_to_the_operation",
     "review.words": "test_review::test_w_goes_through_words_lines_and_columns",
+    "review.more": "test_training_view::test_z_shows_all_figures_of_an_update_and_fewer_again",
     "review.sort": "test_review::test_capital_s_sorts_and_the_cursor_stays",
     "review.drop": "test_review::test_d_lets_a_reply_go_for_a_reason",
     "library.edit": "test_library::test_e_proposes_another_wording",
@@ -119,6 +121,9 @@ TRIED = {
     "runs.export": "test_runs::test_x_writes_the_list_into_the_workspace_and_tells_where",
     "inspect.next": "test_inspect::test_n_and_shift_n_go_through_the_group_and_round",
     "inspect.previous": "test_inspect::test_n_and_shift_n_go_through_the_group_and_round",
+    "inspect.next_group": f"{PARTING}_and_brackets_to_other_groups",
+    "inspect.previous_group": f"{PARTING}_and_brackets_to_other_groups",
+    "inspect.parting": f"{PARTING}_and_brackets_to_other_groups",
     "inspect.split": "test_inspect::test_w_puts_a_winner_and_a_loser_side_by_side_and_back",
     "inspect.tokens": "test_inspect::test_dollar_shows_tokens_and_times_of_each_call",
     "inspect.fold": ("test_inspect::test_z_folds_the_part_under_the_cursor_or_all_from_the_list"),

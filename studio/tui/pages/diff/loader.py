@@ -6,6 +6,7 @@ References and how the difference is told are those of `studio diff`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -15,7 +16,14 @@ from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.library.references import FoundVersion, find_version
 from studio.report.summary import mean_reward_text
-from studio.tui.pages.diff.view import Choice, Comparison, HeldOutComparison, Side, make_entry
+from studio.tui.pages.diff.view import (
+    ARROW,
+    Choice,
+    Comparison,
+    HeldOutComparison,
+    Side,
+    make_entry,
+)
 
 
 def compare(base: str, target: str, workspace: Workspace) -> Comparison:
@@ -79,18 +87,39 @@ def load_choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
         parts.append((f"run {run}", lambda: _run_choices(run, workspace.run(run).state())))
     for folder in workspace.libraries():
         parts.append((f"library {folder.name}", partial(_library_choices, folder)))
+    others = [other.run for other in workspace.runs() if other.run != run]
     found: list[Choice] = []
+    if run is not None:
+        found.append(Choice("", "both sides at once"))
+        with suppress(StudioError):  # the run's own part says what is wrong with it
+            found += _epoch_pairs(run, workspace.run(run).state())
+        ended = (f"{other}@last" for other in others[:-4:-1])
+        found += [
+            Choice(f"{other}{ARROW}{run}@last", "another run, then this one") for other in ended
+        ]
     for heading, read in parts:
         found.append(Choice("", heading))
         try:
             found += read()
         except StudioError as error:
             found.append(Choice("", str(error)))
-    others = [other.run for other in workspace.runs() if other.run != run]
     if others:
         found.append(Choice("", "other runs"))
         found += [Choice(f"{other}@last", "as it ended") for other in reversed(others)]
     return tuple(found)
+
+
+def _epoch_pairs(run: str, state: RunState) -> list[Choice]:
+    """Each epoch that is through beside the one before, the newest first."""
+    steps = state.started.steps_per_epoch if state.started is not None else 0
+    through = state.steps_finished // steps if steps else 0
+    return [
+        Choice(
+            f"{run}@epoch:{epoch - 1}{ARROW}{run}@epoch:{epoch}",
+            f"{f'epoch {epoch - 1}' if epoch > 1 else 'the start'} -> epoch {epoch} of this run",
+        )
+        for epoch in range(through, max(0, through - 5), -1)
+    ]
 
 
 def _run_choices(run: str, state: RunState) -> list[Choice]:

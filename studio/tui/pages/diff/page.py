@@ -201,7 +201,9 @@ class DiffPage(Page):
             if self.found is not None:
                 base, target = self.found.base.reference, self.found.target.reference
             self.picker.close()
-            self.compare((reference, target) if side == "base" else (base, reference))
+            one, arrow, other = reference.partition(view.ARROW)
+            chosen = (reference, target) if side == "base" else (base, reference)
+            self.compare((one, other) if arrow else chosen)
             self.host.draw_now()
 
     def on_input_changed(self, event: Input.Changed) -> None:

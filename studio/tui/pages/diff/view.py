@@ -21,6 +21,8 @@ from studio.tui.pages.text import display_text, holds_words
 Mode = Literal["side by side", "words", "lines"]
 MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
 
+ARROW = " -> "
+"""Between two references that are chosen at once."""
 TWO_COLUMNS = 96
 """Cells from which two columns are readable; below, they become one."""
 
@@ -50,11 +52,12 @@ class Entry:
     after: str
     words: tuple[Change, ...] = ()
     was: str = ""  # its id in the base, where it is another
+    pin: str = ""  # "pinned" or "unpinned", where that changed
 
     @property
     def name(self) -> str:
         """`E3 was E7` of a lesson that is called otherwise."""
-        return f"{self.id} was {self.was}" if self.was else self.id
+        return " ".join(filter(None, (self.id, self.was and f"was {self.was}", self.pin)))
 
     @property
     def key(self) -> str:
@@ -63,7 +66,7 @@ class Entry:
 
     @property
     def differs(self) -> bool:
-        return self.sign != "=" or bool(self.was)
+        return self.sign != "=" or bool(self.was or self.pin)
 
     @property
     def text(self) -> str:
@@ -107,13 +110,15 @@ class Block:
     lines: tuple[Line, ...]
 
 
-def make_entry(name: str, before: str | None, after: str | None, was: str = "") -> Entry:
+def make_entry(
+    name: str, before: str | None, after: str | None, was: str = "", pin: str = ""
+) -> Entry:
     """One experience; None where a side does not hold it."""
     old, new = display_text(before or ""), display_text(after or "")
     if before is None or after is None:
-        return Entry(display_text(name), "+" if before is None else "-", old, new)
+        return Entry(display_text(name), "+" if before is None else "-", old, new, pin=pin)
     words = () if old == new else word_diff(old, new)
-    return Entry(display_text(name), "~" if words else "=", old, new, words, display_text(was))
+    return Entry(display_text(name), "~" if words else "=", old, new, words, display_text(was), pin)
 
 
 def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
@@ -135,9 +140,11 @@ def counts_text(of: Comparison) -> str:
     """`6 added, 3 reworded, 2 removed, 25 equal`."""
     signs = [one.sign for one in of.entries]
     added, reworded, removed = map(signs.count, "+~-")
-    renamed = sum(one.sign == "=" and one.differs for one in of.entries)
+    renamed = sum(one.sign == "=" and bool(one.was) for one in of.entries)
     equal = signs.count("=") - renamed
-    return change_counts_text(added, reworded, removed, renamed, equal)
+    pins = [one.pin for one in of.entries if one.pin]
+    pinned = "".join(f", {pins.count(pin)} {pin}" for pin in dict.fromkeys(pins))
+    return change_counts_text(added, reworded, removed, renamed, equal) + pinned
 
 
 def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
@@ -152,9 +159,12 @@ def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line
     title = line(
         (display_text(base.label), "title"), (" -> ", "dim"), (display_text(target.label), "title")
     )
+    hint = line(("b, B choose epochs, versions, runs", "dim"))
+    if width_of(title) + width_of(hint) + 2 <= width:
+        title = spread(title, hint, width)
     out = [title, spread(counted, line((mode, "dim")), width)]
     measured = [_held_out_line(one, width) for one in of.measured] or [
-        line(("neither side was evaluated: there is no rate to compare", "dim"))
+        line(("no evaluation of either side was found: there is no rate to compare", "dim"))
     ]
     room = height - len(out)
     if len(measured) > room:
@@ -191,7 +201,7 @@ def blocks(
 ) -> list[Block]:
     """The experiences that hold all words of a filter; with `same` also those that are equal."""
     mode = effective_mode(mode, width)
-    name_width = min(12, max((cells(one.name) for one in of.entries), default=0))
+    name_width = min(18, max((cells(one.name) for one in of.entries), default=0))
     draw = _column_lines if mode == "side by side" else partial(_full_width_lines, mode)
     return [
         Block(one.key, one.differs, tuple(draw(one, width, name_width)))

@@ -40,6 +40,7 @@ class GroupRecords:
         self.group = ""  # its id, such as s2p0
         self.chosen = ""  # the rollout
         self.split: tuple[str, str] | None = None  # a winner and a loser
+        self.question = ""
         self.trouble = ""
         self.is_reading = False
         self.is_stale = False  # something of the group ended since it was read
@@ -84,7 +85,9 @@ class GroupRecords:
         )
         problem = sanitize(self._problem(state) or "")
         policy = step.policy_version if state.trains_weights else None
-        return GroupSummary(self.group, problem, step.epoch, step.library_version, members, policy)
+        return GroupSummary(
+            self.group, problem, step.epoch, step.library_version, members, policy, self.question
+        )
 
     @property
     def expected_answer(self) -> str | None:
@@ -95,10 +98,12 @@ class GroupRecords:
 
     # -- what changes --------------------------------------------------------------------------
 
-    def choose_split(self) -> bool:
-        """Show a winner beside a loser, the chosen rollout among them; False where none is."""
-        self.split = view.winner_and_loser(self.members, self.chosen)
-        return self.split is not None
+    def next_group(self, by: int) -> str:
+        """The group after this one, or before it, in the order of the run; "" where none is."""
+        steps = self._page.state.steps if self._page.state is not None else {}
+        known = [group_id(n, at) for n in sorted(steps) for at in range(len(steps[n].problems))]
+        there = known.index(self.group) + by if self.group in known else -1
+        return known[there] if 0 <= there < len(known) else ""
 
     def add_piece(self, piece: TextPiece) -> None:
         if piece.rollout.rpartition("r")[0] == self.group:
@@ -114,6 +119,7 @@ class GroupRecords:
 
     def _open_group(self, group: str) -> None:
         self.group, self.chosen, self.split, self.members = group, "", None, ()
+        self.question = ""
         self.rollouts.clear()
         self.live.clear()
 
@@ -206,6 +212,7 @@ class GroupRecords:
         size = state.started.group_size if state.started else 0
         names = [f"{self.group}r{index}" for index in range(size)]
         groups = self._journal[1].groups(names)
+        self.question = sanitize(groups[0].question) if groups and groups[0].witnesses else ""
         for witness in (witness for group in groups for witness in group.witnesses):
             known = self.rollouts.get(witness.id)
             if (

@@ -13,8 +13,9 @@ from textual.widget import Widget
 
 from engines.core import events as ev
 from engines.core.types import group_id, rollout_id
-from studio.secrets.sanitize import sanitize
+from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import EventReceived, Message, SnapshotReceived, TextReceived
+from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
@@ -110,7 +111,8 @@ class InspectPage(Page):
             found.border_title = Content("Rollouts")
             self.text_pane.border_title = Content("Rollout")
             return
-        found.border_title = Content(f"{group.id} {group.problem[:8]}")
+        title = f"{group.id} {one_line(group.question, 80)}".rstrip()
+        found.border_title = Content(fit(title, max(4, found.line_width - 2)))
         found.border_subtitle = Content("reading ..." if records.is_reading else "")
         found.show_rows(view.group_rows(group, found.line_width - 2), records.chosen)
         self._draw_facts(group)
@@ -153,17 +155,12 @@ class InspectPage(Page):
         """Show this rollout; beside another, if two are shown."""
         self.records.chosen = name
         self.text_pane.action_top()
-        if self.records.split is not None and not self.records.choose_split():
+        if self.records.split is not None:
+            self._choose_split()
             self._lay_out()
         self.host.draw_now()
 
-    def action_next_rollout(self) -> None:
-        self._step_rollout(1)
-
-    def action_previous_rollout(self) -> None:
-        self._step_rollout(-1)
-
-    def _step_rollout(self, by: int) -> None:
+    def action_step_rollout(self, by: int) -> None:
         names = self.records.ids
         if not names:
             self.host.tell("no group is shown", "failed")
@@ -171,10 +168,23 @@ class InspectPage(Page):
         at = names.index(self.records.chosen) if self.records.chosen in names else 0
         self.choose(names[(at + by) % len(names)])
 
+    def action_step_group(self, by: int) -> None:
+        if group := self.records.next_group(by):
+            self.records.open_target(group)
+        else:
+            self.host.tell(f"there is no {'later' if by > 0 else 'earlier'} group", "failed")
+
+    def _choose_split(self) -> bool:
+        """Show a winner beside a loser, the chosen rollout among them; False where none is."""
+        group = self.records.summary
+        found = self.transcripts.compare(group) if group is not None else None
+        self.records.split = found[:2] if found is not None else None
+        return found is not None
+
     def action_split(self) -> None:
         if self.records.split is not None:
-            self.records.split = None
-        elif not self.records.choose_split():
+            self.records.split, self.transcripts.shows_parting = None, False
+        elif not self._choose_split():
             self.host.tell("this group has no winner beside a loser", "failed")
             return
         self._lay_out()
@@ -184,12 +194,37 @@ class InspectPage(Page):
     def _lay_out(self) -> None:
         """Place the panes for one rollout or two; they are drawn when their widths are known."""
         self.set_class(self.records.split is not None, "-split")
-        self.call_after_refresh(self.host.draw_now)
+        self.transcripts.shows_parting |= self.records.split is not None
+        self.call_after_refresh(self._show_parting)
+
+    def _show_parting(self) -> bool:
+        """Draw, and bring the step where they part into view; False where it is not known."""
+        self.host.draw_now()
+        group = self.records.summary
+        if group is None or not self.transcripts.shows_parting:
+            return False
+        name, other = self.records.split or (self.records.chosen, "")
+        found = self.transcripts.go_to_parting(self.text_pane, name, group)
+        return (
+            bool(other) and self.transcripts.go_to_parting(self.other_pane, other, group)
+        ) or found
+
+    def action_parting(self) -> None:
+        """The step at which the rollout parts from one of the other side."""
+        self.transcripts.shows_parting = True
+        if not self._show_parting():
+            self.transcripts.shows_parting = self.records.split is not None
+            self.host.tell("no winner and loser of this group part here", "failed")
+        elif self.app.focused is self.list_pane:
+            self.text_pane.focus(scroll_visible=False)
 
     def go_back(self) -> bool:
         if self.records.split is not None:
-            self.records.split = None
-            self._lay_out()
+            self.action_split()
+            return True
+        if self.transcripts.shows_parting and not self.filter_text:
+            self.transcripts.shows_parting = False
+            self.host.draw_now()
             return True
         return super().go_back()
 
@@ -199,13 +234,13 @@ class InspectPage(Page):
         focused = self.app.focused
         return next((one for one in (self.text_pane, self.other_pane) if one is focused), None)
 
+    def _shown_name(self, pane: RowList) -> str:
+        """The rollout in a text pane."""
+        return (self.records.split or (self.records.chosen,))[-1 if pane is self.other_pane else 0]
+
     def _shown_parts(self, pane: RowList) -> tuple[Part, ...]:
-        """The parts of the rollout in a text pane."""
-        name = self.records.chosen
-        if self.records.split is not None:
-            name = self.records.split[0] if pane is self.text_pane else self.records.split[1]
         group = self.records.summary
-        return self.transcripts.parts(name, group) if group is not None else ()
+        return self.transcripts.parts(self._shown_name(pane), group) if group is not None else ()
 
     def action_tokens(self) -> None:
         self.transcripts.shows_calls = not self.transcripts.shows_calls
@@ -237,12 +272,14 @@ class InspectPage(Page):
             return
         self.host.draw_now()
         pane = self._focused_text_pane() or self.text_pane
-        number, count = self.transcripts.go_to_hit(pane, self._shown_parts(pane), again=again)
+        shown = self.transcripts.shown(self._shown_name(pane), self.records.summary).parts
+        number, count = self.transcripts.go_to_hit(pane, shown, again=again)
         if not count:
             if text:
                 self.host.tell(f"{text}: not in this rollout", "failed")
             return
-        self.host.tell(f"{number} of {count}: / and enter goes to the next")
+        round_again = " (from the top again)" if again and number == 1 < count else ""
+        self.host.tell(f"{number} of {count}{round_again}: / and enter goes to the next")
         pane.focus(scroll_visible=False)
 
     def action_pager(self) -> None:

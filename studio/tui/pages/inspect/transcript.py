@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from studio.review.divergence import MOST_OF_A_SIDE, Divergence, choose_pair
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Row, line
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.loader import GroupRecords
-from studio.tui.pages.inspect.view import GroupSummary, Part
+from studio.tui.pages.inspect.view import GroupSummary, MarkedParts, Part
 from studio.tui.widgets.row_list import RowList
 
 
@@ -25,6 +26,8 @@ class Transcripts:
         self._group = ""  # whose parts are kept
         self._parts: dict[str, tuple[object, tuple[Part, ...]]] = {}  # and what they are made of
         self._drawn: dict[RowList, object] = {}  # what each pane was drawn from
+        self.shows_parting = False
+        self._compared: tuple[object, tuple[str, str, Divergence] | None] = (None, None)
 
     def forget_rows(self) -> None:
         self._drawn.clear()
@@ -43,29 +46,66 @@ class Transcripts:
             self._parts[name] = made_of, parts
         return parts
 
+    def compare(self, group: GroupSummary) -> tuple[str, str, Divergence] | None:
+        """A winner and a loser that part late, the chosen rollout among them, and where."""
+        sides = view.winners_and_losers(group.members, self._records.chosen)
+        names = [side[:MOST_OF_A_SIDE] for side in sides]
+        made_of = [(name, self.parts(name, group)) for side in names for name in side]
+        if self._compared[0] != made_of:
+            said = {name: view.said_pieces(parts) for name, parts in made_of}
+            winners, losers = ({name: said[name] for name in side} for side in names)
+            found = choose_pair(winners, losers, self._records.question)
+            self._compared = made_of, found
+        return self._compared[1]
+
+    def shown(self, name: str, group: GroupSummary) -> MarkedParts:
+        """The parts of a rollout, marked where it parts from another if that is shown."""
+        parts = self.parts(name, group)
+        if not self.shows_parting or (found := self.compare(group)) is None:
+            return MarkedParts(parts)
+        winner, loser, divergence = found
+        if name == winner:
+            return view.mark_parting(parts, divergence.winner, "added")
+        return (
+            view.mark_parting(parts, divergence.loser, "removed")
+            if name == loser
+            else MarkedParts(parts)
+        )
+
+    def go_to_parting(self, pane: RowList, name: str, group: GroupSummary) -> bool:
+        marked = self.shown(name, group)
+        if marked.step is None:
+            return False
+        row = view.find_hit_row(marked.step, marked.parts, pane.line_width - 2)
+        return pane.go_to(row, margin=8)
+
     def draw(self, pane: RowList, name: str, group: GroupSummary) -> None:
         """Show a rollout in a pane; cheap where it is the same as before."""
         if self._group != group.id:
             self._group = group.id
             self._parts.clear()
-        parts = self.parts(name, group)
+        marked = self.shown(name, group)
+        parts, step = marked.parts, marked.step
         about = ""
         if (whole := self._records.rollouts.get(name)) is not None:
             turns = len({call.turn for call in whole.calls})
-            about = f"turns {turns}   {whole.finish_reason}   seed {whole.rollout.seed}   "
+            about = f"turns {turns}   {whole.finish_reason}   "
         title = f"{name}   {about}{group.version_text}"
         pane.border_title = Content(sanitize(title))
-        hits = view.find_hits(parts, self.wanted)
-        count = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted else ""
+        hits = view.find_hits(parts, self.wanted) or marked.hits
+        count = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted and hits else ""
+        if not count and step is not None and (found := self.compare(group)) is not None:
+            count = f"> parts here from {found[1] if name == found[0] else found[0]}"
         pane.border_subtitle = Content(count)
-        drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted)
+        drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted, step)
         if self._drawn.get(pane) == drawn_from:
             return
         self._drawn[pane] = drawn_from
         if not parts:
             pane.show_rows([Row("", line("not begun yet" if name else "nothing is chosen"))])
             return
-        rows = view.rollout_rows(parts, pane.line_width - 2, self._unfolded, self._folded, hits)
+        width = pane.line_width - 2
+        rows = view.rollout_rows(parts, width, self._unfolded, self._folded, hits, step)
         at_end = bool(pane.rows) and pane.key == pane.rows[-1].key
         follows = name in self._records.live and at_end
         pane.show_rows(rows, rows[-1].key if follows else None)

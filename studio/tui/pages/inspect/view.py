@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from studio.report.rates import metrics_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
+from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
     from studio.report.rollout import RecordedRollout
+    from studio.review.divergence import PartingStep
 
 LABEL = 10
 LIVE_TAIL_CHARS = 20_000
@@ -53,6 +54,7 @@ class GroupSummary:
     library_version: int
     members: tuple[Member, ...]
     policy_version: int | None = None  # of a run that trains weights
+    question: str = ""  # where a record of it was read
 
     @property
     def version_text(self) -> str:
@@ -76,11 +78,42 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Where a searched text stands: characters of a part."""
+    """Where a searched text stands, or words that differ: characters of a part."""
 
     part: str
     start: int
     end: int
+    style: str = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedParts:
+    """Parts with the words that only this rollout says between signs, and where those are."""
+
+    parts: tuple[Part, ...]
+    hits: tuple[Hit, ...] = ()
+    step: Hit | None = None  # at which it parts from the other
+
+
+def mark_parting(parts: tuple[Part, ...], at: PartingStep, kind: str) -> MarkedParts:
+    """`kind` is "added" of a winner, whose words stand in `{+ +}`, else "removed"."""
+    left, right = ("{+", "+}") if kind == "added" else ("[-", "-]")
+    part = next(one for one in parts if one.key == at.key)
+    text, done, hits = "", 0, []
+    for start, end in at.marked:
+        text += part.text[done:start]
+        done = end
+        hits.append(Hit(at.key, len(text), len(text) + end - start + 4, kind))
+        text += left + part.text[start:end] + right
+    step = Hit(at.key, at.start, at.end + 4 * len(hits))
+    marked = replace(part, text=text + part.text[done:])
+    return MarkedParts(tuple(marked if one is part else one for one in parts), tuple(hits), step)
+
+
+def said_pieces(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    """What of a rollout is compared with another: all but its prompt and its verdict."""
+    said = ("thinkm", "answerm", "callm", "toolm")
+    return [(part.key, part.text) for part in parts if part.key.startswith(said)]
 
 
 _MARKS = {"won": "+", "lost": "-", "error": "!", "open": "?", "streaming": ">", "queued": "."}
@@ -126,7 +159,7 @@ def answer_lines(
         out += labelled_lines("expected", one_line(expected, 300), width)
     if got is not None:
         out += labelled_lines("got", one_line(got, 300), width)
-    out += labelled_lines("problem", one_line(group.problem, 60), width)
+    out += labelled_lines("problem", one_line(group.question or group.problem, 60), width)
     won = sum(member.state == "won" for member in group.members)
     text = f"epoch {group.epoch}, {won} of {len(group.members)} won"
     return [*out, *labelled_lines("group", text, width)]
@@ -183,6 +216,7 @@ def rollout_parts(
         temperature = "" if call.temperature is None else f"  temperature {call.temperature:g}"
         text = (
             f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
+            f"{'' if call.cost_usd is None else f'${call.cost_usd:.4f}  '}"
             f"finish {call.finish}  {call.model}{temperature}  {call.record}"
         )
         out.append(_make_part(f"calls{number}", f"turn {call.turn}", text, folds=False))
@@ -227,8 +261,9 @@ def rollout_rows(
     opened: Collection[str] = (),
     closed: Collection[str] = (),
     hits: Sequence[Hit] = (),
+    step: Hit | None = None,
 ) -> list[Row]:
-    """The parts wrapped under their labels, a row of the list each.
+    """The parts wrapped under their labels, a row of the list each; `>` stands beside `step`.
 
     System and think begin folded; `opened` and `closed` are keys of parts that a person unfolded
     and folded. A part with a hit, which is highlighted, is never folded.
@@ -240,11 +275,14 @@ def rollout_rows(
     for part in parts:
         found = by_part.get(part.key, [])
         folded = part.key in closed or (_begins_folded(part) and part.key not in opened)
-        out += _part_rows(part, width, folded and not found, found)
+        here = step if step is not None and step.part == part.key else None
+        out += _part_rows(part, width, folded and not (found or here), found, here)
     return out
 
 
-def _part_rows(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[Row]:
+def _part_rows(
+    part: Part, width: int, folded: bool, hits: Sequence[Hit], step: Hit | None = None
+) -> list[Row]:
     pieces = _wrap_text(part.text, max(1, width - LABEL))
     label: Span = (pad(part.label, LABEL), "key")
     kept = min(len(pieces), _FIRST_LINES.get(part.label, 1)) if folded else len(pieces)
@@ -253,13 +291,16 @@ def _part_rows(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> lis
     rows: list[Row] = []
     if part.note or not kept:
         mark: Span = (f"[fold {hidden} lines] " if hidden and not kept else "", "dim")
-        rows.append(Row(f"{part.key}:", line(label, mark, (part.note, "dim"))))
-        label = indent
+        for text in paragraph((mark, (part.note, "dim")), max(1, width - LABEL)):
+            rows.append(Row(f"{part.key}:", (label, *text)))
+            label = indent
     at = passed = 0
     for number, piece in enumerate(pieces[:kept]):
         while passed < len(hits) and hits[passed].end <= at:
             passed += 1
         spans = _highlight_hits(piece, at, part.style, hits, passed)
+        if step is not None and step.start < at + len(piece) and at < step.end:
+            label = (f"{label[0][: LABEL - 2]}> ", "flag")
         rows.append(Row(f"{part.key}:{number}", (label, *spans)))
         label = indent
         at += len(piece)
@@ -278,7 +319,7 @@ def _highlight_hits(piece: str, at: int, style: str, hits: Sequence[Hit], first:
     done = 0
     while first < len(hits) and hits[first].start < at + len(text):
         start, end = max(hits[first].start - at, 0), min(hits[first].end - at, len(text))
-        out += [(text[done:start], style), (text[start:end], "flag")]
+        out += [(text[done:start], style), (text[start:end], hits[first].style)]
         done = end
         first += 1
     return tuple(span for span in (*out, (text[done:], style)) if span[0])
@@ -329,16 +370,14 @@ def find_hit_row(hit: Hit, parts: Sequence[Part], width: int) -> str:
     return f"{part.key}:{bisect_right(ends, hit.start)}"
 
 
-def winner_and_loser(members: Sequence[Member], chosen: str) -> tuple[str, str] | None:
-    """A winner and a loser to stand side by side, the chosen one among them if it can be."""
-    here = next((one for one in members if one.id == chosen), None)
-    winners = [one for one in members if one.state == "won"]
-    losers = [one for one in members if one.state == "lost"]
-    if not winners or not losers:
-        return None
-    winner = max(winners, key=lambda one: (one is here, one.reward or 0, -one.index))
-    loser = min(losers, key=lambda one: (one is not here, one.reward or 0, one.index))
-    return winner.id, loser.id
+def winners_and_losers(members: Sequence[Member], chosen: str) -> tuple[list[str], list[str]]:
+    """Both, best winners and worst losers first; of the chosen one's side it alone."""
+    ranked = sorted(members, key=lambda one: (one.reward or 0, -one.index))
+    winners = [one.id for one in reversed(ranked) if one.state == "won"]
+    losers = sorted((one for one in members if one.state == "lost"),
+                    key=lambda one: (one.reward or 0, one.index))  # fmt: skip
+    sides = winners, [one.id for one in losers]
+    return tuple([chosen] if chosen in side else side for side in sides)  # type: ignore[return-value]
 
 
 def whole_text(parts: Sequence[Part]) -> str:

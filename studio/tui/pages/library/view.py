@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.core.events import LibraryCommitted
-from engines.core.ids import digest
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
@@ -161,8 +160,8 @@ def detail_lines(
         parts.append(("pinned", "nothing may change or delete it (p unpins it)"))
     history = experience.history if experience is not None else ()
     if experience is not None:
-        parts.append(("born", _birth_text(experience)))
-        parts.append(("hash", f"{digest([one.id, one.text], 4)}  {one.words} words"))
+        parts.append(("since", _birth_text(experience)))
+        parts.append(("length", f"{one.words} words"))
     if cited:
         parts.append(("cited by", _citations_text(one)))
     if history:
@@ -174,10 +173,10 @@ def detail_lines(
         if last.evidence:
             parts.append(("evidence", display_text(f"{', '.join(last.evidence)} (enter)")))
     if near is None:
-        parts.append(("near", [("comparing …", "dim")]))
+        parts.append(("similar", [("comparing …", "dim")]))
     else:
         alike = "  ".join(f"{display_text(name)} {score:.2f}" for name, score in near)
-        parts.append(("near", alike or "none"))
+        parts.append(("similar", alike or "none"))
     return [row for label, spans in parts for row in _labelled_spans(label, spans, width)]
 
 

@@ -140,7 +140,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
         out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
     out += [*_next_action_lines(state, width), BLANK]
     what = "policy" if state.trains_weights else "library"
-    out.append(line((f"practice reward, with the {what} of the moment", "title")))
+    out.append(line((f"practice reward, with the {what} as it was at each step", "title")))
     rewards = state.rewards_by_epoch().items()
     out += [
         line(f"  epoch {epoch}  {summary.mean_reward_text(pooled)}") for epoch, pooled in rewards

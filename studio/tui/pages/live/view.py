@@ -236,7 +236,7 @@ def facts_lines(
     if state is not None and state.started is not None:
         process = (state.pid or "running") if line_facts.living else "none"
         out += [BLANK, line((f"process    {process}", "dim"))]
-        out.append(line((f"journal    {state.events:,} on disk", "dim")))
+        out.append(line((f"journal    {state.events:,} events saved", "dim")))
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 

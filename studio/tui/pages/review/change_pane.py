@@ -24,6 +24,7 @@ class ChangePane:
     ) -> None:
         self.page, self.panes, self.queue, self.loader = page, panes, queue, loader
         self.mode = change_view.MODES[0]
+        self.shows_all = False  # of a weight update
         self.reset()
 
     def reset(self) -> None:
@@ -73,13 +74,13 @@ class ChangePane:
         drafts = self.page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
         queue = self.queue
-        made_of = (item, self.mode, queue.made_of, queue.stamp, self.loader.found,
+        made_of = (item, self.mode, self.shows_all, queue.made_of, queue.stamp, self.loader.found,
                    queue.notes.get(item.id), draft, banner, panes.widths,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
         # What was found for the one before stands until this one's is there: it is a moment,
         # and drawing that nothing is known yet would cost as much as what is.
         is_early = self._is_looking(item) and self._looking_for != item.id
-        about = (item.id, self.mode, is_early)
+        about = (item.id, self.mode, self.shows_all, is_early)
         if made_of == self._made_of:
             if not is_early:
                 panes.place(about)
@@ -131,6 +132,7 @@ class ChangePane:
             note=self.queue.notes.get(item.id, ""), draft=draft,
             target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
             pin=self.panes.signs.pinned if op.target in self.queue.pinned else "",
+            whole=self.shows_all, signs=self.panes.signs,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:

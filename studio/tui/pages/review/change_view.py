@@ -15,7 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from studio.review.line_text import PIN_MEANING
-from studio.tui.drawing.cells import cell_width, wrap
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
 from studio.tui.pages.text import display_text
@@ -166,6 +166,8 @@ def change_lines(
     target: Experience | None = None,
     compact: bool = False,
     pin: str = "",
+    whole: bool = False,
+    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """Everything about one operation that is known without reading a file.
 
@@ -173,7 +175,7 @@ def change_lines(
     1, and how many there are. `changes` is its word diff where that is long (None makes it here),
     `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
     has it; `pin` is the sign of one that is pinned. `compact` leaves out blank lines and who
-    proposed it.
+    proposed it; `whole` shows all figures.
     """
     op = item.operation
     assert op is not None
@@ -187,7 +189,7 @@ def change_lines(
         about = f"{op.kind}s {excerpt(op.target or '')}: {_MEANINGS[op.kind]}"
         out += paragraph([(about, "dim")], width)
     if op.kind == "weights":
-        out += update_lines(op, state, width)
+        out += update_lines(op, state, width, whole, signs)
     else:
         out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:

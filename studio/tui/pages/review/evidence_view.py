@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from engines.core.text.similarity import similarity
 from engines.core.types import Operation
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, wrap
-from studio.tui.drawing.lines import Line, Row, line, spread, width_of
+from studio.tui.drawing.lines import Line, Row, line, paragraph, spread, width_of
+from studio.tui.pages.diff.view import change_spans
 from studio.tui.pages.review.view import excerpt
 from studio.tui.pages.text import display_text
 
 if TYPE_CHECKING:
-    from studio.review.evidence import EvidenceRollout, GroupEvidence
+    from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 
 Near = tuple[str, float, str]
 """Id, similarity in [0, 1] and text of an experience."""
@@ -41,7 +42,7 @@ def evidence_rows(
     answers: Mapping[str, str] | None = None,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Row]:
-    """Per group its question and how many won, then winners, then losers.
+    """Per group its question, how many won and where they part, then winners, then losers.
 
     With `opened` every rollout is shown with its last words, or with its whole reply where
     `answers` has that by the rollout's id.
@@ -60,6 +61,7 @@ def evidence_rows(
             room = max(8, width - len(name) - len(right) - 6)
             head = line((name, "title"), fit(asked, room, signs.ellipsis))
             out.append(Row("", spread(head, line((right, "title")), width - 2)))
+        out += _parting_rows(group.parting, width, signs)
         winners = [each for each in group.witnesses if each.sign == "+"]
         others = [each for each in group.witnesses if each.sign != "+"]
         few = len(group.witnesses) if opened else _SHOWN
@@ -68,6 +70,20 @@ def evidence_rows(
         counts = (len(winners) - few, "winner"), (len(others) - few, "loser")
         if left := ", ".join(f"{n} more {what}{'s' * (n > 1)}" for n, what in counts if n > 0):
             out.append(Row("", line((f"  and {left} (enter)", "dim"))))
+    return out
+
+
+def _parting_rows(parting: Sequence[PartingWords], width: int, signs: Glyphs) -> list[Row]:
+    """The step at which a winner and a loser part, its words marked."""
+    out: list[Row] = []
+    for sign, name, words in parting:
+        won = sign == "+"
+        lead = f" {signs.won if won else signs.lost} r{name.rpartition('r')[2]} parts: "
+        spans = change_spans((kind, display_text(text)) for kind, text in words)
+        lines = paragraph(spans, max(8, width - _EDGE - len(lead)))
+        for n, each in enumerate(lines):
+            first = (lead, "won" if won else "lost") if not n else (" " * len(lead), "")
+            out.append(Row(f"{name}/p{n}", (first, *each)))
     return out
 
 

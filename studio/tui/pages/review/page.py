@@ -216,6 +216,8 @@ class ReviewPage(Page):
         if what == "sort":
             self.queue.sort = SORTS[(SORTS.index(self.queue.sort) + 1) % len(SORTS)]
             self.host.tell(f"sorted: {self.queue.sort}")
+        elif what == "more":
+            self.change.shows_all = not self.change.shows_all
         else:
             self.change.mode = MODES[(MODES.index(self.change.mode) + 1) % len(MODES)]
             self.host.tell(f"the change by {self.change.mode}")

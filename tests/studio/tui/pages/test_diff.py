@@ -13,6 +13,7 @@ from engines.record.run_dir import Workspace
 from studio.library.edit import commit_changes
 from studio.session.base import EventReceived
 from studio.tui.app import StudioApp
+from studio.tui.pages.diff import loader
 from studio.tui.pages.diff.page import DiffPage
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, picture
 
@@ -70,7 +71,7 @@ async def test_it_opens_on_the_run_from_its_start_with_the_verdict(tmp_path: Pat
         page = await pressed(pilot, "4")
         assert references(page) == ("rehearsal@epoch:0", "rehearsal@last")
         shown = "\n".join(picture(app))
-        assert "4 added, 0 equal" in shown
+        assert "4 added" in shown
         assert "(n=20)" in shown
         assert "helps" in shown
 
@@ -156,6 +157,20 @@ async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Pat
         page.picker.list.go_to("rehearsal@1")
         await pressed(pilot, "enter")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@1")
+        await pressed(pilot, "b")
+        first = page.picker.list.keys[0]
+        assert first == "rehearsal@epoch:1 -> rehearsal@epoch:2", "epochs stand first, as a pair"
+        page.picker.list.go_to(first)
+        await pressed(pilot, "enter")
+        assert references(page) == ("rehearsal@epoch:1", "rehearsal@epoch:2")
+
+
+async def test_versions_of_a_library_bring_what_was_measured_of_them(tmp_path: Path) -> None:
+    """Known defect: it said that neither side was evaluated, of what a run had evaluated."""
+    workspace = finished_workspace(tmp_path)
+    found = loader.compare("rehearsal@0", "rehearsal", workspace)
+    assert [one.data for one in found.measured] == ["arithmetic-heldout", "arithmetic-larger"]
+    assert all("n=20" in one.before and one.verdict.endswith("helps") for one in found.measured)
 
 
 async def test_a_file_can_be_typed_and_a_wrong_reference_loses_nothing(

@@ -10,6 +10,7 @@ from engines.core import events as ev
 from engines.record.run_dir import Workspace
 from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
+from studio.tui.drawing.lines import plain_text
 from studio.tui.pages.inspect.loader import open_pager
 from studio.tui.pages.inspect.page import InspectPage
 from studio.tui.widgets.row_list import RowList
@@ -22,6 +23,10 @@ def page_of(app: StudioApp) -> InspectPage:
     page = app.navigation.page("inspect")
     assert isinstance(page, InspectPage)
     return page
+
+
+def row_under_cursor(pane: RowList) -> str:
+    return plain_text(next(row.line for row in pane.rows if row.key == pane.key))
 
 
 @pytest.fixture
@@ -117,9 +122,38 @@ async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp)
         assert left.size.width > 30 and abs(left.size.width - right.size.width) <= 1
         texts = [pane.text() for pane in (left, right)]
         assert "#### 66" in texts[0] and "#### 56" in texts[1]
+        for pane, marked in ((left, "write 6{+, carry 1+}."), (right, "[-write the last digit")):
+            assert marked in " ".join(pane.text().replace(" > ", " ").split())
+            assert row_under_cursor(pane).startswith(("        >", "answer  >"))
         await pilot.press("escape")
         await pilot.pause()
         assert page.records.split is None and not right.display
+
+
+async def test_enter_goes_to_the_step_where_a_rollout_parts_and_brackets_to_other_groups(
+    app: StudioApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        app.open_page("inspect", "s1p0r2")
+        await has_read(pilot)
+        page = page_of(app)
+        assert "[-" not in page.text_pane.text()
+        await pilot.press("enter")
+        assert app.focused is page.text_pane and page.records.split is None
+        assert row_under_cursor(page.text_pane).startswith("        >")
+        assert "[-" in page.text_pane.text() and "parts here from s1p0r1" in "\n".join(picture(app))
+        await pilot.press("n")
+        assert page.records.chosen == "s1p0r3" and "[-" in page.text_pane.text()
+        await pilot.press("escape")
+        assert "[-" not in page.text_pane.text()
+        await pilot.press("right_square_bracket")
+        await has_read(pilot)
+        assert page.records.chosen == "s1p1r0"
+        await pilot.press("left_square_bracket")
+        await has_read(pilot)
+        await pilot.press("left_square_bracket")
+        assert page.records.group == "s1p0" and asked.told[-1] == "there is no earlier group"
 
 
 async def test_w_says_when_a_group_has_no_contrast(

@@ -7,6 +7,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.types import Message, ToolCall, Usage, Verdict
 from studio.report.rollout import ModelCall, RecordedRollout
+from studio.review.divergence import find_divergence
 from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.view import GroupSummary, Member, Part
@@ -35,7 +36,7 @@ def a_whole(
         elapsed_s=1.5,
     )  # type: ignore[arg-type]
     verdict = Verdict(reward, critique, {"closeness": 0.8}) if judged else None
-    calls = (ModelCall(0, "small", 70, 52, 1.5, "stop", 0.7, "records/step-0001.jsonl@0"),)
+    calls = (ModelCall(0, "small", 70, 52, 1.5, "stop", 0.7, 0.0012, "records/step-0001.jsonl@0"),)
     said = messages or (
         Message("system", "You are told.\n" * 20),
         Message("user", "How many?"),
@@ -68,7 +69,7 @@ def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
 
 def test_tokens_and_times_of_each_call_are_shown_when_asked_for() -> None:
     lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 1, None, calls=True), 120))
-    assert lines[-1].startswith("turn 0    70 + 52 tokens  1.50 s  finish stop  small")
+    assert lines[-1].startswith("turn 0    70 + 52 tokens  1.50 s  $0.0012  finish stop  small")
 
 
 def test_a_part_is_unfolded_and_folded_again() -> None:
@@ -174,10 +175,28 @@ def test_a_pair_is_a_winner_and_a_loser_with_the_chosen_one_among_them() -> None
         Member("r3", 3, "won", 1.0),
         Member("r4", 4, "error"),
     ]
-    assert view.winner_and_loser(members, "r4") == ("r3", "r2")
-    assert view.winner_and_loser(members, "r0") == ("r3", "r0")
-    assert view.winner_and_loser(members, "r1") == ("r1", "r2")
-    assert view.winner_and_loser(members[:1], "r0") is None
+    assert view.winners_and_losers(members, "r4") == (["r3", "r1"], ["r2", "r0"])
+    assert view.winners_and_losers(members, "r0") == (["r3", "r1"], ["r0"])
+    assert view.winners_and_losers(members, "r1") == (["r1"], ["r2", "r0"])
+    assert view.winners_and_losers(members[:1], "r0") == ([], ["r0"])
+
+
+def test_the_step_where_it_parts_is_marked_by_signs_beside_any_colour() -> None:
+    right = Message("assistant", "First, 3 + 4 = 7.\nThen 7 * 2 = 14.\n#### 14")
+    wrong = Message("assistant", "First, 3 + 4 = 7.\nThen 7 - 2 = 5.\n#### 5", "hm\n" * 9)
+    won, lost = (view.rollout_parts(a_whole(said), 1, None) for said in (right, wrong))
+    found = find_divergence(view.said_pieces(won), view.said_pieces(lost))
+    assert found is not None
+    marked = view.mark_parting(lost, found.loser, "removed")
+    assert marked.step is not None
+    rows = view.rollout_rows(marked.parts, 60, hits=marked.hits, step=marked.step)
+    at = view.find_hit_row(marked.step, marked.parts, 60)
+    row = next(row for row in rows if row.key == at)
+    assert plain_text(row.line).rstrip() == "        > Then 7 [---] 2 = [-5-]."
+    assert ("[-5-]", "removed") in row.line
+    other = view.mark_parting(won, found.winner, "added")
+    assert "Then 7 {+*+} 2 = {+14+}." in "\n".join(drawn(view.rollout_rows(other.parts, 60)))
+    assert len(rows) == len(view.rollout_rows(lost, 60)), "what was folded stays so"
 
 
 STEPS = {1: ("aaaa1111", "bbbb2222"), 2: ("bbbb2222", "aaaa1111")}

@@ -19,6 +19,7 @@ from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.training_free.resubmit import Resubmission
 from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
+from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
@@ -651,7 +652,7 @@ async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
 async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("j")
-        rollout = desk.page.shown.evidence.key
+        rollout = rollout_of(desk.page.shown.evidence.key)
         assert rollout in desk.session.state.operations["op1.2"].evidence
         await desk.press("o")
         assert desk.app.page_name == "inspect"

@@ -12,9 +12,10 @@ from rich.cells import cell_len
 from engines.core import events as ev
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
+from engines.core.text.similarity import format_changes
 from engines.core.types import Decision, Flag, Operation, Usage, Verdict
 from studio.review.actions import draft_texts
-from studio.review.evidence import EvidenceRollout, GroupEvidence
+from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.undo_stack import (
     UndoEntry,
     UndoStack,
@@ -247,6 +248,17 @@ def test_winners_come_first_and_the_rest_is_counted() -> None:
     assert any("two" in plain_text(each.line) for each in opened)
 
 
+def test_the_step_where_winner_and_loser_part_stands_below_the_question() -> None:
+    workspace_groups = (a_witness(0, 0.0), a_witness(1, 1.0))
+    won: PartingWords = "+", "s1p0r1", (("same", "So 7 "), ("new", "* 2"))
+    lost: PartingWords = "-", "s1p0r0", (("same", "So 7 "), ("cut", "- 2"))
+    group = GroupEvidence("s1p0", "How many?", 1, 2, workspace_groups, (won, lost))
+    rows = evidence_rows([group], 70)
+    text = [plain_text(each.line).strip() for each in rows]
+    assert text[1:3] == ["+ r1 parts: So 7 {+* 2+}", "- r0 parts: So 7 [-- 2-]"]
+    assert [rollout_of(row.key) for row in rows[1:3]] == ["s1p0r1", "s1p0r0"]
+
+
 def test_a_rollout_without_a_reward_is_neither_won_nor_lost() -> None:
     rows = evidence_rows([GroupEvidence("s1p0", "?", 0, 1, (a_witness(0, None),))], 70)
     assert "? r0" in plain_text(rows[1].line) and "not judged" in plain_text(rows[1].line)
@@ -288,6 +300,9 @@ def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     assert room.cached_findings(wanted) is None
     found = room.load_findings(wanted)
     assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
+    parting = found.groups[0].parting
+    assert [name for _, name, _ in parting] == ["s1p0r1", "s1p0r0"]
+    assert format_changes(parting[1][2]).startswith("Step 2 (write): [-write the last digit")
     assert room.cached_findings(wanted) is found
     run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)

@@ -157,27 +157,30 @@ def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
 # -- in review ----------------------------------------------------------------------------------
 
 
-def test_an_update_is_a_table_of_its_figures_beside_those_of_the_one_before() -> None:
-    told = text(update_lines(the_update(waits()), waits(), 50)).splitlines()
-    assert told[0] == "within bounds: KL 0.007, at most 0.5 is approved"
-    assert told[1].split() == ["step", "7", "step", "6"]
-    assert told[2].split() == ["reward", "0.600", "0.550"]
-    assert told[3].split() == ["KL", "0.007", "0.006"]
-    assert len(told) == 2 + len(metrics())
+def test_an_update_shows_what_it_is_decided_by_with_arrow_bound_and_curve() -> None:
+    shown = text(update_lines(the_update(waits()), waits(), 78)).splitlines()
+    assert [row.split()[0] for row in shown[:6]] == [
+        *("reward", "KL", "gradient", "clipped", "entropy", "loss"),
+    ]
+    assert shown[0].split() == ["reward", "0.600", "↑", "up", "from", "0.550", "better", "▁▂▃▇█"]
+    assert "0.007  ↑ up from 0.006" in shown[1] and "good: at most 0.5" in shown[1]
+    assert "= same as 0.8" in shown[2] and " usual " in shown[2]
+    assert " usual " in shown[3] and "↓ down from 0.44" in shown[4]
+    assert shown[6:] == [f"and {len(metrics()) - 6} more figures (z)"]
+    whole = text(update_lines(the_update(waits()), waits(), 78, whole=True)).splitlines()
+    assert len(whole) == len(metrics()) + 1 and whole[-1] == "z shows fewer"
+    assert text(update_lines(the_update(waits()), waits(), 78, signs=GLYPHS_ASCII)).isascii()
 
 
-def test_a_wide_pane_has_two_figures_in_a_row() -> None:
-    state = waits()
-    assert len(update_lines(the_update(state), state, 78)) == 2 + len(metrics()) / 2
-
-
-def test_a_figure_out_of_bounds_is_said_in_words() -> None:
-    state = waits(kl=0.7)
-    first = update_lines(the_update(state), state, 78)[0]
-    assert plain_text(first) == "OUT OF BOUNDS: KL 0.7, at most 0.5 is approved"
-    assert first[0][1] == "flag"
-    not_a_number = waits(kl=float("nan"))
-    assert "OUT OF BOUNDS" in text(update_lines(the_update(not_a_number), not_a_number, 78))
+def test_a_figure_out_of_bounds_or_unlike_the_others_is_said_in_words() -> None:
+    state = waits(kl=0.7, entropy=0.01, reward=0.1)
+    shown = update_lines(the_update(state), state, 78)
+    assert ("OUT OF BOUNDS: above 0.5  ", "flag") in shown[1]
+    assert " worse " in plain_text(shown[0])
+    assert "unusual: median 0.48" in plain_text(shown[4])
+    not_a_number = waits(kl=float("nan"), loss=float("inf"))
+    lines = text(update_lines(the_update(not_a_number), not_a_number, 78)).splitlines()
+    assert "OUT OF BOUNDS" in lines[1] and "no number" in lines[5]
 
 
 def test_bounds_may_stand_in_a_section_of_the_settings() -> None:
@@ -185,7 +188,7 @@ def test_bounds_may_stand_in_a_section_of_the_settings() -> None:
     nested |= {"grpo": {"reject_grad_norm_above": 0.5}}
     state = a_state(*begun(settings=nested), *tried(1), proposed(1))
     told = text(update_lines(the_update(state), state, 78))
-    assert "OUT OF BOUNDS: gradient 0.8, at most 0.5 is approved" in told
+    assert "OUT OF BOUNDS: above 0.5" in told and "the first" in told
 
 
 def test_an_update_that_goes_back_says_to_which_step() -> None:
@@ -223,7 +226,7 @@ def test_an_update_that_is_committed_is_not_taken_back_by_an_operation() -> None
     made = UndoEntry(operation, Decision(operation.id, "approve", reviewer="sam"))
     told = inverse_operation(made, "op7.h1", {})
     assert isinstance(told, str)
-    assert "checkpoint" in told
+    assert "policy.adapter=run:RUN@STEP" in told
 
 
 @pytest.mark.parametrize("key", ["e", "E", "M", "t"])
@@ -255,6 +258,15 @@ async def test_an_update_that_nobody_decided_is_not_committed(tmp_path: Path) ->
         await stage.press("a", "c")
         assert stage.session is not None
         assert stage.session.names() == ["decide", "commit"]
+
+
+async def test_z_shows_all_figures_of_an_update_and_fewer_again(tmp_path: Path) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
+        assert "more figures (z)" in shown(stage) and "reward spread" not in shown(stage)
+        await stage.press("z")
+        assert "reward spread" in shown(stage)
+        await stage.press("z")
+        assert "more figures (z)" in shown(stage)
 
 
 async def test_all_that_is_safe_leaves_an_update_to_its_own_key(tmp_path: Path) -> None:
