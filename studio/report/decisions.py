@@ -12,6 +12,11 @@ DONE = {
 }
 
 
+def kind_title(kind: str) -> str:
+    """What heads a change: `MODIFY E3`, or of a `keep`, which asks nothing, `NO CHANGE TO E3`."""
+    return "NO CHANGE TO" if kind == "keep" else kind.upper()
+
+
 def misfit_text(reason: str) -> str:
     """What became of an approval that the gate turned down; `reason` is the gate's.
 

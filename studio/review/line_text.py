@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from engines.core.text.similarity import format_changes, similarity, word_diff
 from engines.core.types import Flag, Operation, UnparsedReply
+from studio.report.decisions import kind_title
 from studio.review.evidence import GroupEvidence
 from studio.review.wording import ChangedPart, changed_parts
 from studio.secrets.sanitize import one_line, sanitize
@@ -156,7 +157,7 @@ def operation_text(
     """An operation as it is shown before the question about it; `note` is what is kept of it."""
     texts = dict(queue.draft)
     target = f" {operation.target}" if operation.target else ""
-    lines = ["", f"{operation.id}  {operation.kind.upper()}{target}  ({len(queue.open)} open)"]
+    lines = ["", f"{operation.id}  {kind_title(operation.kind)}{target}  ({len(queue.open)} open)"]
     if queue.stale is not None:
         lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
     lines += [f"  {line}" for line in change_lines(operation, texts)]

@@ -53,7 +53,7 @@ SIZES = ((120, 36), (120, 36), (80, 24))
 
 Struck = Literal["app", "run", "both"]
 _APPROVED = re.compile(r"approved (op\d+\.\d+)")
-_SHOWN = re.compile(r"[│┃](?:ADD|MODIFY|DELETE|KEEP) (?:\S+  )?(?:.*? )?(op\d+\.\w+)")
+_SHOWN = re.compile(r"[│┃](?:ADD|MODIFY|DELETE|NO CHANGE TO) (?:\S+  )?(?:.*? )?(op\d+\.\w+)")
 _UNDER_CURSOR = re.compile(r"^[│┃]> (\S)", re.MULTILINE)
 
 

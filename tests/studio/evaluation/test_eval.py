@@ -156,7 +156,7 @@ def test_best_and_last_of_a_run_can_be_named(after_practice: Path) -> None:
         shown = studio("diff", "rehearsal@epoch:0", f"rehearsal@{which}", workspace=after_practice)
         assert shown.code == 0
         assert f"rehearsal@{which} (rehearsal@1)" in shown.stdout
-        assert "+4" in shown.stdout
+        assert "4 added" in shown.stdout
     assert (after_practice / "runs/rehearsal/agent-best.yaml").is_file()
 
 

@@ -434,7 +434,7 @@ def test_each_kind_is_shown_as_what_it_would_do_to_the_draft() -> None:
         "  ~ Carry: mind [-it.-]{+the ten.+}",
         "op1.3  DELETE E2  (4 open)",
         "  - Borrow: mind it too.",
-        "op1.4  KEEP E1  (4 open)",
+        "op1.4  NO CHANGE TO E1  (4 open)",
         "  = Carry: mind it.",
     ):
         assert line in heard.said.splitlines()

@@ -25,7 +25,7 @@ from tests.support.screen_terminal import Terminal, read
 
 STARTED = ("run", "rehearsal", "--review", "wait", *SMALL, "policy.pace_tokens_per_s=2000")
 BACK = ("attach", "rehearsal")
-SHOWN = re.compile(r"[│┃|](?:ADD|MODIFY|DELETE|KEEP) .*?(op\d+\.\d+)")
+SHOWN = re.compile(r"[│┃|](?:ADD|MODIFY|DELETE|NO CHANGE TO) .*?(op\d+\.\d+)")
 QUIET_S = 0.4
 """A screen that has drawn nothing for so long has drawn all: a frame takes a tenth of it."""
 

@@ -14,6 +14,7 @@ from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
+from studio.report.decisions import kind_title
 from studio.review.line_text import PIN_MEANING
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
@@ -76,7 +77,10 @@ def head_line(
     groups = len({name.rpartition("r")[0] for name in op.evidence})
     wanted = effective_operation(op, item.decision) if item.decision else op
     target = excerpt(wanted.target or ("policy" if wanted.kind == "weights" else ""))
-    spans: list[Span] = [(f"{wanted.kind.upper()} {target}".strip(), "title"), (f"  {op.id}", "")]
+    spans: list[Span] = [
+        (f"{kind_title(wanted.kind)} {target}".strip(), "title"),
+        (f"  {op.id}", ""),
+    ]
     if pin:
         spans.insert(1, (f" {pin} pinned", "flag"))
     if groups:

@@ -197,13 +197,8 @@ def legend_lines(
     others = [(signs.edited, "edited", "edited"), (signs.later, "dim", "later")]
     order = ("  sort: ", "dim"), f"{sort}", (" (S)", "dim")
     return [
-        legend_line(*entries),
-        legend_line(
-            *others,
-            (signs.flag, "flag", "flagged"),
-            (signs.note, "focus", "note"),
-            (signs.pinned, "title", "pin"),
-        ),
+        legend_line(*entries, (signs.pinned, "title", "pin")),
+        legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
         line(("safe: ", "dim"), f"{safe}", (" without flag or delete (A approves)", "dim")),
         line(("filter: ", "dim"), excerpt(words) if words else "all", *order),
         line(("this session: ", "dim"), f"{done} done{pace}, by {excerpt(person)}"),

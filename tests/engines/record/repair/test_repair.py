@@ -217,7 +217,7 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
             ):
                 with pytest.raises(ConflictError, match="it was mended by ann already"):
                     wait_for(attempt)
-            with pytest.raises(ConflictError, match="no such reply waits to be mended"):
+            with pytest.raises(ConflictError, match="no such reply is open"):
                 wait_for(session.resubmit("s9p9", new("x"), "bob"))
 
     await asyncio.to_thread(twice)
@@ -227,7 +227,7 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
 
 async def test_a_dropped_reply_stays_lost_and_is_asked_no_more(tmp_path: Path) -> None:
     await practised(tmp_path, *SMALL, change=garbling(steps=[1]))
-    await asyncio.to_thread(at_desk, tmp_path, "x mere prose")
+    await asyncio.to_thread(at_desk, tmp_path, "d mere prose")
     state = run_of(tmp_path).state()
     assert (state.repairs, run_exit_code(state)) == ({}, 4)
     page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))

@@ -639,9 +639,9 @@ async def test_c_shows_what_it_would_defer_first(tmp_path: Path) -> None:
 
 async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        assert "Step 2" not in desk.screen
+        assert "Step 1 (columns)" not in desk.screen
         await desk.press("enter")
-        assert desk.page.shown.opened_evidence and "Step 2" in desk.screen
+        assert desk.page.shown.opened_evidence and "Step 1 (columns)" in desk.screen
         assert desk.app.focused is desk.page.shown.evidence
         await desk.press("escape")
         assert (
