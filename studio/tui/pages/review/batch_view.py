@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from studio.report.decisions import kind_title
 from studio.review.wording import ChangedPart
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import BLANK, Line, Row, line, paragraph
@@ -31,7 +32,8 @@ def _item_lines(item: Item, texts: Mapping[str, str], width: int) -> list[Line]:
     before, after, _ = wordings(item, texts)
     made = item.decision if item.standing == "edited" else None
     kind, target = (made and made.kind) or op.kind, (made and made.target) or op.target
-    out = [line((f"{VERBS[kind]} {kind} {excerpt(target or '')}".rstrip(), "title"), f"  {op.id}")]
+    what = f"{VERBS[kind]} {kind_title(kind).lower()} {excerpt(target or '')}".rstrip()
+    out = [line((what, "title"), f"  {op.id}")]
     flags = made.flags if made is not None else op.flags
     out += [((("  "), ""), *each) for each in flag_lines(flags, width - 2)]
     if before or after:

@@ -562,6 +562,7 @@ async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -
 async def test_escape_approves_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("A", "escape")
+        await desk.burst("A", "enter", "enter")  # nothing that was not painted
         assert desk.made == []
 
 
