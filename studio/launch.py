@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engines.core.errors import ConfigError, StudioError
+from engines.core.extras import install_command
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
@@ -66,7 +67,7 @@ def launch(
     # Asked without importing it, which takes seconds in every process.
     if find_spec("torch") is None:
         raise ConfigError(
-            PLACE, "torch is not installed.", "Install it: pip install 'practice-studio[grpo]'."
+            PLACE, "torch is not installed.", f"Install it: {install_command('grpo')}"
         )
     from engines.grpo.ranks.distributed import gpu_count
 

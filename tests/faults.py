@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -183,8 +184,10 @@ def main() -> int:
     if not faults:
         parser.error("no fault has such a name; --list prints all of them")
     if given.list:
-        for fault in faults:
-            print(f"{fault.file:<40} {fault.name}")
+        with suppress(BrokenPipeError):  # `head` has read enough
+            print("\n".join(f"{fault.file:<40} {fault.name}" for fault in faults), flush=True)
+            return 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left to be written at the end
         return 0
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         tree = Path(folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
+from engines.core.extras import install_command
 
 _BATCH_ROWS = 1024
 
@@ -23,7 +24,7 @@ def read_arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, di
         from pyarrow import parquet as parquet_files
     except ImportError as error:
         cause = f"{kind} needs pyarrow, which is not installed."
-        move = "Run: pip install 'practice-studio[parquet]'."
+        move = f"Run: {install_command('parquet')}"
         raise DataError(str(path), cause, move) from error
     number = 0
     try:

@@ -6,6 +6,7 @@ lost or stale catalogue costs a second, never a fact.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -102,7 +103,19 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> None:
 
 
 def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """A row for every run, oldest first; rows older than their journal are made again."""
+    """A row for every run, oldest first; rows older than their journal are made again.
+
+    Where nothing can be written, as in a copy to read from, every journal is read.
+    """
+    try:
+        return _refresh_run_rows(workspace)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return [run_row(run) for run in workspace.runs()]
+
+
+def _refresh_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
     with open_catalogue(workspace) as database:
         table = database.table("runs")
         noted = {row["run"]: dict(row) for row in table}

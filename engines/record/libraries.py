@@ -26,7 +26,8 @@ from engines.record.lock import write_lock
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,119}")
+"""Settings allow 100: a run adds its number, a stage its name."""
 
 _Version = tuple[Library, ev.LibraryCommitted | None]
 """A version with the commit that made it; None for version 0."""

@@ -59,7 +59,7 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
     text = table(("NAME", "N", "FROM", "PATH"), rows)
     print_result([asdict(entry) for entry in found], text, json=json)
     for entry in found:
-        if entry.trouble:
+        if entry.trouble and entry.where != "bundled":  # ours are as they should be
             print(f"note: {entry.trouble}", file=sys.stderr)
 
 
@@ -86,6 +86,7 @@ def add(
         studio data add exam.csv --name exam --question prompt --answer solution
     """
     from studio.data.catalogue import add_data, field_names
+    from studio.report.summary import count_text
 
     fields = field_names(question, answer)
     added = add_data(open_workspace(context), file, name, fields)
@@ -95,13 +96,19 @@ def add(
     for one in added:
         path = sanitize(str(one.path))
         if one.new and not json:
-            print(f"{one.name}: {one.n} problems added as {path}")
+            print(f"{one.name}: {count_text(one.n, 'problem')} added as {path}")
         elif not json:
             print(f"{one.name}: nothing changed, {path} has this content already")
         if one.without_answer:
             print(
                 f"note: {one.name}: {one.without_answer} of {one.n} have no answer: the math and "
                 "text verifiers refuse those",
+                file=sys.stderr,
+            )
+        for lines in one.contradictory:
+            text = ", ".join(map(str, lines))
+            print(
+                f"note: {one.name}: {one.unit}s {text} ask the same and expect different answers",
                 file=sys.stderr,
             )
         if one.hides_bundled:

@@ -27,7 +27,7 @@ def runs() -> None:
 
 @app.command("list")
 def list_runs(context: typer.Context, json: AsJson = False) -> None:
-    """List the runs, newest first. It says what waits for a decision.
+    """List the runs, newest first. It says what is to be decided.
 
     Examples:
         studio runs list

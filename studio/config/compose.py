@@ -70,6 +70,9 @@ class ComposedConfig:
         typed = (p for k, p in self.places.items() if p.override and k[: len(key)] == key)
         return next(typed, Place(str(self.path)))
 
+    def place_text(self, dotted: str) -> str:
+        return self.place(tuple(dotted.split("."))).text
+
     def error(self, key: Key, cause: str, move: str) -> ConfigError:
         return ConfigError(self.place(key).text, cause, move)
 

@@ -20,6 +20,7 @@ from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from studio.config.agent_file import mount_agent
 from studio.config.aliases import apply_aliases, normalise_verifier
 from studio.config.compose import ComposedConfig, compose_run, resolve
+from studio.config.env_file import read_env_file
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
 from studio.config.paths import pin_data, pin_models, pin_verifiers
 from studio.config.roles import ROLES, expand_roles, read_endpoints, share_temperature
@@ -31,8 +32,16 @@ from studio.config.validation_errors import check_plain_values, explain_error
 from studio.config.youtu import YoutuConfig, flatten, translate
 from studio.presets import presets_folder
 from studio.secrets.output import remember
-from studio.secrets.rules import is_common, is_kept_as_written, is_masked, is_secret, known_secrets
+from studio.secrets.rules import (
+    environment_secrets,
+    is_common,
+    is_kept_as_written,
+    is_masked,
+    is_secret,
+    known_secrets,
+)
 
+_ASKED = re.compile(r"oc\.env\s*:\s*(\w+)")
 _BUNDLED = Path(str(files("sample_data")))
 
 
@@ -87,11 +96,11 @@ def load_run(
 ) -> LoadedRun:
     """Load a run file or preset, or instead of it a config of a Youtu-Agent checkout.
 
-    What it names is searched in the file's folder, then in `workspace`; `environ` is what
-    `${oc.env:NAME}` reads, by default the process's environment, and relative paths of overrides
-    begin at `cwd`. The file `agent` takes the place of the run file's agent. With `keyless` no
-    model will be asked, so keys and addresses that are masked, or whose variable is not set, count
-    as absent; the warnings name them.
+    What it names is searched in the file's folder, then in `workspace`. `environ` is what
+    `${oc.env:NAME}` reads, by default the process's environment and, for what that does not set,
+    `.env` in `cwd`, where relative paths of overrides begin. The file `agent` takes the place of
+    the run file's agent. With `keyless` no model will be asked, so keys and addresses that are
+    masked, or whose variable is not set, count as absent; the warnings name them.
 
     Data sets, verifiers, logs and rules that lie outside the workspace and the bundled data become
     absolute paths, so that the run's `run.yaml` means the same anywhere.
@@ -100,7 +109,10 @@ def load_run(
         ConfigError: with place (file:line or override), cause and next move.
     """
     outer = os.environ if environ is None else environ
-    environ = {**youtu.environment(), **outer} if youtu else outer
+    folder = cwd or Path.cwd()
+    beyond = {**(youtu.environment() if youtu else {}), **outer}
+    own = _own_env_file(folder, beyond) if environ is None else {}
+    environ = {**own, **beyond}
     path, preset = (youtu.file, False) if youtu else find_run_file(name_or_path)
     composed = compose_run(path, overrides, (workspace / "configs", presets_folder()))
     unknown = unknown_keys(composed, environ) if keyless else {}
@@ -123,15 +135,14 @@ def load_run(
     _drop_empty_sections(tree)
     beside = () if preset or youtu else (composed.path.parent,)
     # Last: roles may have taken over a path from each other.
-    roots = _pin_paths(composed, tree, beside, workspace, cwd or Path.cwd(), youtu)
+    roots = _pin_paths(composed, tree, beside, workspace, folder, youtu)
     config = _validate(composed, tree, origins)
-    notes = (*_env_file_notes(youtu, origins, outer), *left_out_notes(unknown))
+    texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
+    given = {name for name in _ASKED.findall(" ".join(texts)) if name in own}
+    notes = [f"{folder / '.env'} gives {', '.join(sorted(given))}"] if given else []
+    notes += [*_env_file_notes(youtu, origins, outer), *left_out_notes(unknown)]
     warnings = (*composed.warnings, *_doubtful_settings(config), *notes)
-
-    def place(key: str) -> str:
-        return composed.place(tuple(key.split("."))).text
-
-    return LoadedRun(config, composed.path, preset, roots, warnings, place, secrets)
+    return LoadedRun(config, composed.path, preset, roots, warnings, composed.place_text, secrets)
 
 
 def _rewrite_text(
@@ -238,13 +249,20 @@ def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _own_env_file(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """What `.env` of a folder adds to the environment; its keys are not printed from now on."""
+    read = read_env_file(folder / ".env")
+    remember(environment_secrets(read))
+    return {name: value for name, value in read.items() if name not in environ}
+
+
 def _env_file_notes(
     youtu: YoutuConfig | None, origins: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Which file was read beside the environment, and what of it a resume will miss."""
     if youtu is None or not youtu.env_file.is_file():
         return ()
-    asked = re.findall(r"oc\.env\s*:\s*(\w+)", " ".join(origins.values()))
+    asked = _ASKED.findall(" ".join(origins.values()))
     kept = sorted({name for name in asked if name in youtu.environment() and name not in environ})
     need = f"; --resume needs {', '.join(kept)} in the environment" if kept else ""
     return (f"{youtu.env_file} is read for what the environment does not set{need}",)

@@ -80,7 +80,8 @@ def find_run_file(name_or_path: str) -> tuple[Path, bool]:
         raise ConfigError(f'run file "{name_or_path}"', _no_file_text(given), "Give a run file.")
     names = [name for name, _ in list_presets()]
     beside = given.parent if given.parent.is_dir() else Path()
-    close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
+    files = [str(file) for file in beside.glob("*.yaml")]
+    close = get_close_matches(name_or_path, [*names, *files], n=1)
     cause = "There is no such file and no preset of that name."
     move = f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}."
     raise ConfigError(f'run file "{name_or_path}"', cause, move)

@@ -6,7 +6,6 @@ and what is said about keys that have no counterpart here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from typing import Literal
 from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
 from studio.config.compose import ComposedConfig, resolve
+from studio.config.env_file import read_env_file
 from studio.config.settings.base import declared_settings
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.settings.run import RunConfig, every_setting, section_of
@@ -56,17 +56,7 @@ class YoutuConfig:
 
     def environment(self) -> dict[str, str]:
         """What `.env` sets; empty where there is none. Raises ConfigError: it cannot be read."""
-        if not self.env_file.is_file():
-            return {}
-        try:
-            text = self.env_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            # Only the kind of fault: the text of a decoding error quotes the file.
-            reason = type(error).__name__
-            raise ConfigError(
-                str(self.env_file), f"It cannot be read ({reason}).", "Save it as UTF-8 text."
-            ) from error
-        return dict(_parse_assignments(text))
+        return read_env_file(self.env_file, foreign=True)
 
 
 def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
@@ -86,20 +76,6 @@ def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
     cause = f"There is no {name}.yaml in {home}." if name else f"It names a config of {home}."
     move = f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names) or 'none'}."
     raise ConfigError(f"--config-name {name}" if name else "--config-name", cause, move)
-
-
-def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
-    """KEY=VALUE lines; `export`, quotes and comments as shells have them, no expansion."""
-    for line in text.removeprefix("\ufeff").splitlines():
-        found = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", line)
-        if not found:
-            continue
-        name, value = found.groups()
-        if quoted := re.match(r"""(['"])(.*?)(?<!\\)\1\s*(?:#.*)?$""", value):
-            yield name, quoted[2]
-        else:
-            # As in a shell, a `#` inside a word is part of it: URL#part stays whole.
-            yield name, re.sub(r"(^|\s+)#.*$", "", value).strip()
 
 
 def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:

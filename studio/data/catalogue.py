@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
-from engines.data.checks import Numbered
+from engines.data.checks import Numbered, check_rows
 from engines.data.dataset import read_numbered_problems
 from engines.data.folder import find_splits
 from engines.data.rows import open_table
@@ -43,6 +43,8 @@ class AddedData:
     without_answer: int
     new: bool
     hides_bundled: bool
+    contradictory: tuple[tuple[int, ...], ...]  # lines with one question and no answer in common
+    unit: str  # what they count: lines or rows
 
 
 def bundled_folder() -> Path:
@@ -96,7 +98,10 @@ def add_data(
         names = [name if name is not None else sources[0].stem]
     # All are checked before the first is written, so that half a folder is never added.
     ready = [_prepare(workspace, *one, fields) for one in zip(sources, names, strict=True)]
-    return tuple(_write_data(workspace, *one) for one in ready)
+    return tuple(
+        _write_data(workspace, *one, open_table(source).unit)
+        for source, one in zip(sources, ready, strict=True)
+    )
 
 
 def _prepare(
@@ -115,7 +120,7 @@ def _prepare(
 
 
 def _write_data(
-    workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered]
+    workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered], unit: str
 ) -> AddedData:
     new = not target.exists()
     if new:
@@ -131,6 +136,8 @@ def _write_data(
         sum(problem.answer is None for _, problem in numbered),
         new,
         (bundled_folder() / target.name).is_file(),
+        check_rows(numbered).contradictory,
+        unit,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, doubts_line
 from engines.data.rows import Unit
+from studio.report.summary import count_text
 from studio.report.tables import COLUMNS
 from studio.secrets.sanitize import sanitize
 
@@ -60,7 +61,7 @@ def report_text(name: str, path: str, report: DataReport) -> str:
     doubtful = doubts_line(report)
     return "\n".join(
         [
-            f"{name}: {report.n} problems in {sanitize(str(path))}",
+            f"{name}: {count_text(report.n, 'problem')} in {sanitize(str(path))}",
             f"  answers        {answered} of {report.n}{missing}",
             f"  questions      {_length_text(report.question_chars)}{empty}",
             f"  answer texts   {_length_text(report.answer_chars)}",

@@ -71,9 +71,9 @@ class LinePrinter:
                 saved = f"checkpoint of step {event.step} (policy v{event.policy_version})"
                 return [f"{saved}: {one_line(event.folder, 200)}"]
             case ev.StepStarted():
-                where, problems = run_progress(state), len(event.problems)
+                where, problems = run_progress(state), count_text(len(event.problems), "problem")
                 begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
-                return [f"{begun}: {problems} problems, library v{event.library_version}"]
+                return [f"{begun}: {problems}, library v{event.library_version}"]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
             case ev.LessonCommitted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from engines.pipeline.replay_training import load_history
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
+from studio.config.settings.base import NAME_LENGTH, NAME_PATTERN
 from studio.config.source import Source
 from studio.report.progress import to_stderr
 from studio.run.resume_checks import (
@@ -57,6 +59,13 @@ class RunPlan:
         return self.run.run, self.state
 
 
+def _check_name(name: str) -> None:
+    """Refuse it as what was typed; the run file would know it as exp_id."""
+    if not re.fullmatch(NAME_PATTERN, name) or len(name) > NAME_LENGTH:
+        cause = f"it must be letters, digits, . _ -, at most {NAME_LENGTH}, the first no sign."
+        raise ConfigError(f'--name "{name}"', cause, "Choose another name.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What a command line says of a run."""
@@ -72,6 +81,8 @@ class RunRequest:
 
     def load(self) -> LoadedRun:
         """The run file with all overrides; that of the run where one is resumed by its id."""
+        if self.name is not None:
+            _check_name(self.name)
         source, named = self.source, [] if self.name is None else [f"exp_id={self.name}"]
         return load_run(
             str(self.resumed_run.run_file) if self.resumed_run else source.runfile or "",

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from engines.core.extras import install_command
+
 
 class ScalarWriter:
     """Writes figures by step into event files.
@@ -35,7 +37,7 @@ class ScalarWriter:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            tell("No scalars for TensorBoard: pip install 'practice-studio[grpo]' adds them.")
+            tell(f"No scalars for TensorBoard: {install_command('grpo')} adds them.")
             return
         self._event, self._summary = Event, Summary
         with self._give_up_on_error():

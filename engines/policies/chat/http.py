@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
 CONNECT_S = 10.0
+_TLS = "[SSL"
+_PLAIN_PORT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
 SHOWN_MODELS = 8
 SET_KEY = "Set api_key in the run file, for example to ${oc.env:OPENAI_API_KEY}"
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
@@ -84,10 +86,16 @@ class LazyClient:
                 move = "Change the setting it names."
             case "status", _:
                 move = "Try again later, or ask its provider."
+            case "refused", _ if _TLS in text:
+                move = "Correct base_url: a certificate has to fit it, and one of http needs http."
+                if any(sign in text for sign in _PLAIN_PORT):
+                    move = "The port speaks no TLS: write http:// instead of https:// in base_url."
             case "refused", _:
                 move = "Start the server, or correct base_url."
             case "timeout", _:
                 move = "See whether the server is overloaded or still loads the model; try again."
+                if settings.is_local and settings.url.startswith("https:"):
+                    move = "See whether the port speaks TLS: one that does not needs http://."
         return PolicyError(self._place, cause, move)
 
 
@@ -152,7 +160,8 @@ def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
         text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
         return EndpointFailed("cut", text, transient=True)
     if is_unsent(error):
-        return EndpointFailed("refused", f"no connection to {own.url}: {cause}", transient=True)
+        text, again = f"no connection to {own.url}: {cause}", _TLS not in cause
+        return EndpointFailed("refused", text, transient=again)
     text = f"{own.url} closed the connection without a reply: {cause}"
     return EndpointFailed("cut", text, transient=True)
 

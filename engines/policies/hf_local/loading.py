@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core.errors import PolicyError
+from engines.core.extras import install_command
 from engines.policies.hf_local.settings import LocalSettings
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
-EXTRA = "Install the extra: pip install 'practice-studio[grpo]'."
+EXTRA = f"Install the extra: {install_command('grpo')}"
 _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 

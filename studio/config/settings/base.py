@@ -26,7 +26,8 @@ def _refuse_bool(value: object) -> object:
 _NO_BOOL = "a number is needed here, not true or false"
 Int = Annotated[int, BeforeValidator(_refuse_bool)]
 Float = Annotated[float, BeforeValidator(_refuse_bool)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
+NAME_PATTERN, NAME_LENGTH = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:

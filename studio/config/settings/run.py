@@ -61,7 +61,7 @@ class ReviewConfig(Settings):
     )
     hold_s: Float | None = key(
         None,
-        "seconds that a run waits for a decision; null: until there is one",
+        "seconds that a run is held for a decision; null: until there is one",
         gt=0,
         examples=[600],
     )

@@ -899,7 +899,7 @@ def test_without_pyarrow_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     text(tmp_path / "set.parquet", b"PAR1")
-    with pytest.raises(DataError, match=r"not installed.*pip install 'practice-studio\[parquet\]'"):
+    with pytest.raises(DataError, match=r"not installed.*pip install .*\[parquet\]'"):
         read_problems(tmp_path / "set.parquet")
 
 

@@ -126,7 +126,7 @@ def test_an_existing_library_is_not_begun_again(tmp_path: Path) -> None:
     assert len(folder.head().experiences) == 1
 
 
-@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "", "-x", "a b", "x" * 101])
+@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "", "-x", "a b", "x" * 121])
 def test_a_name_that_is_no_folder_of_its_own_is_refused(tmp_path: Path, name: str) -> None:
     from engines.record.libraries import check_name
 

@@ -321,7 +321,7 @@ TABLE: tuple[Row, ...] = (
         "YAML is broken",
         do=a_file("x.yaml", NO_YAML),
     ),
-    bad("headless", "wrong format", "rehearsal --name ../up", "up", "does not fit"),
+    bad("headless", "wrong format", "rehearsal --name ../up", "up", "must be letters"),
     bad(
         "headless",
         "wrong format",
@@ -347,7 +347,7 @@ TABLE: tuple[Row, ...] = (
         "no problem",
         do=a_file("x.jsonl", ""),
     ),
-    bad("headless", "empty", "rehearsal --name=", "exp_id", "does not fit"),
+    bad("headless", "empty", "rehearsal --name=", "--name", "must be letters"),
     bad("headless", "locked", "rehearsal practice.epochs=3", "runs/rehearsal", "another process"),
     bad("headless", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
     bad(

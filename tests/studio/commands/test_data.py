@@ -208,7 +208,7 @@ def test_each_split_of_a_folder_is_added_under_a_name_of_its_own(workspace: Path
     one = studio("data", "add", f"{folder}:test", "--name", "held", "--json", workspace=workspace)
     assert json.loads(one.stdout)["name"] == "held"
     renamed = studio("data", "add", str(folder), "--name", "mine", workspace=workspace)
-    assert "mine-test: 1 problems" in renamed.stdout and "mine-train: 2" in renamed.stdout
+    assert "mine-test: 1 problem " in renamed.stdout and "mine-train: 2" in renamed.stdout
     found = studio("data", "check", "mine:test", "--json", workspace=workspace)
     assert (found.code, json.loads(found.stdout)["n"]) == (0, 1)
 

@@ -6,6 +6,7 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
 from studio.report.decisions import decided_text
+from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, line, paragraph
@@ -94,7 +95,8 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
     if not batch.rollouts:
         if not batch.size:
             return f"step {step.step}: {n} demonstrations"
-        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems"
+        problems = count_text(n, "problem")
+        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {problems}"
     reward = step.rewards.mean
     so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
     return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"
@@ -245,7 +247,7 @@ def event_texts(
             stage = stages[event.stage].format(left=event.detail.get("undecided", 0))
             return [f"step {event.step}: {stage}"]
         case ev.StepStarted() if trains:
-            problems = f"{len(event.problems)} problems"
+            problems = count_text(len(event.problems), "problem")
             return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
         case ev.GroupReflected() if shown:
             return []

@@ -155,7 +155,8 @@ def item_row(
         (f"{op.kind}: " if op.kind in PINS else "", "title"),
     )
     style = "dim" if standing in ("rejected", "later") else ""
-    return _wrapped_row(op.id, lead, whole_text(op.text or now), style, width)
+    edited = item.decision.text if item.decision is not None and standing == "edited" else ""
+    return _wrapped_row(op.id, lead, whole_text(edited or op.text or now), style, width)
 
 
 def sign_of(standing: Standing, signs: Glyphs) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
+from studio.report.summary import count_text
 
 if TYPE_CHECKING:
     from studio.config.source import Source
@@ -106,7 +107,7 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     reckoned, assumed = gather_facts(plan)
     total = estimate(reckoned)
     checks = [
-        Check(True, f"{found.problems} problems in {found.data}"),
+        Check(True, f"{count_text(found.problems, 'problem')} in {found.data}"),
         Check(True, f"verifier {found.verifier} is there"),
         *(Check(False, note.removeprefix("note: ")) for note in found.notes),
     ]

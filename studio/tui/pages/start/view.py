@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
@@ -107,7 +108,7 @@ def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
 def facts_lines(facts: RunFacts, width: int, overrides: str = "") -> list[Line]:
     """A run file's own words for what it would do."""
     parts = [
-        f"{facts.data} ({facts.problems} problems)",
+        f"{facts.data} ({count_text(facts.problems, 'problem')})",
         f"batch {facts.batch_size}, groups of {facts.group_size}, epochs {facts.epochs}",
         f"{facts.steps} steps, seed {facts.seed}",
     ]

@@ -395,6 +395,8 @@ def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
     assert all(plain_text(each).startswith("    ") for each in row.more)
     noted = item_row(Item("a", add(1, "x"), replace(approve(add(1)), reason="because")))
     assert plain_text(noted.line).endswith('" x')
+    edited = Item("a", add(1, "x"), Decision("op1.1", "edit", text="Mine."))
+    assert plain_text(item_row(edited).line) == "✎ + new     Mine."
 
 
 def test_no_sign_of_a_standing_is_a_key_name() -> None:

@@ -1,0 +1,105 @@
+"""Messages that once named the wrong place, counted wrong, or were missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.core import extras
+from engines.core.errors import PolicyError
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
+from engines.policies.chat.http import LazyClient
+from studio.errors import plain_words
+from tests.support.run_studio import studio
+
+ROW = '{{"question": "{}", "answer": "{}"}}\n'
+
+
+def test_contradictory_rows_are_told_as_data_is_added(workspace: Path) -> None:
+    file = workspace.parent / "mine.jsonl"
+    file.write_text(ROW.format("1+1?", 2) + ROW.format("1+2?", 3) + ROW.format("1+1?", 3))
+    added = studio("data", "add", "mine.jsonl", workspace=workspace)
+    assert added.code == 0
+    assert "lines 1, 3 ask the same and expect different answers" in added.stderr
+    file.with_name("one.jsonl").write_text(ROW.format("1+1?", 2))
+    one = studio("data", "add", "one.jsonl", workspace=workspace)
+    assert "one: 1 problem added" in one.stdout and one.stderr == ""
+
+
+def test_a_list_of_data_warns_of_ones_own_alone(workspace: Path) -> None:
+    assert studio("data", "list", workspace=workspace).stderr == ""
+    (workspace / "datasets").mkdir(parents=True)
+    (workspace / "datasets" / "bad.jsonl").write_text("no JSON\n")
+    assert "bad.jsonl" in studio("data", "list", workspace=workspace).stderr
+
+
+def test_a_name_is_refused_as_it_was_typed_and_long_ones_at_once(workspace: Path) -> None:
+    for name in ("a b/c", "x" * 101):
+        refused = studio("headless", "rehearsal", "--name", name, workspace=workspace)
+        assert refused.code == 2 and refused.stderr.startswith(f'studio: --name "{name}"')
+    long = studio("headless", "rehearsal", f"library.name={'x' * 101}", workspace=workspace)
+    assert long.code == 2 and "library.name" in long.stderr and "100 characters" in long.stderr
+    assert not (workspace / "runs").exists()
+    fits = studio("headless", "rehearsal", "--dry-run", "--name", "x" * 100, workspace=workspace)
+    assert fits.code == 0, fits.stderr
+
+
+def test_the_nearest_run_file_is_named_with_its_folder(workspace: Path) -> None:
+    (workspace.parent / "sub").mkdir()
+    (workspace.parent / "sub" / "mine.yaml").write_text("defaults: [rehearsal, _self_]\n")
+    refused = studio("headless", "sub/mime.yaml", workspace=workspace)
+    assert f'Did you mean "{Path("sub") / "mine.yaml"}"?' in refused.stderr
+    preset = studio("headless", "rehersal", workspace=workspace)
+    assert 'Did you mean "rehearsal"?' in preset.stderr
+
+
+def test_runs_are_listed_where_nothing_can_be_written(
+    practised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = studio("runs", "list", workspace=practised)
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr("engines.record.catalogue.make_folder", refuse)
+    assert studio("runs", "list", workspace=practised) == usual
+
+
+def test_bounds_are_told_in_plain_words(practised: Path) -> None:
+    refused = studio("eval", "rehearsal", "--k", "0", workspace=practised)
+    assert refused.stderr == (
+        "studio eval: Invalid value for '--k': it must be at least 1. See `studio eval -h`.\n"
+    )
+    assert plain_words("Input should be less than 3") == "it must be below 3"
+
+
+def told(text: str, address: str, kind: str = "refused") -> PolicyError:
+    client = LazyClient(EndpointSettings(model="m", base_url=address), "openai:m")
+    return client.policy_error(EndpointFailed(kind, text, transient=False))
+
+
+def test_https_on_a_plain_port_is_a_wrong_address() -> None:
+    plain = "no connection to it: [SSL: WRONG_VERSION_NUMBER] wrong version number"
+    assert "write http:// instead of https://" in told(plain, "https://localhost:1/v1").move
+    foreign = "no connection to it: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed"
+    assert "certificate" in told(foreign, "https://localhost:1/v1").move
+    silent = told("it fell silent", "https://localhost:1/v1", "timeout").move
+    assert "overloaded" not in silent and "http://" in silent
+    assert "overloaded" in told("it fell silent", "http://localhost:1/v1", "timeout").move
+
+
+def test_an_extra_is_installed_from_the_checkout_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(extras.__file__).parents[2]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "executable", str(root / ".venv" / "bin" / "python"))
+    assert extras.install_command("grpo") == ".venv/bin/pip install -e '.[grpo]'"
+    monkeypatch.chdir(tmp_path)
+    assert f"'{root}[grpo]'" in extras.install_command("grpo")
+    monkeypatch.setattr(extras, "_ROOT", tmp_path)
+    assert extras.install_command("grpo") == "pip install 'practice-studio[grpo]'"
