@@ -20,6 +20,7 @@ from tinydb.storages import Storage
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
+from engines.core.state.curve import curve_row
 from engines.core.state.fold import fold_events
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import RunDir, Workspace
@@ -122,7 +123,8 @@ def _refresh_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
         rows = []
         for run in workspace.runs():
             row = noted.pop(run.run, None)
-            if row is None or row["journal_bytes"] != run.journal.stat().st_size:
+            size = run.journal.stat().st_size
+            if row is None or row["journal_bytes"] != size or "curve" not in row:
                 row = run_row(run)
                 table.upsert(row, Query().run == run.run)
             rows.append(row)
@@ -171,6 +173,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()
         },
+        "curve": curve_row(state),
         "tokens": min(state.total_usage.tokens, MOST_TOKENS),
         "cost_usd": state.total_usage.cost_usd,
         "losses": sum(state.lost.values()),

@@ -25,6 +25,7 @@ from studio.commands import (
     RunFile,
     open_workspace,
 )
+from studio.tui.terminal.opening import opening_line
 
 if TYPE_CHECKING:
     from studio.run.detached import StartingProcess
@@ -80,8 +81,6 @@ def run(
         studio run rehearsal
         studio run my-run.yaml --name mine practice.epochs=2
     """
-    from studio.run.detached import start
-
     if runfile is None:
         raise ConfigError(
             "studio run",
@@ -94,7 +93,10 @@ def run(
     choices = [f"--{option}={value}" for option, value in options.items() if value is not None]
     changes = ["--accept-changes"] if accept_changes else []
     words = [*choices, *changes, "--", runfile, *(overrides or [])]
-    return show(context.obj, starting=start(words, context.obj))
+    with opening_line():
+        from studio.run.detached import start
+
+        return show(context.obj, starting=start(words, context.obj))
 
 
 def attach(context: typer.Context, run: NewestRun = None) -> int:
@@ -106,10 +108,11 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
     """
     from studio.workspace.run_control import choose_run
 
-    folder = choose_run(open_workspace(context), run)
-    folder.state()  # a damaged journal is reported before the screen is drawn
-    check_terminal("studio attach")
-    return show(context.obj, run=folder.run)
+    with opening_line():
+        folder = choose_run(open_workspace(context), run)
+        folder.state()  # a damaged journal is reported before the screen is drawn
+        check_terminal("studio attach")
+        return show(context.obj, run=folder.run)
 
 
 def why_no_screen(
@@ -149,9 +152,10 @@ def show(
     `screen` is what to open, None for the real one. The exit code is that of a run that ended
     meanwhile, else 0.
     """
-    from studio.run.detached import RefusedStart
+    with opening_line():
+        from studio.run.detached import RefusedStart
 
-    closed, code = (screen or _load_screen())(workspace, run=run, starting=starting)
+        closed, code = (screen or _load_screen())(workspace, run=run, starting=starting)
     outcome = starting.outcome if starting is not None else None
     if isinstance(outcome, RefusedStart):
         print(outcome.text, file=sys.stderr)

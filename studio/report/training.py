@@ -110,6 +110,13 @@ def reward_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS)
     return sparkline([step.reward for step in steps], width, low=0.0, high=1.0, levels=levels)
 
 
+def row_curve(curve: Mapping[str, Any], width: int) -> str:
+    """The bars of a catalogue row's `curve`; "" without any point."""
+    values = [point[1] for point in curve["points"]]
+    high = 1.0 if curve["of"] == "reward" else None
+    return sparkline(values, width, low=0.0, high=high)
+
+
 def figure_text(name: str, value: float) -> str:
     """One figure: a share in per cent, a count as a whole number, others to three digits."""
     if not math.isfinite(value):

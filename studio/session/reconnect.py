@@ -241,7 +241,8 @@ class ReconnectingClient(Session):
             tried, began = tried + 1, loop.time()
             try:
                 await self._attach_once()
-                reason = "the connection to its process was lost"
+                # A run that has ended takes its process along, which the next try finds out.
+                reason = "" if self.state.ending else "the connection to its process was lost"
             except NoProcess:
                 self.refused, tried = None, 0
                 await self._wait_without_process("no process of it is running", ended=True)
@@ -317,10 +318,13 @@ class ReconnectingClient(Session):
     async def _wait_without_process(self, reason: str, *, ended: bool) -> None:
         """Go on from the journal until it is time to look for a process, or somebody asks to."""
         if self._reported != reason:
-            self._disconnect(reason, ended=ended)
+            self._disconnect("", ended=ended)
             self._reported = reason
             with contextlib.suppress(StudioError):  # else the state stays as it was
                 await self._reload_state()
+            if ended and self.state.ending:
+                reason = "the run has ended, and its process too"
+            self._enqueue(Disconnected(reason, ended))
             self._enqueue(SnapshotReceived())
             if ended and self._fallback is not None:  # nobody else is there to decide
                 self._set_controller({"mine": True, "who": self._who})
@@ -336,7 +340,8 @@ class ReconnectingClient(Session):
         self.connection, self.living = None, False
         self._known.clear()
         self.controls, self.controller = False, ""
-        self._enqueue(Disconnected(reason, ended))
+        if reason:
+            self._enqueue(Disconnected(reason, ended))
 
 
 def _parse_controller(driver: dict[str, Any]) -> tuple[bool, str]:

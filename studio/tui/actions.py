@@ -39,6 +39,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_page(self, name: str) -> None:
         if name not in {page.scope for page in self._navigation.pages}:
             return
+        self._host.forget_message()
         self._navigation.trail.clear()
         self._navigation.open_page(name)
 
@@ -66,7 +67,9 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     # -- boxes and the terminal ----------------------------------------------------------
 
     def action_command_palette(self) -> None:
-        self.app.push_screen(Palette(id="--command-palette"))
+        from studio.tui.palette import StudioCommands
+
+        self.app.push_screen(Palette([StudioCommands], id="--command-palette"))
 
     def action_help(self) -> None:
         # Imported late, as is the next one: the first frame needs neither.

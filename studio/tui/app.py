@@ -34,6 +34,7 @@ from studio.tui.pages.diff.page import DiffPage
 from studio.tui.pages.inspect.page import InspectPage
 from studio.tui.pages.library.page import LibraryPage
 from studio.tui.pages.live.page import LivePage
+from studio.tui.pages.progress.page import ProgressPage
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
 from studio.tui.pages.start.page import StartPage
@@ -42,6 +43,7 @@ from studio.tui.palette import commands
 from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frame_clock import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
+from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.confirm import Confirm
@@ -52,7 +54,16 @@ if TYPE_CHECKING:
 
 TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
-PAGES = (StartPage, LivePage, ReviewPage, LibraryPage, DiffPage, RunsPage, InspectPage)
+PAGES = (
+    StartPage,
+    LivePage,
+    ReviewPage,
+    LibraryPage,
+    DiffPage,
+    RunsPage,
+    InspectPage,
+    ProgressPage,
+)
 
 
 class StudioApp(TerminalApp, inherit_bindings=False):
@@ -83,7 +94,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         super().__init__(os.environ if environ is None else environ, clock)
         self.settings = settings or ScreenSettings()
         # Before the first widget, so that each is styled once.
-        register_themes(self, self.environ, self.settings.theme)
+        register_themes(self, self.environ, self.settings.theme, self.settings.themes)
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS
@@ -93,7 +104,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             self, self, self.navigation, session=session, run=run, starting=starting
         )
         self.painter = Painter(self, self, self.navigation, self.attachment)
+        self.forget_message = self.painter.forget_message
         self._interrupted_at = float("-inf")
+        self._is_leaving = False
 
     # -- opening -------------------------------------------------------------------------
 
@@ -115,6 +128,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
+        if (line := current_line()) is not None:
+            line.stop()
         has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())
@@ -152,7 +167,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
             await self.attachment.close()
             self.exit(0)
 
-        self.run_worker(detach_and_exit(), exclusive=True, group="detach")
+        if not self._is_leaving:
+            self._is_leaving = True
+            self.run_worker(detach_and_exit(), group="detach")
 
     async def on_unmount(self) -> None:
         """However the screen ends: drafts on disk, the session closed, the title given back."""

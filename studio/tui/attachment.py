@@ -86,7 +86,7 @@ class Attachment:
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=self._is_ready,
-            tokens_per_s=self._throughput.tokens_per_s(now),
+            tokens_per_s=self._throughput.tokens_per_s(now) if self.is_living else None,
             rate_of_shown=self._throughput.is_shown_only(now),
             budget=self._budget,
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,

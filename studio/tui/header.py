@@ -25,7 +25,7 @@ class SessionStatus:
     driver: str = ""
     starting: bool = False
     opening: bool = False  # a run was chosen, and nothing of it is known yet
-    parted: bool = False  # the line to its process is cut, and tried again
+    parted: bool = False  # the connection to its process is lost, and tried again
     ready: bool = False  # everything is decided, and the commit waits for a key
     tokens_per_s: float | None = None
     pace_tokens_per_s: float | None = None  # that each scripted reply is given
@@ -44,7 +44,12 @@ _WORDS = {
     "failed": "FAILED",
     "finished": "FINISHED",
 }
-_SHORT = {"HELD for review": "HELD", "RUNNING": "RUN", "NO PROCESS": "NO PROC"}
+_SHORT = {
+    "HELD for review": "HELD",
+    "RUNNING": "RUN",
+    "NO PROCESS": "NO PROC",
+    "CONNECTION LOST": "NO CONN",
+}
 
 
 def status_word(state: RunState | None, facts: SessionStatus) -> str:
@@ -58,7 +63,7 @@ def status_word(state: RunState | None, facts: SessionStatus) -> str:
     if not facts.living and not state.ending:
         return "NO PROCESS"
     if facts.parted and not state.ending:
-        return "NO LINE"
+        return "CONNECTION LOST"
     if state.status == "reviewing" and not state.undecided_operations:
         return "DECIDED: c commits" if facts.ready else "COMMITTING"
     if facts.living and state.hold_after is not None and state.status == "running":
@@ -98,7 +103,7 @@ def header_line(state: RunState | None, facts: SessionStatus, width: int) -> Lin
     """The first line: where the run stands, as much of it as fits."""
     narrow = width < 100
     word = status_word(state, facts)
-    style = "failed" if word in ("FAILED", "NO PROCESS", "NO LINE") else "title"
+    style = "failed" if word in ("FAILED", "NO PROCESS", "CONNECTION LOST") else "title"
     kept: list[tuple[int, Span]] = [(0, ("studio", "title"))]
     if state is not None and state.started is not None:
         kept += _run_fields(state, state.started, facts, narrow)
@@ -124,28 +129,28 @@ def _run_fields(
     budget = facts.budget
     most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""
     tokens = f"{tokens_text(spent.tokens)}{most} tok" + ("" if narrow or most else " in all")
-    if facts.tokens_per_s:
-        tokens += f"{' ' if narrow else ', '}{tokens_text(facts.tokens_per_s)}/s"
-        tokens += " shown" if facts.rate_of_shown and not narrow else ""
-    fields: list[tuple[int, Span]] = [(2, (fit(sanitize(started.run), 24), "")), (1, (where, ""))]
+    fields: list[tuple[int, Span]] = [(1, (fit(sanitize(started.run), 24), "")), (2, (where, ""))]
     if spent.cost_usd is not None:  # an unknown price is no price of nothing
         most = f" of ${budget['cost_usd']:,.2f}" if "cost_usd" in budget else ""
         fields.append((3, (f"${spent.cost_usd:,.2f}{most}", "")))
     if "calls" in budget:
         fields.append((4, (f"{spent.calls:,} of {budget['calls']:,.0f} calls", "")))
     fields.append((4, (tokens, "dim")))
+    if facts.tokens_per_s:
+        shown = " shown" if facts.rate_of_shown and not narrow else ""
+        fields.append((5, (f"{tokens_text(facts.tokens_per_s)}/s{shown}", "dim")))
     if facts.eta:
-        fields.append((5, (f"ETA {facts.eta}", "dim")))
+        fields.append((6, (f"ETA {facts.eta}", "dim")))
     if waiting := waiting_text(state):
         fields.append((0, (waiting + "!" * bool(_waiting_counts(state)[1]), "flag")))
     if started.rehearsal:
         fields.append((0, ("rehearsal", "dim")))
         if facts.living and facts.pace_tokens_per_s is not None:
-            fields.append((6, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
+            fields.append((7, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
     if facts.living and not facts.drives:
         driver = fit(sanitize(facts.driver), 16)
         who = f"{driver} decides, T takes over" if driver else "T decides"
-        fields.append((0, (f"OBSERVER ({who})", "flag")))
+        fields += [(0, ("OBSERVER", "flag")), (3, (who, "flag"))]
     return fields
 
 
@@ -165,7 +170,15 @@ def tabs_line(state: RunState | None, page: str, width: int) -> Line:
             label += f" {waiting}" + "!" * bool(flagged)
         spans.append((f"[{label}]", "title") if name == page else (f" {label} ", ""))
     out = tuple(spans)
-    for more in (": palette   ? help ", "? help "):
-        if (room := width - width_of(out) - len(more)) > 0:
-            return (*out, (" " * room, ""), (more, "dim"))
+    help: Line = (("? help", "dim"), (" ", ""))
+    for more in (((": palette", "dim"), ("   ", ""), *help), help):
+        if (room := width - width_of(out) - width_of(more)) > 0:
+            return (*out, (" " * room, ""), *more)
     return out
+
+
+def tab_presses(tabs: Line) -> dict[str, tuple[str, ...]]:
+    """What a click on each part of the second line presses."""
+    signs = {":": "colon", "?": "question_mark"}
+    labels = [text.strip("[ ]") for text, _ in tabs]
+    return {label: (signs.get(label[0], label[0]),) for label in labels if label}

@@ -9,14 +9,16 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.widgets import Input
 
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key, keys_of_scope
-from studio.tui.terminal.textual_parts import has_synchronized_output
+from studio.tui.pages.text import holds_words
+from studio.tui.terminal.textual_parts import Box, has_synchronized_output
 from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.prompt import Prompt
 
 SAFE = (
     "Safe is an operation without a flag that adds, modifies or keeps. A flag says that a person "
@@ -48,25 +50,33 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
 
 
 def help_lines(
-    keys: Sequence[Key], scopes: Sequence[str], facts: Sequence[tuple[str, str]], width: int
+    keys: Sequence[Key],
+    scopes: Sequence[str],
+    facts: Sequence[tuple[str, str]],
+    width: int,
+    words: str = "",
 ) -> list[Line]:
-    """All of the help: of keys those of some scopes, of facts their labels and texts."""
+    """All of the help, or what holds these words: keys of some scopes, facts by their labels."""
     out: list[Line] = []
     for scope in scopes:
-        if found := keys_of_scope(scope, tuple(keys)):
+        found = [
+            key
+            for key in keys_of_scope(scope, tuple(keys))
+            if holds_words(f"{' '.join(key.written)} {key.label} {key.tooltip} {key.id}", words)
+        ]
+        if found:
             out += [*key_lines(f"Keys: {SCOPES[scope]}", found, width), BLANK]
     terminal = [
         row
         for label, text in facts
+        if holds_words(f"{label} {text}", words)
         for row in labelled_lines(label, text, width - 2, label_width=12)
     ]
-    for title, rows in (
-        ("What is safe?", paragraph([(SAFE, "")], width - 2)),
-        ("Leaving", paragraph([(LEFT, "")], width - 2)),
-        ("This terminal", terminal),
-    ):
-        out += [line((title, "title")), *((("  ", ""), *row) for row in rows), BLANK]
-    return out[:-1]
+    for title, text in (("What is safe?", SAFE), ("Leaving", LEFT), ("This terminal", "")):
+        rows = paragraph([(text, "")], width - 2) if holds_words(f"{title} {text}", words) else []
+        if rows := [*(rows if text else terminal)]:
+            out += [line((title, "title")), *((("  ", ""), *row) for row in rows), BLANK]
+    return out[:-1] or [line(f"nothing here holds {one_line(words, 60)!r}: esc clears")]
 
 
 def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
@@ -90,17 +100,19 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     return facts
 
 
-class HelpScreen(ModalScreen[None]):
-    """The help over a page; escape, ? or q leave it."""
+class HelpScreen(Box[None]):
+    """The help over a page, its own keys first; escape, ? or q leave it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark", "leave", "leave"),
         Binding("y,Y", "copy", "copy"),
+        Binding("slash", "filter", "filter"),
     ]
 
     def __init__(self, page_name: str) -> None:
         super().__init__()
-        self.scopes = ("list", page_name, "loop", "global")
+        self.scopes = (page_name, "list", "loop", "global")
+        self.words = ""
 
     @property
     def host(self) -> Host:
@@ -109,8 +121,9 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_title = "Help"
-            box.border_subtitle = "y copies it   esc leaves"
+            box.border_subtitle = "/ filters   y copies it   esc leaves"
             yield LineView(id="help")
+            yield Prompt(id="help-filter")
 
     def on_mount(self) -> None:
         self.query_one(LineView).focus()
@@ -122,10 +135,31 @@ class HelpScreen(ModalScreen[None]):
     def show(self) -> None:
         view = self.query_one(LineView)
         facts = terminal_facts(self.app, self.host)
-        view.show_lines(help_lines(self.host.keys, self.scopes, facts, view.line_width))
+        keys, width = self.host.keys, view.line_width
+        view.show_lines(help_lines(keys, self.scopes, facts, width, self.words))
 
     def action_leave(self) -> None:
-        self.dismiss(None)
+        if self.words:
+            self._show_only("")
+        else:
+            self.dismiss(None)
+
+    def action_filter(self) -> None:
+        asked = self.query_one(Prompt).ask("filter:", self.words)
+
+        async def wait() -> None:
+            if await asked is None:
+                self._show_only("")
+
+        self.run_worker(wait())
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._show_only(event.value)
+
+    def _show_only(self, words: str) -> None:
+        self.words = words
+        self.show()
+        self.query_one(LineView).action_top()
 
     def action_copy(self) -> None:
         from studio.tui.terminal.clipboard import copy_text

@@ -60,6 +60,9 @@ class Host(Protocol):
     def tell(self, text: str, style: str = "") -> None:
         """Say on the line above the keys what was done last, or what went wrong."""
 
+    def forget_message(self, *, also_errors: bool = True) -> None:
+        """Take back what `tell` said: another page is open, or it is true no longer."""
+
     def redraw_soon(self) -> None:
         """Draw the open page in the next frame."""
 

@@ -57,6 +57,12 @@ class Key:
         return self.written[0]
 
     @property
+    def presses(self) -> tuple[str, ...]:
+        """The keys that are pressed for it, one after another."""
+        own = _split_keys(self.keys)[0]
+        return (self.after, own) if self.after else (own,)
+
+    @property
     def written(self) -> list[str]:
         """Its keys as a person reads them, with the key that comes before those of the run."""
         before = f"{format_key(self.after)} " if self.after else ""
@@ -235,6 +241,16 @@ KEYS: tuple[Key, ...] = (
         ("tokens", "dollar_sign", "tokens", "Tokens, times and cost of each call.", 2),
         ("fold", "z", "fold", "Fold or unfold a part.", 5),
         ("pager", "o", "pager", "Read it in $PAGER.", 2),
+    ),
+    *_make_keys(
+        "progress",
+        ("open", "enter", "open", "Open the rollouts of the step.", 8),
+        ("next", "n", "point", "Next point.", 6, "step_point(1)"),
+        ("previous", "N", "point", "Previous point.", 0, "step_point(-1)"),
+        ("next_set", "right_square_bracket", "set", "Next held-out set.", 4, "step_set(1)"),
+        ("previous_set", "left_square_bracket", "set", "Previous held-out set.", 0, "step_set(-1)"),
+        ("base", "b", "lay over", "Choose a run to lay over this one.", 7),
+        ("target", "B", "alone", "Take the run that is laid over away.", 0),
     ),
     *_make_keys(
         "start",

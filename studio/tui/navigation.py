@@ -45,6 +45,8 @@ class Navigation:
         if target and not keep_trail and name != self.page_name:
             # Only who went after something comes back; number keys go where they say.
             self.trail.append((self.page_name, self._host.drafts.cursor))
+        if name != self.page_name and self.is_drawn:
+            self._host.forget_message(also_errors=False)
         self.page_name = name
         page = self.page(name)
         page.open_at(target)
@@ -66,7 +68,7 @@ class Navigation:
         elif self.trail:
             self.open_page(*self.trail.pop(), keep_trail=True)
         else:
-            self._host.tell("nothing is open here to close: q leaves, 1-6 are pages")
+            self._host.tell("nothing is open here to close: q leaves, 1-7 are pages")
 
     def ask_filter(self) -> None:
         page = self.page()

@@ -11,16 +11,22 @@ from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, line
-from studio.tui.header import SessionStatus, header_line, tabs_line
+from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.navigation import Navigation
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
-from studio.tui.widgets.chrome import Chrome, footer_line
+from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
 
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
+
+
+MESSAGE_S, ERROR_S = 8.0, 20.0
+"""How long the line above the keys says something; what went wrong stands longer."""
+SEEN_S = 2.0
+"""So long a message stands although the run has gone on from what it speaks of."""
 
 
 def is_small(size: Size) -> bool:
@@ -40,6 +46,8 @@ class Painter:
         self._is_dirty = False
         self._shows_rate, self._chrome_at = False, 0.0
         self._last_action: Line = ()
+        self._told_at = 0.0
+        self._told_of: object = None  # where the run stood then
         self._is_told_small = False  # it was said since the terminal is too small
 
     def redraw_soon(self) -> None:
@@ -53,6 +61,11 @@ class Painter:
         if drafts.trouble:
             self._host.tell(drafts.trouble, "failed")
             drafts.trouble = ""
+        if self._last_action:
+            age_s = now - self._told_at
+            most_s = ERROR_S if self._last_action[0][1] else MESSAGE_S
+            if age_s >= most_s or (age_s >= SEEN_S and self._told_of != self._standing):
+                self.forget_message()
         if self._is_dirty:
             self.draw_now()
         elif self._shows_rate and now - self._chrome_at >= RATE_S:
@@ -72,13 +85,14 @@ class Painter:
         self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self._host.clock()
         name, page, keys = self._navigation.page_name, self._navigation.page(), self._host.keys
         top.show_line(0, header_line(state, status, size.width))
-        top.show_line(1, tabs_line(state, name, size.width))
+        tabs = tabs_line(state, name, size.width)
+        top.show_line(1, tabs, tab_presses(tabs))
         shown = page.footer_keys()
         if isinstance(base := self._app.screen_stack[0], MainScreen) and base.is_steering:
-            shown = keys_of_scope("loop", keys)
+            shown = [replace(key, after="") for key in keys_of_scope("loop", keys)]
         if not shown:
             shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
-        self._bottom.show_line(1, footer_line(shown, size.width))
+        self._bottom.show_line(1, footer_line(shown, size.width), footer_presses(shown))
         shown_action = self._last_action
         if not is_small(size):
             self._is_told_small = False
@@ -105,11 +119,24 @@ class Painter:
     def _bottom(self) -> Chrome:
         return self._app.screen_stack[0].query_one("#bottom", Chrome)
 
+    @property
+    def _standing(self) -> object:
+        """What a message speaks of: the run, what it does, and whether its process is there."""
+        state, session = self._attachment.state, self._attachment.session
+        return session, state.status if state else "", self._attachment.is_living
+
+    def forget_message(self, *, also_errors: bool = True) -> None:
+        """It is not true any more: a page was opened, or the run has gone on."""
+        if also_errors or not (self._last_action and self._last_action[0][1]):
+            self._last_action = ()
+            self._bottom.show_line(0, ())
+
     def tell(self, text: str, style: str = "") -> None:
         path = self._host.workspace.path
         # Paths are named from the workspace on: the line needs its room for what happened.
         for folder in (path.absolute(), path):
             text = text.replace(f"{folder}/", "")
         self._last_action = ((" " + fit(sanitize(text), 400), style),)
+        self._told_at, self._told_of = self._host.clock(), self._standing
         self._is_told_small = is_small(self._app.size)
         self._bottom.show_line(0, self._last_action)

@@ -1,20 +1,32 @@
-"""Every key of the table as a command that can be found by its words.
+"""What the palette finds by its words: keys and pages, and what the workspace and the run hold.
 
-A key of another page only opens that page: what has not been seen is not acted on.
+A key of another page only opens that page: what has not been seen is not acted on. What is to be
+found besides is one more function in `SOURCES` or `FOLDERS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from rich.markup import escape
 from textual.app import App, SystemCommand
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.widget import Widget
 
+from engines.core.errors import StudioError
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.themes import SHIPPED
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
+from studio.tui.pages.text import holds_words
 
+MOST_HITS = 60
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
 """One is open already, the other a key that is pressed twice."""
 
@@ -23,7 +35,7 @@ _ALSO = {"global.detach": "quit, exit"}
 
 
 def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]:
-    """All commands, those of the open page and the panes by what they do there."""
+    """All keys, those of the open page and the panes by what they do there."""
     screen = app.screen_stack[0]
     targets: dict[str, Widget] = {  # what an action is called on, by the scope of its key
         "global": screen,
@@ -54,3 +66,136 @@ def _scope_name(key: Key) -> str:
 def _open_page(host: Host, key: Key) -> None:
     host.open_page(key.scope)
     host.tell(f"{key.key_text}: {key.tooltip}")
+
+
+# -- what the run and the screen hold -------------------------------------------------------------
+
+
+def _themes(host: Host) -> Iterator[SystemCommand]:
+    def use(name: str) -> None:
+        host.settings = replace(host.settings, theme=name)
+        host.apply_settings()
+        host.tell(f"theme {name}; f2 keeps it for the next time")
+
+    for name in (*SHIPPED, *host.settings.themes):
+        yield SystemCommand(f"theme: {name}", "How the screen looks.", partial(use, name), False)
+
+
+def _settings(host: Host) -> Iterator[SystemCommand]:
+    from studio.tui.settings.screen import MEANING, SettingsScreen
+
+    def show(name: str) -> None:
+        cast("App[Any]", host).push_screen(SettingsScreen(name))
+
+    for name, meaning in MEANING.items():
+        yield SystemCommand(f"setting: {name}", f"{meaning}.", partial(show, name), False)
+
+
+def _steps(host: Host) -> Iterator[SystemCommand]:
+    state = host.session.state if host.session is not None else None
+    for number, step in state.steps.items() if state is not None else ():
+        mean = step.rewards.mean
+        reward = "" if mean is None else f", reward {mean:.3f} (n={step.rewards.n})"
+        about = f"epoch {step.epoch}, {len(step.problems)} problems{reward}"
+        call = partial(host.open_page, "inspect", f"s{number}p0")
+        yield SystemCommand(f"step {number}", about, call, False)
+        for at, problem in enumerate(step.problems):
+            name = f"s{number}p{at}"
+            call = partial(host.open_page, "inspect", name)
+            yield SystemCommand(f"problem {one_line(problem, 60)}", f"group {name}", call, False)
+
+
+def _operations(host: Host) -> Iterator[SystemCommand]:
+    state = host.session.state if host.session is not None else None
+    for op in state.open_operations if state is not None else ():
+        call = partial(host.open_page, "review", op.id)
+        yield SystemCommand(f"operation {op.id}", one_line(op.text, 400), call, False)
+
+
+# -- what is read from folders: in a thread -------------------------------------------------------
+
+
+def _runs(host: Host) -> Iterator[SystemCommand]:
+    def attach(name: str) -> None:
+        host.attach(name)
+        host.open_page("live")
+
+    for path in sorted(host.workspace.runs_folder.glob("*/journal.jsonl")):
+        name = path.parent.name
+        yield SystemCommand(f"run: {name}", "Open this run.", partial(attach, name), False)
+
+
+def _presets(host: Host) -> Iterator[SystemCommand]:
+    from studio.presets import list_presets
+
+    for name, about in list_presets():
+        call = partial(host.open_page, "start", name)
+        yield SystemCommand(f"preset: {name}", about, call, False)
+
+
+def _experiences(host: Host) -> Iterator[SystemCommand]:
+    started = host.session.state.started if host.session is not None else None
+    if started is None:
+        return
+    for one in host.workspace.library(started.library).head().experiences:
+        call = partial(host.open_page, "library", one.id)
+        yield SystemCommand(f"experience {one.id}", one_line(one.text, 400), call, False)
+
+
+Source = Callable[[Host], Iterable[SystemCommand]]
+SOURCES: tuple[Source, ...] = (_themes, _settings, _steps, _operations)
+"""What is known at once. The pages of a manual would stand here, too."""
+FOLDERS: tuple[Source, ...] = (_runs, _presets, _experiences)
+"""What takes time to read; nothing waits for it until words are typed."""
+
+
+class StudioCommands(Provider):
+    """All of it, found by words of names and of descriptions, in any order."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._commands: list[SystemCommand] = []
+
+    async def startup(self) -> None:
+        app, host = self.app, cast(Host, self.app)
+        self._commands = [*app.get_system_commands(app.screen_stack[0])]
+        for source in SOURCES:
+            self._commands += source(host)
+        self._commands += await asyncio.to_thread(_read_folders, host)
+
+    async def discover(self) -> Hits:
+        for title, about, call, near in self.app.get_system_commands(self.app.screen_stack[0]):
+            if near:
+                yield DiscoveryHit(Content(title), call, text=title, help=escape(about))
+
+    async def search(self, query: str) -> Hits:
+        found = []
+        for number, (title, about, call, _) in enumerate(self._commands):
+            score = 0.0
+            if holds_words(title, query):
+                score = 3.0 if title.casefold().startswith(query.casefold()) else 2.0
+            elif holds_words(f"{title} {about}", query):
+                score = 1.0
+            if score:
+                found.append((score, -number, title, about, call))
+        for score, number, title, about, call in heapq.nlargest(MOST_HITS, found):
+            # As content and escaped: text of a model is never markup.
+            shown = self._highlight(title, query)
+            yield Hit(score + number * 1e-6, shown, call, text=title, help=escape(about))
+
+    def _highlight(self, title: str, query: str) -> Content:
+        shown = Content(title)
+        for word in query.casefold().split():
+            if self.match_style is not None and (at := title.casefold().find(word)) >= 0:
+                shown = shown.stylize(self.match_style, at, at + len(word))
+        return shown
+
+
+def _read_folders(host: Host) -> list[SystemCommand]:
+    out: list[SystemCommand] = []
+    for source in FOLDERS:
+        try:
+            out += source(host)
+        except (StudioError, OSError):
+            continue  # its own page says what is wrong with it
+    return out

@@ -17,7 +17,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
 from studio.report.status import ShownStatus, shown_status
 from studio.report.tables import COLUMNS, indent_text, table
-from studio.report.training import learned_text
+from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive
 
@@ -146,18 +146,27 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
             run.shown.word,
             f"{run.row['epoch']}/{run.row['epochs']}",
             _reward_text(run.row),
+            row_curve(run.row["curve"], 8) or "-",
             learned_text(run.row),
             str(run.row["open"]),
             str(run.row["losses"]),
         )
         for run in runs
     ]
-    headings = ("RUN", "STATUS", "EPOCH", "REWARD", "LIBRARY", "OPEN", "LOST")
+    headings = ("RUN", "STATUS", "EPOCH", "REWARD", "BY STEP", "LIBRARY", "OPEN", "LOST")
     lines = [table(headings, rows)]
     if any(run.row["rehearsal"] for run in runs):
         lines.append("~ rehearsal: scripted replies took part, so this says little about a model")
     lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.move]
     return "\n".join(lines)
+
+
+def row_text(run: ListedRun) -> str:
+    """`finished, epoch 2/3, 0.630 (n=40), lib@3`: a run in a few words, to choose it by."""
+    row = run.row
+    reward = _reward_text(row)
+    parts = (f"epoch {row['epoch']}/{row['epochs']}", reward if reward != "-" else "no reward yet")
+    return ", ".join((run.shown.word, *parts, learned_text(row)))
 
 
 SHOWN_AT_HOME = 10
@@ -213,6 +222,7 @@ def _row(run: RunDir) -> dict[str, Any]:
             "status": "damaged",
             "library": "",
             "rewards": {},
+            "curve": {"of": "reward", "points": []},
             "rehearsal": False,
             "error": str(error),
         }

@@ -1,4 +1,4 @@
-"""The four themes, which one a terminal gets, and what each state looks like in it.
+"""The four themes and all others, which one a terminal gets, and what each state looks like in it.
 
 No state is told by colour alone: whoever draws one writes its glyph or word beside it
 (`studio.tui.drawing.cells.Glyphs`), and in `studio-mono` attributes are all there is.
@@ -11,6 +11,8 @@ from functools import lru_cache
 
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
+
+from studio.tui.drawing.theme_colours import make_own_theme, state_colours
 
 DARK, LIGHT, ANSI, MONO = NAMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 
@@ -39,7 +41,7 @@ _STYLES = {
 }
 """The colour of each style, by its name in `_COLOURS`, and its attributes in every theme."""
 
-_COLOURS: Mapping[str, Mapping[str, str]] = {
+_COLOURS: dict[str, Mapping[str, str]] = {
     DARK: {
         "good": "#7ee2a0", "bad": "#ff9d94", "active": "#8cc8ff", "grey": "#a3adb8",
         "warning": "#ffd479", "changed": "#d8b4ff", "title": "#ffffff", "text": "#dde3ea",
@@ -54,25 +56,37 @@ _COLOURS: Mapping[str, Mapping[str, str]] = {
     MONO: {},
 }  # fmt: skip
 BACKGROUNDS: Mapping[str, str] = {DARK: "#11161c", LIGHT: "#fbfbf8"}
-_MONO = {"flag": "bold reverse", "error": "bold reverse", "failed": "bold reverse"}
+LOUD = frozenset({"flag", "error", "failed"})
+"""What calls a person; without colours it is reversed."""
+_MONO = dict.fromkeys(LOUD, "bold reverse")
 
 
 @lru_cache(maxsize=256)
 def style(name: str, theme: str = ANSI) -> Style:
     """What is laid over the page's own style; nothing for a name that is none.
 
-    A theme that is none of `NAMES` is drawn as mono, which fits all of them.
+    A theme that nobody knows is drawn as mono, which fits all of them.
     """
     if name not in _STYLES:
         return Style.null()
+    if theme not in _COLOURS and theme in BUILTIN_THEMES:
+        learn_theme(BUILTIN_THEMES[theme])
     colours = _COLOURS.get(theme, {})
     role, attributes = _STYLES[name]
     colour = colours.get(role, "")
-    if theme in BACKGROUNDS and role == "grey":
+    if role == "grey" and "grey" in colours:
         attributes = ""  # on top of the colour it would make the text unreadable
     elif not colours:
         attributes = _MONO.get(name, attributes)
     return Style.parse(f"{attributes} {colour}".strip() or "none")
+
+
+def learn_theme(theme: Theme) -> None:
+    """States are drawn in its colours from now on."""
+    if theme.ansi:
+        _COLOURS[theme.name] = _COLOURS[ANSI]
+    else:
+        _COLOURS[theme.name] = state_colours(theme, _COLOURS[DARK if theme.dark else LIGHT])
 
 
 _PLAIN = "ansi_default"
@@ -118,6 +132,18 @@ def _make_theme(name: str) -> Theme:
 
 
 THEMES = tuple(_make_theme(name) for name in NAMES)
+SHIPPED: Mapping[str, Theme] = {theme.name: theme for theme in (*THEMES, *BUILTIN_THEMES.values())}
+"""The studio's own first, then Textual's."""
+
+
+def own_themes(given: Mapping[str, Mapping[str, str]]) -> list[Theme]:
+    """Themes of a person: each differs from the one it is `like` in some colours."""
+    made = []
+    for name, fields in given.items():
+        like = SHIPPED[fields.get("like", DARK)]
+        colours = {field: colour for field, colour in fields.items() if field != "like"}
+        made.append(make_own_theme(name, like, colours))
+    return made
 
 
 def choose_theme(environ: Mapping[str, str], setting: str | None = None) -> str:

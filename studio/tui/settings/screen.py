@@ -10,22 +10,22 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
-from studio.tui.drawing.themes import NAMES
+from studio.tui.drawing.themes import NAMES, SHIPPED
 from studio.tui.host import Host
 from studio.tui.keymap import Key
 from studio.tui.settings.file import ScreenSettings, write_settings
+from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
-_MEANING = {
+MEANING = {
     declared.name: declared.metadata["description"]
     for declared in fields(ScreenSettings)
-    if declared.name not in ("keys", "place")
+    if declared.name not in ("keys", "themes", "place")
 }
 
 
@@ -40,14 +40,10 @@ def value_text(settings: ScreenSettings, name: str) -> str:
 
 
 def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
-    """The settings with the next value of one; the command is not one of those."""
-    if name == "theme":
-        choices = (None, *NAMES)
-        at = choices.index(settings.theme) if settings.theme in choices else 0
-        return replace(settings, theme=choices[(at + 1) % len(choices)])
+    """The settings with the next value of one; theme and command are none of those."""
     if name == "ascii":
         return replace(settings, ascii={None: True, True: False, False: None}[settings.ascii])
-    if name == "command":
+    if name in ("theme", "command"):
         return settings
     switched: dict[str, Any] = {name: not getattr(settings, name)}
     return replace(settings, **switched)
@@ -56,7 +52,7 @@ def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
 def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
     """Settings first, then every key with its id, remapped ones marked."""
     out = []
-    for name, meaning in _MEANING.items():
+    for name, meaning in MEANING.items():
         value = one_line(value_text(settings, name), 12)
         head = (f"{name:<14}", "title"), (f"{value:<13}", "key")
         out.append(Row(name, line(*head, (meaning, "") if width >= 60 else "")))
@@ -64,18 +60,39 @@ def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> l
     out.append(Row("", line(("Keys", "title"), " (write `keys:` of screen.yaml to change one)")))
     for key in keys:
         mark = ("  changed", "flag") if key.id in settings.keys else ""
-        shown = one_line(key.keys, 24)
+        shown = one_line(", ".join(key.written), 24)
         out.append(Row("", line((f"  {shown:<24}", "key"), f"{key.id:<24}", key.label, mark)))
     return out
 
 
-class SettingsScreen(ModalScreen[None]):
+_SAMPLE = (("won ", "won"), ("lost ", "lost"), ("streaming ", "streaming"), ("flag ", "flag"),
+           ("edited ", "edited"), ("dim", "dim"))  # fmt: skip
+
+
+def theme_rows(settings: ScreenSettings, shown: str) -> list[Row]:
+    """Every theme that can be chosen; the one that is shown with its colours."""
+    rows = []
+    for name in ("auto", *SHIPPED, *settings.themes):
+        whose = (
+            "yours" if name in settings.themes else "" if name in (*NAMES, "auto") else "Textual"
+        )
+        sample = _SAMPLE if name == shown else ()
+        rows.append(Row(name, line(f"{one_line(name, 24):<24} {whose:<8} ", *sample)))
+    return rows
+
+
+class SettingsScreen(Box[None]):
     """One row a setting; enter or space changes it at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f2", "leave", "leave"),
         Binding("enter,space", "turn", "change"),
     ]
+
+    def __init__(self, at: str = "theme") -> None:
+        super().__init__()
+        self._at = at  # the setting that the cursor begins on
+        self._before: ScreenSettings | None = None  # while a theme is chosen
 
     @property
     def host(self) -> Host:
@@ -96,15 +113,50 @@ class SettingsScreen(ModalScreen[None]):
         self.call_after_refresh(self.show)
 
     def show(self) -> None:
-        view = self.query_one(RowList)
-        view.show_rows(setting_rows(self.host.settings, self.host.keys, view.line_width))
+        view, settings = self.query_one(RowList), self.host.settings
+        if self._before is not None:
+            chosen = settings.theme or "auto"
+            view.show_rows(theme_rows(settings, chosen), chosen)
+        else:
+            view.show_rows(
+                setting_rows(settings, self.host.keys, view.line_width), self._at or None
+            )
+            self._at = ""
 
     def action_leave(self) -> None:
-        self.dismiss(None)
+        if self._before is None:
+            self.dismiss(None)
+        else:
+            self._use(self._before)
+            self._end_choice()
+
+    def _use(self, settings: ScreenSettings) -> None:
+        self.host.settings = settings
+        self.host.apply_settings()
+
+    def _end_choice(self) -> None:
+        self._before = None
+        self.show()
+        self.query_one(RowList).action_top()
+
+    def on_row_list_moved(self, event: RowList.Moved) -> None:
+        """A theme is seen while the cursor stands on it."""
+        if self._before is not None and event.key:
+            theme = None if event.key == "auto" else event.key
+            self._use(replace(self.host.settings, theme=theme))
+            self.show()
 
     def action_turn(self) -> None:
         name = self.query_one(RowList).key
-        if name == "command":
+        if self._before is not None:
+            self._before = None
+            self._save(self.host.settings)
+            self._end_choice()
+        elif name == "theme":
+            self._before = self.host.settings
+            self.show()
+            self._say("each is shown as you move")
+        elif name == "command":
             self.run_worker(self._ask_command())
         elif name:
             self._save(with_next_value(self.host.settings, name))
@@ -124,8 +176,7 @@ class SettingsScreen(ModalScreen[None]):
 
     def _save(self, settings: ScreenSettings) -> None:
         host = self.host
-        host.settings = settings
-        host.apply_settings()
+        self._use(settings)
         self.show()
         try:
             path = write_settings(settings, host.workspace.path)

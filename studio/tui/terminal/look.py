@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rich.segment import Segment
@@ -11,6 +12,7 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
+from studio.report.training import LEVELS, LEVELS_ASCII
 from studio.tui.drawing import themes
 from studio.tui.settings.file import ScreenSettings
 
@@ -20,7 +22,7 @@ def apply_look(app: App[Any], settings: ScreenSettings, environ: Mapping[str, st
     if themes.choose_theme(environ, settings.theme) != app.theme:
         if not environ.get("NO_COLOR"):  # left over from a theme without colours
             app._filters = [one for one in app._filters if not isinstance(one, NoColor)]
-        register_themes(app, environ, settings.theme)
+        register_themes(app, environ, settings.theme, settings.themes)
     use_ascii(app, wants_ascii(settings, environ))
 
 
@@ -31,10 +33,18 @@ def wants_ascii(settings: ScreenSettings, environ: Mapping[str, str]) -> bool:
     return themes.needs_ascii(environ, getattr(sys.__stderr__, "encoding", None))
 
 
-def register_themes(app: App[Any], environ: Mapping[str, str], setting: str | None = None) -> None:
+def register_themes(
+    app: App[Any],
+    environ: Mapping[str, str],
+    setting: str | None = None,
+    own: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> None:
     """Let the app know the themes, and use the one that fits; any theme of the app is taken."""
     for theme in themes.THEMES:
         app.register_theme(theme)
+    for theme in themes.own_themes(own):
+        app.register_theme(theme)
+        themes.learn_theme(theme)
     name = themes.choose_theme(environ, setting)
     if app.is_running:
         app.theme = name
@@ -69,6 +79,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
         **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
         **dict.fromkeys("▃▂░▒▓○□", "."),
+        **dict(zip(f"┿{LEVELS}", f"={LEVELS_ASCII}", strict=True)),
         **dict(zip("…·•–—‘’“”×→←↑↓▶◀▲▼✓✗≤≥\u00a0", "..*--''\"\"x><^v><^vvx<> ", strict=True)),
     }
 )

@@ -31,6 +31,10 @@ def wrap_for_tmux(sequence: str, environ: Mapping[str, str]) -> str:
     return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
 
 
+def _run_name(state: RunState | None) -> str:
+    return state.started.run if state is not None and state.started is not None else "a run"
+
+
 class Notifier:
     """Calls once when a run begins to need a person, and rarely again while no key is pressed."""
 
@@ -55,7 +59,7 @@ class Notifier:
                 return
         if count != self._waiting:
             self._waiting = count
-            self._set_title()
+            self._set_title(state)
         called = self._called_at
         if count and (called is None or (now - called >= AGAIN_S and last_key <= called)):
             self._call_person(state, now)
@@ -65,17 +69,25 @@ class Notifier:
         if self._titled:
             self._titled = False
             # Those that keep a stack of titles take theirs from it, the others a blank one.
-            self._send("\x1b]2;\x07\x1b[23;2t")
+            self._send_title("\x1b]2;\x07\x1b[23;2t")
 
-    def _set_title(self) -> None:
+    def _set_title(self, state: RunState | None) -> None:
         before = "" if self._titled else "\x1b[22;2t"
         self._titled = True
-        self._send(f"{before}\x1b]2;{f'({self._waiting}) ' if self._waiting else ''}studio\x07")
+        count = f"({self._waiting}) " if self._waiting else ""
+        run = f" - {_run_name(state)}" if state is not None and state.started is not None else ""
+        self._send_title(f"{before}\x1b]2;{one_line(f'{count}studio{run}', 80)}\x07")
+
+    def _send_title(self, sequence: str) -> None:
+        """Inside tmux both to the pane and to the terminal that is looked at."""
+        self._send(sequence)
+        if (wrapped := wrap_for_tmux(sequence, self._host.environ)) != sequence:
+            self._send(wrapped)
 
     def _call_person(self, state: RunState | None, now: float) -> None:
         settings = self._host.settings
         self._called_at = now
-        run = state.started.run if state is not None and state.started is not None else "a run"
+        run = _run_name(state)
         what = "operation waits" if self._waiting == 1 else "operations wait"
         if state is not None and state.trains_weights:
             what = "weight update waits"  # never more than one

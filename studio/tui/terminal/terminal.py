@@ -17,6 +17,8 @@ from textual import events
 from textual.app import App
 from textual.geometry import Size
 
+from studio.tui.terminal.opening import read_attributes
+
 PATIENCE_S = 5.0
 """For leaving in good order once the terminal is gone; then the process just ends."""
 _RESET = (
@@ -35,7 +37,7 @@ def exit_on_hangup(
     `save` writes what must not be lost, inside the signal's handler; `leave` ends the app, from its
     event loop.
     """
-    before = _read_attributes()
+    before = read_attributes()
     handlers: dict[int, Any] = {}
     timers: list[threading.Timer] = []
 
@@ -95,14 +97,6 @@ def _stop_drawing(app: App[Any]) -> None:
     if (driver := app._driver) is not None and hasattr(driver, "_writer_thread"):
         driver.write = lambda data: None  # type: ignore[method-assign]
         driver._writer_thread = None
-
-
-def _read_attributes() -> list[Any] | None:
-    with contextlib.suppress(Exception):
-        import termios
-
-        return list(termios.tcgetattr(sys.__stdin__.fileno())) if sys.__stdin__ else None
-    return None
 
 
 def restore_terminal(attributes: list[Any] | None) -> None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from rich.text import Text
 from textual import events
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.command import CommandInput, CommandList, CommandPalette
 from textual.content import Content
+from textual.driver import Driver
 from textual.geometry import Size
 from textual.reactive import Reactive
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
@@ -26,7 +28,10 @@ from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
 from studio.tui.terminal.frame_clock import FrameClock
+from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import with_current_size
+
+T = TypeVar("T")
 
 
 class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is not wanted
@@ -42,6 +47,15 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self._is_size_told = False  # the driver said which one it began with
         # What had the focus when a key came: several may come before the first is acted on.
         self._aims: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
+
+    def _build_driver(
+        self, headless: bool, inline: bool, mouse: bool, size: tuple[int, int] | None
+    ) -> Driver:
+        driver = super()._build_driver(headless, inline, mouse, size)
+        if (shown := current_line()) is not None:
+            start, write = driver.start_application_mode, driver.write
+            driver.start_application_mode = lambda: shown.hand_over(write, start)  # type: ignore[method-assign]
+        return driver
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -150,11 +164,22 @@ class FixedView(ScrollView):
             self.refresh(*([self.size.region] if self.size else []))  # hidden, it has no rows
 
 
+class Box(ModalScreen[T]):
+    """A screen over the page, which is left once however often its key is pressed."""
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        # Textual would pop whatever is on top by then, and fail on the last one.
+        return super().dismiss(result) if self.is_active else AwaitComplete()
+
+
 class Palette(CommandPalette):
     """Textual's command palette, without blinking, and with a line where nothing is found."""
 
     def on_mount(self) -> None:
         self.query_one(CommandInput).cursor_blink = False
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def _start_no_matches_countdown(self, search_value: str) -> None:
         """At once: an empty list looks as if the search were still going on."""

@@ -8,15 +8,15 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from studio.tui.drawing.lines import Lines, line, paragraph
 from studio.tui.keymap import format_key
+from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
 
-class Confirm(ModalScreen[str]):
+class Confirm(Box[str]):
     """Shows lines and waits for one of the keys offered; "" is escape. What is long scrolls.
 
     Nothing has the focus that a key meant for the page below would press.
@@ -43,7 +43,8 @@ class Confirm(ModalScreen[str]):
         self._lay_out()
         offered = self.query_one(Chrome)
         for number, (key, what) in enumerate(self._keys.items()):
-            offered.show_line(number, line(" ", (format_key(key), "key"), f" {what}"))
+            shown = format_key(key)
+            offered.show_line(number, line(" ", (shown, "key"), f" {what}"), {shown: (key,)})
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()
@@ -66,4 +67,9 @@ class Confirm(ModalScreen[str]):
     def on_key(self, event: events.Key) -> None:
         if event.key == "escape" or event.key in self._keys:
             event.stop()
-            self.dismiss("" if event.key == "escape" else event.key)
+            if event.key == "escape":
+                self.dismiss("")
+            elif self.query_one(LineView).was_painted:
+                self.dismiss(event.key)
+            else:
+                self.query_one(Vertical).border_subtitle = "it is shown only now: press again"

@@ -25,7 +25,11 @@ from studio.tui.terminal.textual_parts import FixedView
 @lru_cache(maxsize=1024)
 def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
     """Exactly `width` cells of a line: the one way from a line to segments, for every terminal."""
-    settled = tuple((flatten(text), style) for text, style in of)
+    settled = tuple(
+        # A blank where a sign could stand is not reversed, as the sign is without colours.
+        (flatten(text), style if text.strip() or style not in themes.LOUD else "")
+        for text, style in of
+    )
     segments = [
         Segment(text, base + themes.style(style, theme) if style else base)
         for text, style in crop_line(settled, width)

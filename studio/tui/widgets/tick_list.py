@@ -10,10 +10,10 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import Row, line
+from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.row_list import RowList
 
@@ -38,7 +38,7 @@ async def choose(
     return await app.push_screen_wait(TickList(title, rows, signs, enter=enter))
 
 
-class TickList(ModalScreen[tuple[str, ...] | None]):
+class TickList(Box[tuple[str, ...] | None]):
     """Rows that are all ticked at first."""
 
     DEFAULT_CSS = """
@@ -51,7 +51,6 @@ class TickList(ModalScreen[tuple[str, ...] | None]):
         self._title, self._make_rows, self._signs, self._enter = title, rows, signs, enter
         self._rows: Sequence[Row] = ()
         self._off: set[str] = set()
-        self._is_answered = False
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
@@ -60,8 +59,9 @@ class TickList(ModalScreen[tuple[str, ...] | None]):
 
     def on_mount(self) -> None:
         keys = (("enter", self._enter), ("space", "tick"), ("j k", "move"), ("esc", "leave"))
-        spans = [span for key, what in keys for span in ((f" {key}", "key"), f" {what} ")]
-        self.query_one(Chrome).show_line(0, line(*spans))
+        spans = [span for key, what in keys for span in (" ", (key, "key"), f" {what} ")]
+        presses = {"enter": ("enter",), "space": ("space",), "esc": ("escape",)}
+        self.query_one(Chrome).show_line(0, line(*spans), presses)
         self._lay_out()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -111,15 +111,10 @@ class TickList(ModalScreen[tuple[str, ...] | None]):
             self._off ^= {key for key in [self.query_one(RowList).key] if key}
             self._draw()
         elif event.key == "escape":
-            self._answer(None)
+            self.dismiss(None)
         elif not self.query_one(RowList).was_painted:
             self.query_one(Vertical).border_subtitle = "it is shown only now: press again"
         elif left:
-            self._answer(left)
+            self.dismiss(left)
         else:
             self.query_one(Vertical).border_subtitle = "nothing is ticked: space ticks, esc leaves"
-
-    def _answer(self, left: tuple[str, ...] | None) -> None:
-        if not self._is_answered:  # a second key may come before it is gone
-            self._is_answered = True
-            self.dismiss(left)

@@ -47,9 +47,24 @@ def test_a_run_row_gives_rates_with_their_n(tmp_path: Path) -> None:
     a_recorded_run(workspace, "exp", a_step(), *tried, *judged)
     row = write_run_row(workspace, workspace.run("exp"))
     assert row["rewards"] == {"1": {"mean": 0.5, "n": 2}}
+    assert row["curve"] == {"of": "reward", "points": []}  # no step is through
     assert (row["status"], row["steps"], row["losses"], row["began"]) == ("running", 0, 1, 5)
     # 3 rollouts of 3 + 4 tokens
     assert (row["tokens"], row["cost_usd"], row["open"]) == (21, None, 0)
+
+
+def test_rows_of_an_earlier_release_without_a_curve_are_made_again(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    judged = (ev.RolloutJudged(1, 0, n, Verdict(float(n))) for n in range(2))
+    tried = (a_rollout_finished(0, n) for n in range(2))
+    a_recorded_run(workspace, "exp", a_step(), *tried, *judged, ev.StepFinished(1, 1))
+    row = write_run_row(workspace, workspace.run("exp"))
+    assert row["curve"] == {"of": "reward", "points": [[1, 0.5, 2]]}
+    with open_catalogue(workspace) as database:
+        table = database.table("runs")
+        table.truncate()
+        table.insert({name: value for name, value in row.items() if name != "curve"})
+    assert load_run_rows(workspace) == [row]
 
 
 def test_rows_older_than_their_journal_are_made_again(tmp_path: Path) -> None:

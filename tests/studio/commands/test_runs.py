@@ -43,8 +43,9 @@ def test_a_finished_run_is_listed_with_reward_and_n(practised: Path) -> None:
     assert (row["status"], row["alive"], row["next"]) == ("finished", False, "")
     # 8 problems in groups of 3, all of whose rewards are known.
     assert row["rewards"]["1"]["n"] == 24
+    assert sum(n for _, _, n in row["curve"]["points"]) == 24  # a point a step
     table = studio("runs", "list", workspace=practised).stdout
-    assert "(n=24)" in table
+    assert "(n=24)" in table and "BY STEP" in table
     assert "rehearsal: scripted replies took part" in table
     assert max(len(line) for line in table.splitlines()) <= 80
 

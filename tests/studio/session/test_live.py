@@ -655,7 +655,9 @@ async def test_after_a_process_has_ended_the_fallback_decides_until_one_is_back(
         await process.recorder.record(ev.RunEnded("stopped", "by ann"))
         await process.end()
         await screen.until(lambda: not session.living and screen.count(SnapshotReceived) == 2)
-        assert Disconnected("no process of it is running", True) in screen.told
+        # An end is no loss of the connection.
+        cuts = [one for one in screen.told if isinstance(one, Disconnected)]
+        assert cuts == [Disconnected("the run has ended, and its process too", True)]
         assert session.state.ending == "stopped"
         decision = (await session.decide(a_timed())).decision
         assert decision.assigned == "E3"

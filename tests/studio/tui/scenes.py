@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import CallKey, Flag, Operation, UnparsedReply
+from engines.core.types import CallKey, Flag, Operation, UnparsedReply, Verdict
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.base import (
@@ -367,6 +367,26 @@ async def _all_decided(stage: Stage) -> None:
     await stage.hear(EventReceived(ev.StageEntered(1, "ready", counts)))
 
 
+async def _laid_over(stage: Stage) -> None:
+    """The run beside a copy of itself whose third step went otherwise."""
+    workspace = stage.app.workspace
+    journal = Journal(workspace.runs_folder / "other" / "journal.jsonl")
+    assert stage.session is not None
+    for event in _events(stage.session):
+        journal.append_now(_otherwise(event))
+    journal.close()
+    await stage.press("7", "b")
+    await stage.press(*"other", "enter")
+
+
+def _otherwise(event: ev.DurableEvent) -> ev.DurableEvent:
+    if isinstance(event, ev.RunStarted):
+        return replace(event, run="other")
+    if isinstance(event, ev.RolloutJudged) and event.step == 3:
+        return replace(event, verdict=Verdict(float(event.index > 1)))
+    return event
+
+
 def goes_to(name: str) -> Callable[[Stage], Awaitable[None]]:
     async def go(stage: Stage) -> None:
         await stage.press("g")
@@ -446,6 +466,10 @@ SCENES: dict[str, Scene] = {
     "runs-empty": Scene("nothing", act=keys("5")),
     "runs-held": Scene(act=keys("5")),
     "runs-finished": Scene("rehearsal", living=False, act=keys("5")),
+    "progress-empty": Scene(change=_BATCH, act=keys("7")),
+    "progress-running": Scene("tiny", events=_training(*_UNDER_WAY), act=keys("7", "k")),
+    "progress-finished": Scene("rehearsal", living=False, act=keys("7")),
+    "progress-over": Scene("rehearsal", living=False, act=_laid_over),
     "inspect-empty": Scene("", act=keys("6")),
     "inspect-held": Scene(act=keys("6")),
     "inspect-split": Scene(act=keys("6", "w")),

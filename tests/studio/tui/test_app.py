@@ -205,3 +205,28 @@ def test_the_app_imports_nothing_heavy() -> None:
     code = f"import sys, studio.tui.app\nprint([m for m in '{heavy}'.split() if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_message_goes_when_its_time_is_over_or_it_is_true_no_longer(tmp_path: Path) -> None:
+    app, session = on_a_run(tmp_path)
+    now = [1_000.0]
+    app.clock = lambda: now[0]
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("5")
+
+        def said(after_s: float = 0.0) -> str:
+            now[0] += after_s
+            app.painter.draw_frame()
+            return picture(app)[-2].strip()
+
+        await pilot.pause()
+        app.tell("approved")
+        assert said() == said(7) == "approved" and said(2) == ""
+        app.tell("refused", "failed")
+        assert said(19) == "refused" and said(2) == ""
+        app.tell("paused: s p goes on")
+        session.state.status = "running"
+        assert said(1) != "" and said(2) == ""  # the run has gone on
+        app.tell("nothing is under the cursor", "failed")
+        await pilot.press("3")
+        assert said() == ""  # a page was opened

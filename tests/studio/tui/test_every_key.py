@@ -128,6 +128,19 @@ TRIED = {
     "inspect.tokens": "test_inspect::test_dollar_shows_tokens_and_times_of_each_call",
     "inspect.fold": ("test_inspect::test_z_folds_the_part_under_the_cursor_or_all_from_the_list"),
     "inspect.pager": "test_inspect::test_o_gives_the_whole_rollout_to_a_pager_or_says_why_not",
+    "progress.open": (
+        "test_progress::test_points_are_gone_through_and_a_step_is_found_opened_and_copied"
+    ),
+    "progress.next": (
+        "test_progress::test_points_are_gone_through_and_a_step_is_found_opened_and_copied"
+    ),
+    "progress.previous": (
+        "test_progress::test_points_are_gone_through_and_a_step_is_found_opened_and_copied"
+    ),
+    "progress.next_set": "test_progress::test_brackets_choose_the_held_out_set",
+    "progress.previous_set": "test_progress::test_brackets_choose_the_held_out_set",
+    "progress.base": "test_progress::test_b_lays_a_run_over_and_capital_b_takes_it_away",
+    "progress.target": "test_progress::test_b_lays_a_run_over_and_capital_b_takes_it_away",
     "start.open": "test_start::test_a_held_run_comes_first_and_enter_resumes_it",
     "start.check": "test_start::test_capital_c_says_calls_tokens_and_what_was_looked_at",
     "start.set": "test_start::test_settings_are_checked_where_they_are_typed_and_kept",
@@ -201,11 +214,8 @@ async def test_a_number_opens_its_page(tmp_path: Path) -> None:
             "2": "review", "3": "library", "4": "diff", "5": "runs",
             "6": "inspect", "7": "progress", "0": "start", "1": "live",
         }  # fmt: skip
-        there = {page.scope for page in PAGES}
         for key, page in pages.items():
             await stage.press(key)
-            if page not in there:
-                continue
             assert stage.app.page_name == page
             assert stage.app.navigation.page().display
             tab = f"[{key} {page.capitalize()}"
@@ -365,7 +375,7 @@ async def test_s_waits_for_a_second_key_and_lists_them_and_any_other_leaves(tmp_
         assert session.asked == []  # no stray key steers the run
         assert "x does nothing here; s x: stop" in picture(stage.app)[-2]
         await stage.press("s")
-        assert "s p pause or go on" in picture(stage.app)[-1] and "s x" in picture(stage.app)[-1]
+        assert picture(stage.app)[-1].startswith(" p pause or go on  P pause now  s one step")
         await stage.press("j")
         assert "j is none of s p" in picture(stage.app)[-2] and session.asked == []
         await stage.press("s", "escape", "s", "p")

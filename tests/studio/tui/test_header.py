@@ -82,7 +82,7 @@ def test_an_observer_reads_who_decides_and_how_to_take_over(held: RunState) -> N
     text = plain_text(
         header_line(held, SessionStatus(living=True, drives=False, driver="ann\x1b[2J"), 200)
     )
-    assert "OBSERVER (ann" in text and "T takes over" in text and "\x1b" not in text
+    assert "OBSERVER | ann" in text and "T takes over" in text and "\x1b" not in text
 
 
 def test_the_state_is_one_of_the_words_a_person_can_act_on(held: RunState) -> None:
@@ -138,5 +138,25 @@ def test_the_sign_is_there_while_a_flagged_one_waits_and_no_longer(held: RunStat
 
 def test_the_tokens_at_the_top_are_those_of_the_whole_run(held: RunState) -> None:
     facts = replace(ALIVE, tokens_per_s=36.0)
-    assert "8.5k tok in all, 36/s" in plain_text(header_line(held, facts, 120))
+    assert "8.5k tok in all | 36/s" in plain_text(header_line(held, facts, 120))
     assert "8.5k tok 36/s" in plain_text(header_line(held, facts, 80))
+
+
+def test_the_name_of_the_run_goes_last_and_the_rate_before_the_tokens(held: RunState) -> None:
+    facts = SessionStatus(
+        living=True, drives=False, driver="ann", tokens_per_s=36.0, eta="41 min",
+        budget={"cost_usd": 5.0},
+    )  # fmt: skip
+    held.usage = held.under_way = Usage()
+    held.paid = Usage(prompt_tokens=6058, calls=30, cost_usd=1.84)
+    parts = ["ETA", "36/s", "tok", "$1.84", "mine"]
+    seen = [
+        [part for part in parts if part in plain_text(header_line(held, facts, width))]
+        for width in range(200, 46, -1)
+    ]
+    for shown in seen:
+        assert shown == parts[len(parts) - len(shown) :]
+    assert seen[0] == parts and seen[-1] == ["mine"]
+    for width in (46, 60, 80):
+        text = plain_text(header_line(held, facts, width))
+        assert "OBSERVER" in text and "mine" in text and "REVIEW 2" in text

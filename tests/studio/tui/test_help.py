@@ -3,16 +3,26 @@
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from textual.command import CommandList
 
 from studio.tui.app import StudioApp
 from studio.tui.drawing.lines import plain_text, width_of
+from studio.tui.drawing.themes import style
 from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, keys_of_scope, remap_keys
+from studio.tui.palette import StudioCommands
 from studio.tui.settings.file import ScreenSettings, read_settings
 from studio.tui.settings.screen import SettingsScreen
+from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.pictures import check_picture
-from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
+from tests.studio.tui.stage import (
+    FakeSession,
+    app_on,
+    finished_workspace,
+    held_workspace,
+    picture,
+)
 
 SIZES = [(120, 36), (80, 24)]
 SCOPES = ("list", "review", "loop", "global")
@@ -87,8 +97,9 @@ async def test_settings_are_shown_changed_and_kept(
         await pilot.pause()
         assert isinstance(app.screen, SettingsScreen)
         check_picture(app, f"settings-{size[0]}x{size[1]}")
-        await pilot.press("enter")  # the theme: dark to light
-        assert app.theme == "studio-light"
+        await pilot.press("enter", "down")
+        assert app.theme == "studio-light"  # shown as one moves, and kept by enter
+        await pilot.press("enter")
         await pilot.press("down", "space")
         await pilot.pause()
         assert app.has_class("-ascii")
@@ -133,7 +144,7 @@ async def test_settings_that_cannot_be_kept_still_hold_here(tmp_path: Path) -> N
     async with app.run_test() as pilot:
         (app.workspace.path / "screen.yaml").mkdir()
         (app.workspace.path / "screen.yaml" / "x").touch()
-        await pilot.press("f2", "enter")
+        await pilot.press("f2", "enter", "down", "enter")
         await pilot.pause()
         assert app.theme == "studio-light"
         assert "not kept" in "\n".join(picture(app))
@@ -150,7 +161,7 @@ async def test_colours_come_back_after_a_theme_without_any(tmp_path: Path) -> No
         }
         await pilot.pause()
         assert coloured() <= {"default"}
-        await pilot.press("f2", "enter", "enter")  # auto, then dark
+        await pilot.press("f2", "enter", "home", "down", "enter")
         await pilot.pause()
         assert app.theme == "studio-dark"
         assert len(coloured() - {"default"}) > 1
@@ -202,3 +213,83 @@ async def test_a_command_of_another_page_opens_it_and_acts_on_nothing_unseen(
         await by_title["open: runs (5)"].callback()
         await pilot.pause()
         assert app.page_name == "runs"
+
+
+async def test_help_begins_with_the_keys_of_the_page_and_is_filtered(tmp_path: Path) -> None:
+    app = an_app(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("3", "question_mark")
+        await pilot.pause()
+        rows = [row.strip(" ┃│") for row in picture(app)]
+        assert "Keys: Library" in rows[2]
+        await pilot.press("slash", *"merge")
+        await pilot.pause()
+        text = "\n".join(picture(app))
+        assert "Propose to merge it into another." in text and "Propose to delete it." not in text
+        await pilot.press("enter", "slash", *"zzz")
+        await pilot.pause()
+        assert "nothing here holds 'mergezzz'" in "\n".join(picture(app))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "Propose to delete it." in "\n".join(picture(app))
+        await pilot.press("slash", *"steer", "enter", "escape", "escape")
+        await pilot.pause()
+        assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_every_theme_is_seen_as_one_moves_and_escape_brings_the_old_one_back(
+    tmp_path: Path,
+) -> None:
+    own = {"mine": {"like": "nord", "success": "#00ff00"}}
+    app = an_app(tmp_path, ScreenSettings(theme="studio-dark", themes=own))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2", "f2", "enter")
+        await pilot.pause()
+        rows = "\n".join(picture(app))
+        for name in ("auto", "studio-mono", "nord", "dracula", "mine"):
+            assert f" {name} " in rows
+        await pilot.press("G")
+        await pilot.pause()
+        assert app.theme == "mine" and style("won", "mine").color == Style.parse("#00ff00").color
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.theme == "studio-dark" and isinstance(app.screen, SettingsScreen)
+        await pilot.press("enter", "G", "enter")
+        kept = read_settings(app.workspace.path)
+        assert (kept.theme, kept.themes) == ("mine", own)
+
+
+async def test_the_palette_finds_what_the_workspace_and_the_run_hold(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = FakeSession(workspace.run("rehearsal"))
+    first = session.library.experiences[0]
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+
+        async def found(words: str) -> list[str]:
+            provider = StudioCommands(app.screen_stack[0])
+            await provider.startup()
+            hits = [hit async for hit in provider.search(words)]
+            call = hits[0].command if hits else lambda: None
+            if (waited := call()) is not None:
+                await waited
+            await pilot.pause()
+            return [str(hit.text) for hit in hits]
+
+        assert (await found("dracula theme"))[0] == "theme: dracula" and app.theme == "dracula"
+        assert await found("setting bell rings") == ["setting: bell"]
+        assert app.screen.query_one(RowList).key == "bell"
+        await pilot.press("escape")
+        assert "run: rehearsal" in await found("run: reh")
+        app.attachment.listen(session)
+        assert (await found(" ".join(first.text.split()[:4])))[0] == f"experience {first.id}"
+        assert app.page_name == "library"
+        assert "step 2" in await found("epoch 1 problems step")
+        assert app.page_name == "inspect"
+        problem = session.state.steps[1].problems[0]
+        assert f"problem {problem}" in await found(f"problem {problem}")
+        assert (await found("preset: rehearsal"))[0] == "preset: rehearsal"
+        assert app.page_name == "start"
+        assert (await found("hold at their next call"))[0].endswith("pause now (s P)")
+        assert await found("no such words at all") == []

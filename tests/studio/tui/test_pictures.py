@@ -56,7 +56,7 @@ async def test_review_looks_as_it_did_in_each_theme(theme: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("name", ["review-held", "live-group", "diff-finished", "inspect-split"])
+@pytest.mark.parametrize("name", ["review-held", "live-group", "progress-over", "inspect-split"])
 async def test_in_ascii_nothing_else_is_drawn(name: str, size: tuple[int, int]) -> None:
     settings = ScreenSettings(theme="studio-mono", ascii=True)
     async with on_stage(SCENES[name], Path(), size, settings) as stage:

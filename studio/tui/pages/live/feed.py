@@ -58,9 +58,9 @@ class Feed:
                 self._handle_event(event)
             case SnapshotReceived(under_way=under_way):
                 self._handle_snapshot(under_way)
-            case Disconnected(reason=reason):
+            case Disconnected(reason=reason, ended=ended):
                 self._tracker.handle_disconnect()
-                self.activity.say(reason, "failed")
+                self.activity.say(reason, "" if ended else "failed")
 
     def _handle_snapshot(self, under_way: Collection[str] | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""

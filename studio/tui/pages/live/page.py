@@ -31,6 +31,7 @@ from studio.tui.pages.live.wall import RolloutWall
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.progress_strip import ProgressStrip
 from studio.tui.widgets.row_list import RowList
 
 _ZOOM_WORDS = {
@@ -64,12 +65,14 @@ class LivePage(Page):
         self.streams = Streams(self, self.cursor, lambda: self.wall.canvases)
         self.feed = Feed(self, self.tracker, self.cursor, self.streams)
         self.wall = RolloutWall(self, self.cursor, self.streams)
+        self._progress = ProgressStrip(id="live-progress")
         self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
         self._facts.can_focus = False
         self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
 
     def compose(self) -> ComposeResult:
+        yield self._progress
         yield self._strip
         yield self._training
         with Horizontal(id="live-top"):
@@ -99,6 +102,7 @@ class LivePage(Page):
         self.tracker.update(state)
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
+        self._progress.draw(state, has_room=not self._shows_brief_training)
         batch, under_way = cursor.batch, self.tracker.under_way
         rows = view.group_rows(batch, under_way, self.filter_text, signs)
         cursor.show_groups([row.key for row in rows])

@@ -27,8 +27,8 @@ class DecisionKeys:
     def __init__(self, change: ChangePane) -> None:
         self.change = change
         self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
+        self._too_early = ""  # what is said of a key while a decision is under way
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
-        self._early = 0  # keys that came while one before them was under way
 
     # -- what may be decided -------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class DecisionKeys:
         if item is None:
             host.tell("there is nothing to decide here")
         elif item.id in self._review_queue.decider.busy:
-            self._early += 1
+            self._too_early = "; a key came too early: press again"
             host.tell(f"{item.id} is being decided")
         elif item != self._review_queue.current_item(item) or not self.change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
@@ -162,11 +162,8 @@ class DecisionKeys:
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
         panes, queue = self._panes, self._review_queue
-        early, self._early = self._early, 0
-        text = outcome.text
-        if early:
-            text += f"; {early} key{'s' * (early > 1)} too early, not taken: press again"
-        self._page.host.tell(text, "failed" if outcome.failed else "flag" if early else "")
+        text, self._too_early = outcome.text + self._too_early, ""
+        self._page.host.tell(text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
             panes.close_box()

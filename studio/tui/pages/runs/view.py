@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from studio.report.training import learned_text
+from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
@@ -47,6 +47,7 @@ _COLUMNS = (
     _Column("data", 18, 2),
     _Column("epochs", 7, 5),
     _Column("lib", 9, 1),
+    _Column("by step", 12, 7),
     _Column("mean@1", 8, 8, right=True),
     _Column("held-out", 8, 7, right=True),
     _Column("spent", 9, 4, right=True),
@@ -210,6 +211,7 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
         back.data if back else "-",
         f"{row['epoch']}/{row['epochs']}",
         f"v{row['version']}" if row.get("policy_version") is None else learned_text(row),
+        row_curve(row["curve"], 12) or "-",
         "-" if reward is None else f"{scripted}{reward:.3f}",
         f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
         f"${cost:.2f}" if cost is not None else _tokens_text(int(row["tokens"])),

@@ -55,6 +55,7 @@ class StartPage(Page):
         self.runs: tuple[KnownRun, ...] = ()
         self.trouble = ""
         self.refusal = ""
+        self._wanted = ""  # what the cursor is to stand on once it was read
         self.loader = FactsLoader(self, self._draw_facts)
         self.list_pane = RowList(id="start-list", classes="pane")
         self.facts_pane = LineView(id="start-facts", classes="pane")
@@ -75,6 +76,7 @@ class StartPage(Page):
     # -- reading ---------------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:
+        self._wanted = target
         self.loader.forget()
         run_exclusive(self, "start", self._read)
 
@@ -109,6 +111,8 @@ class StartPage(Page):
         self.runs = tuple(runs)
         self.found = view.choices(self.runs, self._presets, self._files)
         self.draw()
+        if self._wanted and self.go_to(self._wanted):
+            self._wanted = ""
 
     def go_to_choice(self, key: str) -> bool:
         """Put the cursor on one, such as "new rehearsal"."""

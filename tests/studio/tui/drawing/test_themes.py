@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from rich.style import Style
 from textual.app import App
 from textual.color import Color
 from textual.filter import Monochrome, NoColor
 
 from studio.tui.drawing.cells import GLYPHS_UNICODE
+from studio.tui.drawing.theme_colours import LEAST_CONTRAST, contrast
 from studio.tui.drawing.themes import (
     ANSI,
     BACKGROUNDS,
@@ -15,11 +17,15 @@ from studio.tui.drawing.themes import (
     LIGHT,
     MONO,
     NAMES,
+    SHIPPED,
     choose_theme,
+    learn_theme,
     needs_ascii,
+    own_themes,
     style,
 )
 from studio.tui.terminal.look import register_themes
+from studio.tui.widgets.line_view import strip_of
 
 STYLES = ("won", "lost", "streaming", "queued", "failed", "error", "skipped", "open", "approved",
           "rejected", "edited", "flag", "added", "removed", "title", "key", "bar", "dim",
@@ -33,19 +39,26 @@ def test_every_style_has_contrast_enough(theme: str, name: str) -> None:
     assert colour is not None
     assert not style(name, theme).dim
     ink, paper = Color.from_rich_color(colour), Color.parse(BACKGROUNDS[theme])
-    assert _contrast(ink, paper) >= 4.5
+    assert contrast(ink, paper) >= 4.5
 
 
-def _contrast(one: Color, other: Color) -> float:
-    """WCAG 2.2, success criterion 1.4.3."""
+OTHERS = sorted(name for name, theme in SHIPPED.items() if name not in NAMES and not theme.ansi)
 
-    def luminance(color: Color) -> float:
-        channels = [c / 255 for c in (color.r, color.g, color.b)]
-        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
+def test_every_state_can_be_read_in_textuals_themes_and_in_ones_own() -> None:
+    own = {"mine": {"background": "#777777", "error": "#770000", "success": "white"}}
+    (mine,) = own_themes(own)
+    learn_theme(mine)
+    assert mine.error == "#770000" and mine.warning == SHIPPED[DARK].warning
+    assert len(OTHERS) > 15
+    for theme in (*(SHIPPED[name] for name in OTHERS), mine):
+        paper = Color.parse(theme.to_color_system().generate()["background"])
+        for name in STYLES:
+            found = style(name, theme.name)
+            assert found.color is not None and not found.dim, (theme.name, name)
+            ratio = contrast(Color.from_rich_color(found.color), paper)
+            assert ratio >= LEAST_CONTRAST, (theme.name, name)
+    assert style("won", "nord").color == Style.parse("#a3be8c").color  # its own, which is legible
 
 
 @pytest.mark.parametrize("name", [*STYLES, "focus", "cursor"])
@@ -112,3 +125,12 @@ def test_without_colour_no_filter_turns_colours_into_greys() -> None:
     register_themes(app, {"NO_COLOR": "1"}, None)
     kinds = [type(line_filter) for line_filter in app._filters]
     assert NoColor in kinds and Monochrome not in kinds
+
+
+def test_without_colour_a_row_without_a_flag_is_plain() -> None:
+    drawn = strip_of((("  ", "flag"), ("text", "")), 8, Style(), MONO)
+    assert not any(segment.style and segment.style.reverse for segment in drawn)
+    flagged = strip_of((("! ", "flag"), ("text", "")), 8, Style(), MONO)
+    assert [segment.text for segment in flagged if segment.style and segment.style.reverse] == [
+        "! "
+    ]

@@ -21,6 +21,7 @@ from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.page import ReviewPage
+from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
@@ -135,6 +136,7 @@ async def test_two_letters_in_one_write_decide_only_what_was_painted(tmp_path: P
     async with a_desk(tmp_path) as desk:
         await desk.burst("a", "a")
         assert desk.made == [("op1.1", "approve")]
+        assert "too early" in desk.told or "press again" in desk.told  # not lost without a word
 
 
 async def test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn(tmp_path: Path) -> None:
@@ -544,7 +546,7 @@ async def test_a_key_that_comes_too_early_is_told(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.burst("a", "a")
         assert desk.made == [("op1.1", "approve")]
-        assert "approved op1.1" in desk.told and "1 key too early, not taken" in desk.told
+        assert "approved op1.1" in desk.told and "a key came too early" in desk.told
 
 
 async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -> None:
@@ -613,6 +615,14 @@ async def test_a_note_on_what_is_decided_decides_it_again_with_it(tmp_path: Path
 
 
 # -- commit -----------------------------------------------------------------------------------
+
+
+async def test_c_commits_from_every_page_and_asks_there_too(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a", "5", "c")
+        assert isinstance(desk.app.screen, Confirm) and "commit" not in desk.session.names()
+        await desk.press("escape", "3", "c", "enter")
+        assert "commit" in desk.session.names()
 
 
 async def test_c_commits_at_once_what_is_all_decided(tmp_path: Path) -> None:

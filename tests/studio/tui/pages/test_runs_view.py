@@ -66,6 +66,7 @@ def a_run(
         "rewards": {"1": {"mean": reward, "n": 24 if reward is not None else 0}},
         "tokens": tokens,
         "cost_usd": cost_usd,
+        "curve": {"of": "reward", "points": [[1, 0.25, 12], [2, 0.75, 12]]},
         "losses": 0,
         "rehearsal": False,
         "began": datetime(2026, 3, 9, 15, 50).timestamp(),
@@ -86,8 +87,10 @@ def test_each_run_is_a_row_under_one_heading_that_no_cursor_stands_on() -> None:
     rows = runs_rows([a_run("a"), a_run("b", held_out=0.95)], 116, NOW)
     assert [row.key for row in rows] == ["", "a", "b"]
     heading, told = (" ".join(plain_text(row.line).split()) for row in (rows[0], rows[2]))
-    assert heading == "run model data epochs lib mean@1 held-out spent when state"
-    assert told.startswith("b openai:small sums 1/2 v4 0.500 0.950 53k tok today 15:50 ")
+    assert heading == "run model data epochs lib by step mean@1 held-out spent when state"
+    assert told.startswith("b openai:small sums 1/2 v4 ▃▆ 0.500 0.950 53k tok today 15:50 ")
+    # 0.25 and 0.75 of seven steps between the eight bars: 1.75 and 5.25
+    assert " ▃▆ " in texts([a_run("a")], 76)[1]  # also at 80 columns
 
 
 @pytest.mark.parametrize("width", [116, 100, 76, 56])

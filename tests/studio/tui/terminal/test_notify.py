@@ -83,9 +83,19 @@ def test_one_bell_and_a_title_when_a_run_begins_to_wait(held: RunState) -> None:
     notifier.tick(None, 0.0, 0.0)
     assert terminal.written == []
     settle(notifier, a_held_run(held), 10.0)
-    assert terminal.written == ["\x1b[22;2t\x1b]2;(2) studio\x07", "\x07"]
+    assert terminal.written == ["\x1b[22;2t\x1b]2;(2) studio - mine\x07", "\x07"]
     notifier.tick(held, 30.0, 0.0)
     assert len(terminal.written) == 2
+
+
+def test_the_title_of_the_terminal_behind_tmux_says_it_too(held: RunState) -> None:
+    terminal = Terminal(environ={"TERM": "tmux-256color", "TMUX": "/tmp/x,1,0"})
+    notifier = on(terminal)
+    settle(notifier, a_held_run(held), 10.0)
+    title = "\x1b[22;2t\x1b]2;(2) studio - mine\x07"
+    assert terminal.written == [title, wrap_for_tmux(title, terminal.environ)]
+    notifier.restore_title()
+    assert [one.startswith("\x1bPtmux;") for one in terminal.written[2:]] == [False, True]
 
 
 def test_what_rules_decide_within_a_moment_calls_nobody(held: RunState) -> None:
@@ -198,7 +208,7 @@ def test_an_ended_run_takes_the_badge_with_it(held: RunState) -> None:
     settle(notifier, a_held_run(held), 10.0)
     fold(held, ev.RunEnded("stopped", "by ann"))
     notifier.tick(held, 20.0, 0.0)
-    assert terminal.written[-1] == "\x1b]2;studio\x07"
+    assert terminal.written[-1] == "\x1b]2;studio - mine\x07"
 
 
 def test_a_text_is_copied_by_the_terminal(tmp_path: Path) -> None:

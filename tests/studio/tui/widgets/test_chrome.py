@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from studio.tui.drawing.lines import line, plain_text, width_of
 from studio.tui.keymap import Key, keys_of_scope
@@ -121,3 +122,68 @@ async def test_the_focused_pane_is_told_without_colour(tmp_path: Path, theme: st
             assert others and not any(p.styles.border_title_style.reverse for p in others)
             border = pane.styles.border_top[0]
             assert border == ("ascii" if ascii else "heavy")
+
+
+async def test_tabs_footer_and_the_keys_of_a_question_can_be_clicked(tmp_path: Path) -> None:
+    workspace = held_workspace(tmp_path)
+    session = FakeSession(workspace.run("mine"))
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+
+        async def click(text: str, *, at: int = 0) -> None:
+            await pilot.pause()
+            rows = picture(app)
+            y = next(y for y, row in enumerate(rows) if text in row)
+            await pilot.click(offset=(rows[y].index(text) + at, y))
+            await pilot.pause()
+
+        await pilot.pause()
+        await click("3 Library", at=4)
+        assert app.page_name == "library"
+        await click("2 Review")
+        assert app.page_name == "review"
+        await click("s steer", at=3)
+        await click("x stop", at=2)
+        assert isinstance(app.screen, Confirm)
+        await click("n now; what", at=5)
+        await app.wait_for_requests()
+        assert ("stop", {"after_step": False}) in session.asked
+        await click("1 Live")
+        await pilot.click(offset=(100, 1))  # between two of them
+        assert app.page_name == "live" and not app.is_asking
+        await click(": palette", at=3)
+        assert type(app.screen).__name__ == "Palette"
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes"),
+    [
+        (["s", "x"], "n"),
+        (["s", "x"], "escape"),
+        (["question_mark"], "q"),
+        (["question_mark"], "escape"),
+        (["f2"], "escape"),
+        (["colon"], "escape"),
+        (["slash"], "escape"),
+        (["slash"], "enter"),
+        (["g"], "g"),
+        (["ctrl+w"], "a"),
+    ],
+)
+async def test_a_key_that_leaves_a_box_may_come_several_times(
+    tmp_path: Path, opens: list[str], closes: str
+) -> None:
+    workspace = held_workspace(tmp_path)
+    session = FakeSession(workspace.run("mine"))
+    app = app_on(session, workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2", *opens)
+        await pilot.pause()
+        for _ in range(4):  # in one go, as a terminal that hangs sends them
+            app.post_message(events.Key(closes, closes if len(closes) == 1 else None))
+        await pilot.pause()
+        await app.wait_for_requests()
+        assert (app._exception is None and len(app.screen_stack) == 1) or closes == "q"
+        assert len(session.names()) == (closes == "n") + (
+            closes == "a" and "decide" in session.names()
+        )

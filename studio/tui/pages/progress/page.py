@@ -1,0 +1,296 @@
+"""Progress: reward, held-out sets, commits, tokens and cost over the steps of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widget import Widget
+from textual.widgets import Input
+
+from engines.core.errors import StudioError
+from engines.core.types import group_id
+from studio.report.curves import curves_key, run_curves, step_text
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.cells import choose_glyphs, fit
+from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.keymap import Key, bindings
+from studio.tui.page import Page
+from studio.tui.pages.background import draw_if_open, run_exclusive
+from studio.tui.pages.progress import view
+from studio.tui.pages.progress.picker import RunPicker
+from studio.tui.pages.progress.view import Picture, ShownRun
+from studio.tui.terminal.look import wants_ascii
+from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.pick_line import PICK_KEYS, PickLine
+
+
+class PlotPane(LineView):
+    """The picture. Keys that move go from point to point."""
+
+    def __init__(self, page: ProgressPage) -> None:
+        super().__init__(id="progress-plot", classes="pane")
+        self._page = page
+
+    def _step(self, rows: int) -> None:
+        self._page.action_step_point(rows)
+
+    def action_left(self) -> None:
+        self._step(-1)
+
+    def action_right(self) -> None:
+        self._step(1)
+
+    def action_top(self) -> None:
+        self._page.go_to_step(0)
+
+    def action_bottom(self) -> None:
+        self._page.go_to_step(None)
+
+
+class ProgressPage(Page):
+    """Draws the picture anew only where a step, an evaluation or the size changed."""
+
+    scope = "progress"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("progress")]
+    DEFAULT_CSS = """
+    ProgressPage #progress-detail { height: 6; }
+    ProgressPage #progress-choices, ProgressPage #progress-pick { display: none; }
+    ProgressPage.-choosing #progress-choices, ProgressPage.-choosing #progress-pick {
+        display: block;
+    }
+    ProgressPage.-choosing .picture { display: none; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plot_pane = PlotPane(self)
+        self.detail_pane = LineView(id="progress-detail", classes="pane")
+        self.picker = RunPicker(self)
+        self.over: ShownRun | None = None
+        self.at: int | None = None  # the step under the cursor; None: the last one, as it grows
+        self._held_out = ""  # the set that is shown; "": the first
+        self._sizes: Mapping[int, int] = {}
+        self._sizes_of: tuple[str, int] | None = None  # run and version they were read for
+        self._shown: tuple[tuple[object, ...], ShownRun] | None = None
+        self.drawn: tuple[tuple[object, ...], Picture] | None = None
+
+    def compose(self) -> ComposeResult:
+        for pane in (self.plot_pane, self.detail_pane):
+            pane.add_class("picture")
+            yield pane
+        yield self.picker.line
+        yield self.picker.list
+
+    def initial_focus(self) -> Widget:
+        return self.picker.line if self.picker.is_open else self.plot_pane
+
+    def panes(self) -> list[Widget]:
+        return [self.picker.line] if self.picker.is_open else [self.plot_pane, self.detail_pane]
+
+    def footer_keys(self) -> Sequence[Key]:
+        return PICK_KEYS if self.picker.is_open else ()
+
+    # -- what is shown ---------------------------------------------------------------------
+
+    @property
+    def shown(self) -> ShownRun | None:
+        """The open run; made anew only where one of its curves changed."""
+        state = self.state
+        if state is None or state.started is None:
+            return None
+        key = (*curves_key(state), id(self._sizes))
+        if self._shown is None or self._shown[0] != key:
+            self._shown = (key, ShownRun(state, run_curves(state, self._sizes), self._sizes))
+        return self._shown[1]
+
+    def _read_sizes_if_due(self) -> None:
+        """Sizes of versions, where another run is open or the library has a new one."""
+        state, workspace = self.state, self.host.workspace
+        if state is None or state.started is None:
+            return
+        wanted, before = (state.started.run, state.library_version), self._sizes_of
+        if before is None or before[0] != wanted[0]:
+            self._sizes, self.at, self.over = {}, None, None
+        self._sizes_of = wanted
+
+        async def read() -> None:
+            from studio.tui.pages.progress.loader import load_sizes
+
+            self._sizes = await asyncio.to_thread(load_sizes, workspace, state)
+            draw_if_open(self)
+
+        if wanted != before:
+            run_exclusive(self, "sizes", read)
+
+    @property
+    def set_names(self) -> list[str]:
+        """The held-out sets of both runs."""
+        runs = [run for run in (self.shown, self.over) if run is not None]
+        return list(dict.fromkeys(one.name for run in runs for one in run.curves.held_out))
+
+    @property
+    def held_out(self) -> str:
+        """The held-out set that is drawn, "" where none is measured."""
+        names = self.set_names
+        return self._held_out if self._held_out in names else next(iter(names), "")
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return self.shown.curves.steps if self.shown is not None else ()
+
+    @property
+    def step(self) -> int:
+        """The step under the cursor: the nearest before it that has a point; 0 without any."""
+        steps = self.steps
+        if not steps or self.at is None:
+            return steps[-1] if steps else 0
+        return steps[max(0, bisect_right(steps, self.at) - 1)]
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        self._read_sizes_if_due()
+        if self.picker.is_open:
+            self.picker.draw()
+            return
+        shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
+        if shown is None or not shown.curves.steps:
+            pane.border_title, pane.border_subtitle = Text("Progress"), None
+            pane.show_lines(self._empty_lines(width))
+            self.detail_pane.show_lines([])
+            return
+        curves, over = shown.curves, self.over.curves if self.over is not None else None
+        title = f"{one_line(curves.run, 40)}: step {curves.last_step} of {curves.steps_planned}"
+        if over is not None:
+            title += f", over it {one_line(over.run, 40)}"
+        pane.border_title = Text(fit(f"Progress  {title}", max(1, width - 4)))
+        scripted = [one_line(one.run, 24) for one in (curves, over) if one and one.rehearsal]
+        pane.border_subtitle = Text(
+            f"rehearsal, scripted replies: {', '.join(scripted)}" if scripted else ""
+        )
+        signs = choose_glyphs(wants_ascii(self.host.settings, self.host.environ))
+        made_of = (curves, over, self.held_out, (width, pane.size.height), signs)
+        if self.drawn is None or self.drawn[0] != made_of:
+            self.drawn = (made_of, view.draw_picture(*made_of))
+        pane.show_lines(self.drawn[1].with_cursor(self.step)[: max(1, pane.size.height)])
+        self.detail_pane.border_title = Text(f"Step {self.step}")
+        detail = view.detail_lines(shown, self.over, self.step, self.detail_pane.line_width)
+        self.detail_pane.show_lines(detail)
+
+    def _empty_lines(self, width: int) -> list[Line]:
+        text = "no step is through yet: the curve begins with the first"
+        if self.session is None:
+            text = "no run is open: 5 lists them, 0 starts one"
+        elif self.shown is None:
+            text = "reading the run …"
+        return paragraph([(text, "dim")], width)
+
+    # -- keys ------------------------------------------------------------------------------
+
+    def action_step_point(self, by: int) -> None:
+        """So many points on, or back."""
+        steps = self.steps
+        if not steps:
+            self.host.tell("there is no point yet")
+            return
+        here = steps.index(self.step)
+        there = min(len(steps) - 1, max(0, here + by))
+        if there == here:
+            self.host.tell(f"this is the {'last' if by > 0 else 'first'} point")
+        self.go_to_step(None if there == len(steps) - 1 else steps[there])
+
+    def go_to_step(self, step: int | None) -> None:
+        """None: to the last, and on with it as the run goes on."""
+        self.at = step
+        self.host.draw_now()
+
+    def go_to(self, name: str) -> bool:
+        """Put the cursor on a step: `12`, `s12`, `step 12`."""
+        found = re.fullmatch(r"(?:step ?|s)?(\d{1,9})", name)
+        if found is None or int(found[1]) not in self.steps:
+            return False
+        self.at = int(found[1])
+        return True
+
+    def apply_filter(self, text: str) -> None:
+        """`/` finds a step."""
+        if text and not self.go_to(text):
+            self.host.tell(f"{text}: there is no point of such a step", "failed")
+        self.host.draw_now()
+
+    def action_open(self) -> None:
+        step, state = self.step, self.state
+        if self.picker.is_open:
+            self._choose()
+        elif state is None or (known := state.steps.get(step)) is None or not known.rollouts_done:
+            self.host.tell("no rollouts of this step are here", "failed")
+        elif step == state.step and state.under_review:
+            self.host.open_page("review")
+        else:
+            self.host.open_page("inspect", group_id(step, 0))
+
+    def action_step_set(self, by: int) -> None:
+        names = self.set_names
+        if names:
+            self._held_out = names[(names.index(self.held_out) + by) % len(names)]
+            self.host.draw_now()
+        self.host.tell(f"held out: {self._held_out or 'not measured'}")
+
+    def action_base(self) -> None:
+        self.picker.show(on=True)
+
+    def action_target(self) -> None:
+        self.over = None
+        self.host.draw_now()
+
+    def _choose(self) -> None:
+        if run := self.picker.list.key:
+            self.picker.show(on=False)
+            self.lay_over(run)
+
+    def lay_over(self, run: str) -> None:
+        """Read a run, and lay it over the one that is open."""
+
+        async def load() -> None:
+            from studio.tui.pages.progress.loader import load_run
+
+            try:
+                self.over = await asyncio.to_thread(load_run, self.host.workspace, run)
+            except StudioError as error:
+                self.host.tell(str(error), "failed")
+            draw_if_open(self)
+
+        run_exclusive(self, "load", load)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self.picker.is_open:
+            self.picker.draw()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._choose()
+
+    def on_pick_line_left(self, event: PickLine.Left) -> None:
+        event.stop()
+        self.go_back()
+
+    def go_back(self) -> bool:
+        is_open = self.picker.is_open or self.over is not None
+        if self.picker.is_open:
+            self.picker.show(on=False)
+        else:
+            self.over = None
+        return is_open
+
+    def text_to_copy(self, whole: bool) -> str:
+        if whole or self.shown is None:
+            return super().text_to_copy(whole)
+        return step_text(self.shown.state, self.step, self.shown.sizes)

@@ -1,0 +1,64 @@
+"""The line that stands on the terminal while the screen loads, and how it gives that back."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+PROGRAM = """
+import sys, time
+from studio.tui.terminal.opening import opening_line
+heavy = {"textual", "rich", "asyncio"} & set(sys.modules)
+with opening_line():
+    assert not heavy, heavy
+    sys.stdin.readline()
+    %s
+"""
+LFLAG = 3
+
+
+def read_until(fd: int, wanted: bytes) -> bytes:
+    got = b""
+    while wanted not in got:
+        got += os.read(fd, 4096)
+    return got
+
+
+@pytest.mark.parametrize(
+    ("end", "number", "code"),
+    [("raise ImportError('none')", None, 1), ("", signal.SIGINT, 130), ("", signal.SIGTERM, 143)],
+)
+def test_a_line_with_a_clock_stands_there_at_once_and_the_terminal_is_given_back(
+    end: str, number: int | None, code: int
+) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        before = termios.tcgetattr(theirs)
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM % (end or "pass")],
+            stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs,
+            env={**os.environ, "TERM": "xterm"},
+        )  # fmt: skip
+        shown = read_until(ours, b"opening ...")
+        assert shown.startswith(b"\x1b[?1049h") and b"studio: opening" in shown
+        assert not termios.tcgetattr(theirs)[LFLAG] & termios.ECHO
+        if number is None:
+            os.write(ours, b"q\n")
+        elif number == signal.SIGINT:
+            process.send_signal(number)
+        else:
+            assert b"1 s" in read_until(ours, b" 1 s")
+            process.send_signal(number)
+        rest = read_until(ours, b"\x1b[?1049l")
+        assert b"q" not in rest  # what is typed is not echoed
+        assert process.wait(20) in (code, -(number or 0))
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        os.close(theirs)
+        os.close(ours)
