@@ -95,6 +95,7 @@ def _check_workspace(path: Path) -> Path:
     return path
 
 
+app.command("demo")(screen.demo)
 app.command("init")(presets.init)
 app.command("try")(evaluate.try_once)
 app.command("run")(screen.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -86,6 +87,7 @@ def add(
         studio data add exam.csv --name exam --question prompt --answer solution
     """
     from studio.data.catalogue import add_data, field_names
+    from studio.report.next_step import tell_next
     from studio.report.summary import count_text
 
     fields = field_names(question, answer)
@@ -115,6 +117,8 @@ def add(
             print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
     if fields:
         print("note: in the copy the fields are called question and answer", file=sys.stderr)
+    if not json:
+        tell_next(f"studio data preview {quote(added[0].name)}", context.obj)
 
 
 @app.command()

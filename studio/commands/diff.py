@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -39,6 +40,7 @@ def diff(
     """
     from studio.library import diff as diffing
     from studio.library.references import find_version
+    from studio.report.next_step import tell_next
 
     if json and format not in (None, "json"):
         raise ConfigError(
@@ -54,3 +56,6 @@ def diff(
         case _:
             for line in diffing.as_lines(older, newer):
                 typer.secho(line.text, fg=line.colour)
+            name = newer.library.name
+            if any(folder.name == name for folder in workspace.libraries()):
+                tell_next(f"studio library history {quote(name)}", context.obj)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from engines.core.errors import ConfigError
+from studio import exit_codes
 from studio.commands import AsObject, Overrides, open_workspace
 
 _Library = Annotated[
@@ -109,6 +111,7 @@ def try_once(
     from studio.config.loading import load_run
     from studio.evaluation.try_problem import Trial, choose_problem, exit_code, run_trial
     from studio.evaluation.try_text import after_text, before_text, print_piece, trial_data
+    from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.report.tables import print_result
     from studio.run.budget import limits_of
@@ -126,4 +129,9 @@ def try_once(
         shown = partial(print, before_text(trial), flush=True)
         tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
     print_result(trial_data(trial, tried), after_text(trial, tried), json=json)
-    return exit_code(tried)
+    code = exit_code(tried)
+    # That of a run is practised already.
+    if not json and code == exit_codes.DONE and Path(runfile).name != "run.yaml":
+        practise = "train" if loaded.config.trains else "headless"
+        tell_next(shlex.join(["studio", practise, runfile, *(overrides or [])]), context.obj)
+    return code

@@ -49,6 +49,7 @@ def export(
         studio export grpo-tiny --adapter --to tiny-adapter
         studio export grpo-tiny --merged --best --to tiny-model --serve-with vllm
     """
+    from studio.report.next_step import tell_next
     from studio.training import export as exporting
 
     if merged == adapter:
@@ -78,6 +79,7 @@ def export(
         print_json({**exported.facts, "command": command})
     else:
         print(sanitize(shlex.join(command) if command else str(exported.folder)))
+        tell_next("" if command else exporting.try_command(exported, context.obj), context.obj)
     sys.stdout.flush()  # before a server takes the terminal over
     if command and not exporting.serve(command):
         print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

@@ -132,6 +132,7 @@ def edit(
     """
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
+    from studio.report.next_step import command_after_version, tell_next
     from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
@@ -143,6 +144,7 @@ def edit(
         return
     done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
     print(f"library {name} is at v{done.version}")
+    tell_next(command_after_version(name, done.version), context.obj)
 
 
 Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, such as E3.")]
@@ -199,6 +201,7 @@ def revert(
     """
     from studio.library.edit import commit_changes, revert_changes
     from studio.library.references import library_folder
+    from studio.report.next_step import command_after_version, tell_next
     from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")
@@ -209,3 +212,4 @@ def revert(
     why = reason or f"back to v{number}"
     done = commit_changes(workspace, name, revert_changes(older), person=login_name(), reason=why)
     print(f"library {name} is at v{done.version}, with the texts of v{number}")
+    tell_next(command_after_version(name, done.version), context.obj)

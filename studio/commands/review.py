@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -29,11 +30,13 @@ def review(
     """
     import shutil
 
+    from studio.report.next_step import command_after_run, tell_next
     from studio.report.progress import to_stderr
     from studio.review.editor import edit_text
     from studio.review.review_run import RunReview, open_session
     from studio.run.linter import LazyLinter
     from studio.secrets.workspace import masking_workspace
+    from studio.session.client import is_alive
     from studio.workspace.run_control import choose_run
 
     def ask(prompt: str) -> str | None:
@@ -57,3 +60,8 @@ def review(
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=say, tell=tell)
         reviewing.run(reviewer=person, ask=ask, edit=edit_text)
+    state = folder.state()
+    if is_alive(folder) and not state.open_operations:
+        tell_next(f"studio attach {quote(folder.run)}", context.obj)
+    else:
+        tell_next(command_after_run(state), context.obj)

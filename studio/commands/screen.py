@@ -1,4 +1,4 @@
-"""`studio`, `studio run` and `studio attach`: the commands that open the screen.
+"""`studio`, `studio run`, `studio attach` and `studio demo`: the commands that open the screen.
 
 They know whether it can be drawn, what is printed once it is left, and the exit code.
 """
@@ -25,11 +25,15 @@ from studio.commands import (
     RunFile,
     open_workspace,
 )
+from studio.secrets.sanitize import sanitize
 from studio.tui.terminal.opening import opening_line
 
 if TYPE_CHECKING:
+    from engines.record.run_dir import Workspace
     from studio.run.detached import StartingProcess
 
+DEMO = "demo"
+"""Preset, experiment and library of `studio demo`."""
 WITHOUT = "Use `studio headless` to practise and `studio review` to decide: both need no screen."
 
 
@@ -115,6 +119,53 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
         return show(context.obj, run=folder.run)
 
 
+def demo(
+    context: typer.Context,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Only watch: approve every operation unseen.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin another demo although the last is not finished.")
+    ] = False,
+) -> int:
+    """Watch a minute of practice, and decide what is learned. A line says what to look at.
+
+    It works offline: the agent and its lessons are scripted (a rehearsal), and some lessons are
+    careless on purpose. A demo that was left goes on; after its end another one begins.
+
+    Examples:
+        studio demo
+        studio demo --auto
+    """
+    from studio.run.detached import start
+
+    check_terminal("studio demo")
+    with opening_line():
+        workspace = open_workspace(context)
+        words = demo_words(workspace, auto=auto, fresh=fresh)
+        code = show(context.obj, starting=start(words, context.obj))
+    # A reply that nobody mended is part of the show.
+    return exit_codes.DONE if code == exit_codes.WITH_LOSSES else code
+
+
+def demo_words(workspace: Workspace, *, auto: bool, fresh: bool) -> list[str]:
+    """What `studio headless` is started with: the last demo where it is not finished, or another.
+
+    A library outlives a run that was removed, and no new run goes on from it unasked.
+    """
+    from studio.presets import preset_path
+
+    last = workspace.newest_run(DEMO)
+    begins = fresh or last is None or last.state().status == "finished"
+    words = [*["--review=auto"] * auto, *["--restart-step=0"] * begins]
+    words += ["--", str(preset_path(DEMO))]
+    if begins:
+        taken = {folder.name for folder in workspace.libraries()}
+        names = (DEMO, *(f"{DEMO}-{number}" for number in range(2, len(taken) + 2)))
+        words.append(f"library.name={next(name for name in names if name not in taken)}")
+    return words
+
+
 def why_no_screen(
     stdin: TextIO, stderr: TextIO, environ: Mapping[str, str]
 ) -> tuple[str, str] | None:
@@ -191,6 +242,7 @@ def configure_textual() -> None:
 
 def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
+    from studio.report.next_step import command_after_run, tell_next
     from studio.report.summary import status_line
     from studio.session.client import is_alive
 
@@ -200,4 +252,8 @@ def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
         return exit_codes.DONE
     state = folder.state()
     print(status_line(state), file=sys.stderr)
+    if state.started is not None and state.started.exp_id == DEMO:
+        place = sanitize(quote(str(folder.path)))
+        print(f"it is in {place}; studio runs rm {quote(run)} removes it", file=sys.stderr)
+    tell_next(command_after_run(state), workspace)
     return exit_codes.run_exit_code(state) if ended else exit_codes.DONE

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from studio import exit_codes
-from studio.estimate.cost import estimate, estimate_doubled
+from studio.config.settings.policy import Role
+from studio.config.settings.run import RunConfig
+from studio.estimate.cost import Estimate, estimate, estimate_doubled
 from studio.estimate.facts import gather_facts
 from studio.estimate.text import (
     estimate_data,
@@ -14,6 +16,7 @@ from studio.estimate.text import (
     exceeded_limits_text,
     limits_text,
 )
+from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
 from studio.report.tables import print_result
 from studio.run.assemble import check_verifier
@@ -40,7 +43,10 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     left = budget.remaining if budget is not None else {}
     total = plan.sampler.total_steps
     steps = f"{total - facts.steps_done} of {total} steps to be done"
-    lines = [f"run {plan.run.run}: {plan.mode}, {steps}", estimate_text(found, variants, notes)]
+    lines = [
+        f"run {plan.run.run}: {plan.mode}, {steps}",
+        estimate_text(found, variants, notes, costs_money=_costs_money(config, found)),
+    ]
     if limits := limits_of(config):
         lines.append(f"budget: {limits_text(limits)}")
         if short := exceeded_limits_text(found, left):
@@ -48,7 +54,16 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     planned = {"run": plan.run.run, "mode": plan.mode, "budget_left": left}
     data = planned | estimate_data(found, variants, notes)
     print_result(data, "\n".join(lines), json=json)
+    if not json:
+        tell_next("the same without --dry-run begins it", plan.workspace.path)
     return exit_codes.DONE
+
+
+def _costs_money(config: RunConfig, found: Estimate) -> bool:
+    """Whether an endpoint is asked, or a price is rehearsed; what runs here has no price."""
+    roles: tuple[Role, ...] = ("policy", "reflector", "judge")
+    asks = any(config.role(role).model.startswith("openai:") for role in roles)
+    return asks or any(stage.cost_usd and stage.cost_usd.most for stage in found.stages)
 
 
 def tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:

@@ -6,7 +6,8 @@ Owns what is assumed where nothing was measured, and says so in notes. Asks no m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,13 +16,16 @@ from typing import Any
 import orjson
 
 from engines.core.errors import StudioError
+from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
+from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.record import lines
 from engines.record.run_dir import RunDir
 from engines.record.scores import problem_digest
+from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.estimate.cost import Facts, Range
 from studio.run.budget import embedding_terms, terms_of
@@ -43,6 +47,13 @@ ASSUMED: Mapping[str, float] = {
     "consolidation": 300,
 }
 """Tokens of a reply where no run of the model was measured: short chains of thought."""
+_ROLES: Mapping[str, Role] = {
+    "rollout": "policy",
+    "judge": "judge",
+    "summary": "reflector",
+    "extraction": "reflector",
+    "consolidation": "reflector",
+}
 SCAFFOLD_TOKENS = 16
 """What a chat template adds to a request."""
 LINE_TOKENS = 4
@@ -76,7 +87,7 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
     config = plan.loaded.config
     measured = _measure_earlier_run(plan)
-    replies, notes = _reply_lengths(measured, _possible_purposes(config))
+    replies, notes = _reply_lengths(measured, config)
     facts = _prompt_facts(plan, replies, measured.bytes_a_token)
     facts = replace(
         facts,
@@ -172,13 +183,29 @@ def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str, per: float) -> 
     )
     # Weights that are trained are known by their content, and those of a later step by nobody.
     weights = "" if config.trains else weights_digest(config.policy)
+    missing = open_book(guidance, weights).count_missing(contents, k)
+    if config.trains and not guidance and _is_start_known(plan, sets):
+        missing = 0
     return replace(
         facts,
         held_out=len(contents) * k,
         held_out_question=_question_tokens(per, problems),
         evaluated_after=_evaluation_steps(plan, len(sets)) if sets else (),
-        known=len(contents) * k - open_book(guidance, weights).count_missing(contents, k),
+        known=len(contents) * k - missing,
     )
+
+
+def _is_start_known(plan: RunPlan, sets: Sequence[HeldOutSet]) -> bool:
+    """Whether a run measured the weights that training begins with, before its first step."""
+    fingerprint = digest(measurement_settings(plan.loaded.config, plan.fingerprint))
+    k = plan.loaded.config.evaluation.k
+    wanted = {(held_out.name, len(held_out.problems) * k) for held_out in sets}
+    for run in plan.workspace.runs():
+        with suppress(StudioError, OSError):  # reported when it is opened
+            start = (e for e in run.state().evaluations if (e.step, e.policy_version) == (0, 0))
+            if wanted <= {(e.data, e.n) for e in start if e.fingerprint == fingerprint}:
+                return True
+    return False
 
 
 def _tokens(per: float, *texts: str) -> float:
@@ -210,20 +237,24 @@ def _verifier_names(spec: object) -> list[str]:
 def _possible_purposes(config: RunConfig) -> frozenset[str]:
     """The purposes for which this run may ask for a reply."""
     never = {"summary"} if config.practice.summarise == "never" else set()
+    never |= {"summary", "extraction", "consolidation"} if config.trains else set()
     never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
     return frozenset(ASSUMED) - never
 
 
 def _reply_lengths(
-    measured: MeasuredUsage, asked_for: frozenset[str]
+    measured: MeasuredUsage, config: RunConfig
 ) -> tuple[dict[str, float], list[str]]:
     """The likely length of a reply by purpose, and notes on where those asked for come from."""
+    asked_for = _possible_purposes(config)
     means = {p: mean for p in ASSUMED if (mean := measured.mean(p)) is not None}
-    replies = {**ASSUMED, **means}
+    most = {p: terms_of(config.role(_ROLES[p])).reply_tokens() for p in ASSUMED}
+    usual = {p: min(tokens, most[p]) for p, tokens in ASSUMED.items()}
+    replies = {**usual, **means}
     held_out = measured.mean("evaluation")
     replies["evaluation"] = replies["rollout"] if held_out is None else held_out
     known = [f"{p} {means[p]:.0f} (n={measured.n[p]})" for p in means if p in asked_for]
-    assumed = [f"{p} {ASSUMED[p]:.0f}" for p in ASSUMED if p in asked_for and p not in means]
+    assumed = [f"{p} {usual[p]:.0f}" for p in ASSUMED if p in asked_for and p not in means]
     notes = []
     if known:
         notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
@@ -233,8 +264,12 @@ def _reply_lengths(
 
 
 def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
-    """The newest run of the same models that recorded something."""
+    """The newest finished run of the same models that recorded something, else any that did.
+
+    What was cut short has more of the long replies, and fewer steps to tell the growth by.
+    """
     wanted = [plan.fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
+    cut_short = None
     # The newest first: its data and prompts are most like those of the run to come.
     for run in reversed(plan.workspace.runs()):
         try:
@@ -245,9 +280,10 @@ def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
             found = _measure_run(run, state, plan)
         except (StudioError, OSError):
             continue  # a damaged run is of no use here, and is reported when it is opened
-        if found.n:
+        if found.n and state.status == "finished":
             return found
-    return MeasuredUsage()
+        cut_short = cut_short or (found if found.n else None)
+    return cut_short or MeasuredUsage()
 
 
 def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:

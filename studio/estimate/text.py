@@ -12,18 +12,20 @@ from studio.report.tables import indent_text, table
 Doubled = Sequence[tuple[str, Estimate]]
 
 
-def estimate_text(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> str:
-    """The table, the doublings and what was assumed."""
+def estimate_text(
+    found: Estimate, doubled: Doubled, notes: Sequence[str], *, costs_money: bool = True
+) -> str:
+    """The table, the doublings and what was assumed; costs only where a call costs money."""
     resumes = bool(found.done_calls)
-    headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", "COST"]
-    rows = [_row(stage.name, stage) for stage in found.stages]
-    rows.append(_row("all", found))
+    headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", *["COST"] * costs_money]
+    rows = [_row(stage.name, stage)[: len(headings)] for stage in found.stages]
+    rows.append(_row("all", found)[: len(headings)])
     if resumes:
         headings.append("DONE")
         done = [*(stage.done for stage in found.stages), found.done_calls]
         rows = [(*row, f"{n:,}") for row, n in zip(rows, done, strict=True)]
     (_, whole), *variants = doubled
-    what = "still to be paid for" if resumes else "to be paid for"
+    what = "still " * resumes + ("to be paid for" if costs_money else "to be done")
     lines = [f"{what}: likely (at most)", indent_text(table(headings, rows)), ""]
     lines.append("doubled, a whole new run would likely take that much more")
     lines += [f"  {name:<20} {_difference_text(more, whole)}" for name, more in variants]

@@ -6,6 +6,7 @@ Every rate has its interval and its n, every difference its verdict.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 from engines.pipeline.evaluation.metrics import (
@@ -43,6 +44,18 @@ def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> st
     known = f" ({found.reused} of {plan.total} rollouts were known already)" * bool(found.reused)
     lines.append(f"paid     {usage_text(found.paid)}{known}")
     return "\n".join(lines)
+
+
+def text_after_eval(plan: EvalPlan) -> str:
+    """What to measure or read next."""
+    *baseline, measured = plan.subjects
+    if baseline:
+        if measured.library is None or not plan.workspace.library(measured.library.name).exists():
+            return ""
+        return f"studio library history {quote(measured.library.name)}"
+    if measured.library is None:
+        return "the same with --library NAME --baseline none says whether a library helps"
+    return "the same with --baseline none says whether these experiences help"
 
 
 def eval_title(plan: EvalPlan) -> str:

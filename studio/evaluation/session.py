@@ -18,8 +18,9 @@ from studio.evaluation.evaluate import (
     known_result,
     measure_missing,
 )
-from studio.evaluation.report import eval_data, eval_text, eval_title
+from studio.evaluation.report import eval_data, eval_text, eval_title, text_after_eval
 from studio.evaluation.try_problem import without_lessons
+from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
 from studio.report.tables import print_json, print_result
 from studio.run.held_out import set_power_lines
@@ -70,6 +71,8 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         return early.exit_code
     text = eval_text(plan, found, rehearsal=rehearsal)
     print_result(eval_data(plan, found, rehearsal=rehearsal), text, json=json)
+    if not json:
+        tell_next(text_after_eval(plan), plan.workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
 
 

@@ -128,7 +128,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
     if state.trains_weights:
-        lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
+        lines += ["", "training", *(f"  {line}" for line in training_lines(state, place=place))]
     if state.evaluations:
         lines += ["", f"held-out reward (one version of the {what} each)"]
         lines += [
@@ -145,8 +145,6 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines += ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
     lines += ["", f"spent    {usage_text(state.total_usage)}"]
     lines.append(f"lost     {_losses_text(state)}")
-    if move := next_command(state):
-        lines.append(f"next     {move}")
     lines += [f"curated  {line}" for line in curation_lines(state)]
     if state.withheld:
         lines.append(f"withheld {withheld_text(state.withheld)}")
@@ -190,7 +188,7 @@ def change_lines(state: RunState) -> list[str]:
 
 
 def version_text(state: RunState, found: EvaluationFinished) -> str:
-    """What of it was pinned: `v3` of a library, or `policy v3` where weights are trained."""
+    """What it measured: `v3` of a library, or `policy v3` where weights are trained."""
     trained = f"policy v{found.policy_version}"
     return trained if state.trains_weights else f"v{found.library_version}"
 
@@ -265,8 +263,8 @@ def budget_override(reason: str) -> str:
 
 
 def count_text(n: int, what: str, plural: str = "") -> str:
-    """`1 operation`, `2 operations`."""
-    return f"{n} {what}" if n == 1 else f"{n} {plural or what + 's'}"
+    """`1 operation`, `2 operations`, `1,234 calls`."""
+    return f"{n} {what}" if n == 1 else f"{n:,} {plural or what + 's'}"
 
 
 def mean_reward_text(rewards: Rewards) -> str:

@@ -284,8 +284,11 @@ def learned_text(row: Mapping[str, Any]) -> str:
     return f"{row['library']}@{row['version']}"
 
 
-def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
-    """The training section of a summary: rewards with n, updates, weights, checkpoints."""
+def training_lines(state: RunState, levels: str = LEVELS, *, place: str = "") -> list[str]:
+    """The training section of a summary: rewards with n, updates, weights, checkpoints.
+
+    `place` is the folder of the run, "" where checkpoints are named from there on.
+    """
     steps = trained_steps(state)
     lines = []
     if learnt := learnt_steps(steps):
@@ -311,7 +314,7 @@ def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
     shown = "none"
     if state.checkpoints:
         saved = state.checkpoints[-1]
-        folder = one_line(saved.folder, 300)
+        folder = one_line(f"{place}/{saved.folder}" if place else saved.folder, 300)
         shown = f"step {saved.step}, policy v{saved.policy_version}: {folder}"
     more = f" ({len(state.checkpoints)} saved)" if len(state.checkpoints) > 1 else ""
     return [*lines, f"checkpoint  {shown}{more}"]

@@ -23,6 +23,7 @@ from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.process import silence_stream
+from studio.report.next_step import command_after_run, tell_next
 from studio.report.progress import Display, LinePrinter, to_stderr
 from studio.report.summary import summary_data, summary_text
 from studio.report.tables import print_json, print_result
@@ -52,12 +53,13 @@ async def run_headless(
     tell_estimate: TellEstimate,
     ready_fd: int | None = None,
     ranks: Ranks | None = None,
+    tells_next: bool = True,
 ) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.
 
     Where a budget is set, `tell_estimate` is called with what is left of each limit. `ready_fd` is
     the pipe of a process that waits for the run, see `studio.run.detached`. `ranks` train
-    together; None: this process alone.
+    together; None: this process alone. `tells_next`: what to do next is printed at the end.
     """
     # A second start attaches to the process of the first instead of failing at its lock.
     if ready_fd is not None and is_alive(plan.run):
@@ -67,7 +69,7 @@ async def run_headless(
         _tell_plan(plan)
         if ready_fd is not None:
             announce(ready_fd, plan.run.run, 0, None)
-        return _print_summary(plan, plan.state, json)
+        return _print_summary(plan, plan.state, json, tells_next)
     with _StopSignals() as signals:
         try:
             async with AsyncExitStack() as stack:
@@ -98,7 +100,7 @@ async def run_headless(
             to_stderr("studio: interrupted before practice began; nothing was spent")
             return exit_codes.INTERRUPTED
     write_run_row(plan.workspace, plan.run)
-    return _print_summary(plan, context.recorder.state, json)
+    return _print_summary(plan, context.recorder.state, json, tells_next)
 
 
 async def _practise(plan: RunPlan, context: RunContext, json: bool) -> None:
@@ -199,7 +201,7 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
         to_stderr(f"review: {plan.reviewer}{note}")
 
 
-def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
+def _print_summary(plan: RunPlan, state: RunState, json: bool, tells_next: bool) -> int:
     assert state.started is not None
     folder = plan.workspace.library(state.started.library)
     before, after = folder.at(state.started.library_version), folder.at(state.library_version)
@@ -209,6 +211,8 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
         print_result(summary_data(state, before, after, place), text, json=json)
     except BrokenPipeError:
         silence_stream(sys.stdout)  # the exit code does not depend on who reads
+    if tells_next and not json:
+        tell_next(command_after_run(state), plan.workspace.path)
     return exit_codes.run_exit_code(state)
 
 

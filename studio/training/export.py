@@ -5,6 +5,7 @@ Owns the choice of a checkpoint. `engines.grpo.checkpoint.export` copies and mer
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -98,6 +99,16 @@ def prepare_export(
     card = model_card(card_facts(taken, state, found, kind, run_file))
     base = base_settings(found.folder, run_file)
     return Export(kind, run, found, folder, base, card, _better_step_note(state, found.step))
+
+
+def try_command(exported: Export, workspace: Path) -> str:
+    """The command that tries what was exported, by the run file of its run."""
+    words = ["studio", "try", str(Workspace(workspace).run(exported.run).run_file)]
+    if exported.kind == "merged":
+        words += [f"policy.model=hf:{exported.folder}", "policy.adapter=null"]
+    else:
+        words.append(f"policy.adapter={exported.folder}")
+    return shlex.join(words)
 
 
 def serve(words: list[str]) -> bool:

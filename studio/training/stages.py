@@ -12,6 +12,7 @@ from engines.core.errors import ConfigError
 from studio.config.loading import LoadedRun
 from studio.estimate.dry_run import tell_estimate
 from studio.exit_codes import run_exit_code
+from studio.report.next_step import command_after_run, tell_next
 from studio.report.progress import to_stderr
 from studio.run.headless import run_headless
 from studio.run.models import is_local
@@ -56,6 +57,7 @@ async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     code = await _run_stage("sft", plan, json)
     if not _is_finished(plan):
         to_stderr(f"stage sft is not done (run {plan.run.run}): practice does not begin")
+        _tell_next(asked, plan, json)
         return code
     practice = asked.with_overrides(asked.name, f"policy.adapter=run:{plan.run.run}")
     to_stderr(f"stage grpo: practice begins with the adapter of run {plan.run.run}")
@@ -71,20 +73,26 @@ async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     code = await _run_stage("distil", plan, json)
     if _is_finished(plan):
         await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=json)
+    _tell_next(asked, plan, json)
     return code
 
 
-async def _run_plan(plan: RunPlan, json: bool) -> int:
+def _tell_next(asked: RunRequest, plan: RunPlan, json: bool) -> None:
+    if not json:
+        tell_next(command_after_run(plan.run.state()), asked.workspace.path)
+
+
+async def _run_plan(plan: RunPlan, json: bool, *, tells_next: bool = True) -> int:
     for warning in training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
-    return await run_headless(plan, json=json, tell_estimate=tell_estimate)
+    return await run_headless(plan, json=json, tell_estimate=tell_estimate, tells_next=tells_next)
 
 
 async def _run_stage(stage: Stage, plan: RunPlan, json: bool) -> int:
     """Carry out a stage before the next one; prints a line where it is done already."""
     if plan.mode != "finished":
         to_stderr(f"stage {stage}: run {plan.run.run}")
-        return await _run_plan(plan, json)
+        return await _run_plan(plan, json, tells_next=False)
     assert plan.state is not None
     to_stderr(f"stage {stage} is done (run {plan.run.run}): it is not repeated")
     return run_exit_code(plan.state)

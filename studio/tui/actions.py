@@ -37,8 +37,6 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     # -- pages and panes -----------------------------------------------------------------
 
     def action_page(self, name: str) -> None:
-        if name not in {page.scope for page in self._navigation.pages}:
-            return
         self._host.forget_message()
         self._navigation.trail.clear()
         self._navigation.open_page(name)

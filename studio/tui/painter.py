@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from textual.geometry import Size
+from textual.widgets import TextArea
 
 from studio.secrets.sanitize import sanitize
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drawing.cells import fit
-from studio.tui.drawing.lines import Line, line
+from studio.tui.drawing.lines import Line, crop_line, line
 from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.navigation import Navigation
+from studio.tui.pages.demo_hint import DemoHints, is_demo
 from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
@@ -61,6 +63,8 @@ class Painter:
         if drafts.trouble:
             self._host.tell(drafts.trouble, "failed")
             drafts.trouble = ""
+        if not self._is_mounted:
+            return  # the screen is being left, and a frame was under way
         if self._last_action:
             age_s = now - self._told_at
             most_s = ERROR_S if self._last_action[0][1] else MESSAGE_S
@@ -70,14 +74,20 @@ class Painter:
             self.draw_now()
         elif self._shows_rate and now - self._chrome_at >= RATE_S:
             self.draw_chrome()  # nothing comes any more, and the rate is to say so
+        elif is_demo(self._attachment.state):
+            self._draw_demo_hint()  # it follows the cursor, which no event tells of
 
     def draw_now(self) -> None:
         self._is_dirty = False
+        if self._is_mounted:
+            self.draw_chrome()
+            self._navigation.page().draw()
+
+    @property
+    def _is_mounted(self) -> bool:
+        """Whether there is something to draw on; not so while the screen is left."""
         screens = self._app.screen_stack
-        if not screens or not screens[0].query("#top"):
-            return  # the screen is being left, and a frame was under way
-        self.draw_chrome()
-        self._navigation.page().draw()
+        return bool(screens) and bool(screens[0].query("#top"))
 
     def draw_chrome(self) -> None:
         top, size = self._app.screen_stack[0].query_one("#top", Chrome), self._app.size
@@ -87,6 +97,7 @@ class Painter:
         top.show_line(0, header_line(state, status, size.width))
         tabs = tabs_line(state, name, size.width)
         top.show_line(1, tabs, tab_presses(tabs))
+        self._draw_demo_hint()
         shown = page.footer_keys()
         if isinstance(base := self._app.screen_stack[0], MainScreen) and base.is_steering:
             shown = [replace(key, after="") for key in keys_of_scope("loop", keys)]
@@ -100,6 +111,19 @@ class Painter:
             text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
             shown_action = line((f" {text} (works from 60x16)", "flag"))
         self._bottom.show_line(0, shown_action)
+
+    def _draw_demo_hint(self) -> None:
+        """A third line, where a demo is shown and there is room for it."""
+        state, size = self._attachment.state, self._app.size
+        top = self._app.screen_stack[0].query_one("#top", Chrome)
+        shown = state is not None and is_demo(state) and not is_small(size)
+        top.styles.height = 3 if shown else None  # None: as in the style sheet
+        if state is not None and shown:
+            types = isinstance(self._app.focused, TextArea)
+            hint = DemoHints(self._host.keys).hint(
+                state, self._navigation.page_name, self._host.drafts.cursor, types=types
+            )
+            top.show_line(2, crop_line(line((" look: ", "flag"), hint), size.width))
 
     def _common_keys(self, status: SessionStatus) -> list[Key]:
         """Those of every page that are of use now; of a run to resume this one comes first."""
@@ -133,9 +157,10 @@ class Painter:
 
     def tell(self, text: str, style: str = "") -> None:
         path = self._host.workspace.path
-        # Paths are named from the workspace on: the line needs its room for what happened.
-        for folder in (path.absolute(), path):
-            text = text.replace(f"{folder}/", "")
+        # What failed needs the line for what happened; a file that was written has to be found.
+        text = text.replace(f"{path.absolute()}/", f"{path}/")
+        if style == "failed":
+            text = text.replace(f"{path}/", "")
         self._last_action = ((" " + fit(sanitize(text), 400), style),)
         self._told_at, self._told_of = self._host.clock(), self._standing
         self._is_told_small = is_small(self._app.size)

@@ -6,13 +6,14 @@ Reads nothing but its prompt.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
 
 from engines.policies.rehearsal import contrast, prompt, wording
 from engines.policies.rehearsal.prompt import ShownProposal
+from engines.policies.rehearsal.slips import Slip, reword_carelessly, slip_at
 
 _TASK = re.compile(r"^# Task: (summarise|extract|consolidate)\s*$")
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
@@ -39,15 +40,21 @@ def parse_task_name(text: str) -> str | None:
     return match[1] if match else None
 
 
-def reflector_reply(text: str, fenced: bool) -> str:
-    """Reply to a reflector's prompt; `fenced` puts the JSON between fences."""
+def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = None) -> str:
+    """Reply to a reflector's prompt; `fenced` puts the JSON between fences.
+
+    With `slips` it is careless: at the problems they name, and in taking over what is proposed.
+    """
+    slips = slips or {}
     match parse_task_name(text):
         case "summarise":
             return summarise(text)
         case "extract":
-            return _json_reply(extract(text), "attempts", fenced)
+            slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
+            reply = _json_reply(extract(text, slip), "attempts", fenced and slip != "broken")
+            return reply.rstrip("]\n") if slip == "broken" else reply
         case _:
-            return _json_reply(consolidate(text), "proposals", fenced)
+            return _json_reply(consolidate(text, careful=not slips), "proposals", fenced)
 
 
 def _json_reply(wishes: Sequence[_ProposedOperation], evidence: str, fenced: bool) -> str:
@@ -79,15 +86,22 @@ def summarise(text: str) -> str:
     return "\n".join([*lines, f"#### {final or 'no answer'}"])
 
 
-def extract(text: str) -> list[_ProposedOperation]:
+def _shown_problem(found: dict[str, list[str]]) -> str:
+    return " ".join(prompt.unquote_lines(found.get("Problem", [])))
+
+
+def extract(text: str, slip: Slip | None = None) -> list[_ProposedOperation]:
     found = prompt.parse_sections(text)
     known = prompt.parse_library(found.get("Library now", []))
     truth = prompt.parse_expected_answers(found.get("Expected answer", []))
-    problem = " ".join(prompt.unquote_lines(found.get("Problem", [])))
+    problem = _shown_problem(found)
     limit = _parse_limit(_LIMIT, found)
     winners, losers = prompt.split_winners(prompt.parse_attempts(found.get("Attempts", [])), truth)
     wishes: list[_ProposedOperation] = []
     for drawn in contrast.find_lessons(winners, losers, problem) if winners else []:
+        if slip not in (None, "broken"):
+            text = reword_carelessly(drawn.text, slip, problem, truth)
+            return [_ProposedOperation("add", None, text, drawn.reason, drawn.attempts)]
         wish = _place_lesson(drawn.text, drawn.reason, drawn.attempts, known)
         if wish.id is None or all(w.id != wish.id for w in wishes):
             wishes.append(wish)
@@ -144,18 +158,19 @@ def _delete_misleading(
     ]
 
 
-def consolidate(text: str) -> list[_ProposedOperation]:
+def consolidate(text: str, *, careful: bool = True) -> list[_ProposedOperation]:
+    """One operation for what says the same; additions stay as they are where not `careful`."""
     found = prompt.parse_sections(text)
     known = prompt.parse_library(found.get("Library now", []))
     shown = prompt.parse_proposals(found.get("Proposals", []))
     room = _parse_limit(_ROOM, found)
     wishes = _operations_on_known([t for t in shown if t.target in known], known)
     fresh = [t for t in shown if t.kind == "add" or (t.kind == "modify" and t.target not in known)]
-    for same in _group_alike([t for t in fresh if t.text]):
+    for same in _group_alike([t for t in fresh if t.text], careful=careful):
         best = max(same, key=lambda t: (sum(o.text == t.text for o in same), -t.number))
         numbers = tuple(t.number for t in same)
         reason = best.reason or "The proposals say so."
-        wish = _place_lesson(best.text, reason, numbers, known)
+        wish = _place_lesson(best.text, reason, numbers, known if careful else {})
         if wish.operation == "add" and room is not None:
             if room == 0:
                 continue
@@ -189,13 +204,14 @@ def _operations_on_known(
     return wishes
 
 
-def _group_alike(shown: Sequence[ShownProposal]) -> list[list[ShownProposal]]:
-    """Proposals in groups that say the same, by name or by wording."""
+def _group_alike(shown: Sequence[ShownProposal], *, careful: bool) -> list[list[ShownProposal]]:
+    """Proposals in groups that say the same: by name or wording, or letter by letter."""
     groups: list[list[ShownProposal]] = []
     for one in shown:
         for group in groups:
             pair = (group[0].text, one.text)
-            if wording.has_same_name(*pair) or wording.word_similarity(*pair) >= _SAME:
+            alike = wording.has_same_name(*pair) or wording.word_similarity(*pair) >= _SAME
+            if pair[0] == pair[1] or (careful and alike):
                 group.append(one)
                 break
         else:

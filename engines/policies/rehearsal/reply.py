@@ -14,6 +14,7 @@ import orjson
 from engines.core.ids import digest, seed_for
 from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
+from engines.policies.rehearsal.slips import are_slips
 from engines.policies.rehearsal.solve import solve
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
@@ -44,6 +45,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("n", lambda n: n == 1, "1: rehearsal gives one choice for a request"),
     ("stop", _is_stop, "text or an array of texts"),
     ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
+    ("slips", are_slips, "an object of words to copy, opposite, leak or broken"),
 )
 
 
@@ -102,8 +104,9 @@ def _write_text(request: Mapping[str, Any]) -> str:
         # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
         repairing = asked[-1].startswith("# Task: repair")
         fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
-        reply = judge_reply if is_judge_prompt(asked[0]) else reflector_reply
-        return reply(asked[0], fenced)
+        if is_judge_prompt(asked[0]):
+            return judge_reply(asked[0], fenced)
+        return reflector_reply(asked[0], fenced, request.get("slips"))
     instructions = "\n".join(
         _content_text(m) for m in messages if m["role"] in ("system", "developer")
     )

@@ -715,6 +715,7 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "damaged": "the home screen lists a damaged run as damaged",
         "contradictory": NOTHING_TO_NAME,
     },
+    "demo": dict.fromkeys(CLASSES, "it takes no words, and wants a terminal before all else"),
     "init": {"wrong format": ALL_TEXT, "locked": "a new file", "damaged": NO_FILE},
     "try": {"locked": NO_WRITING},
     "train": {

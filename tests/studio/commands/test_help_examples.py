@@ -19,6 +19,7 @@ from tests.support.run_studio import Result, run_here, studio
 PARSED = {
     "studio run": "needs a screen",
     "studio attach": "needs a screen",
+    "studio demo": "needs a screen",
     "studio train": "takes minutes",
     "studio export": "needs a run that trained for minutes",
     "studio rehearsal serve": "goes on until Ctrl-C",

@@ -21,7 +21,7 @@ def test_try_takes_the_first_problem_from_prompt_to_verdict_and_keeps_nothing(
     workspace: Path,
 ) -> None:
     shown = studio("try", "rehearsal", workspace=workspace)
-    assert (shown.code, shown.stderr) == (0, "")
+    assert shown.code == 0 and shown.stderr.endswith(" headless rehearsal\n")
     data, _ = tried(workspace, "rehearsal")
     first = json.loads(
         studio("data", "preview", "arithmetic", "-n", "1", "--json", workspace=workspace).stdout

@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
+from engines.core import events as ev
+from engines.core.ids import digest
+from engines.core.types import NO_USAGE
 from engines.record.run_dir import Workspace
 from studio import exit_codes
+from studio.config.source import parse_source
+from studio.estimate.cost import estimate
+from studio.estimate.facts import gather_facts
+from studio.run.held_out import measurement_settings
+from studio.run.new_or_resume import RunRequest, load_plan
+from tests.support.builders import a_run
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
+from tests.support.training_runs import training_workspace
 
 RUN = ("practice.epochs=2", "practice.batch_size=3", "practice.group_size=4", "data.truncate=12")
 HELD_OUT = ("evaluation.data=[arithmetic-heldout]", "evaluation.limit=20")
@@ -121,7 +131,7 @@ def test_a_run_that_reaches_its_budget_ends_with_5_and_says_what_to_do(tmp_path:
     assert "warning: the budget will likely not do: calls (9 left)" in found.stderr
     assert "ended early: budget.calls=9: 9 spent" in found.stderr
     move = "studio headless --resume rehearsal budget.calls=…"
-    assert f"next     {move}" in found.stdout
+    assert found.stderr.endswith(f" {move.removeprefix('studio ')}\n")
     assert move in studio("runs", "list", workspace=workspace).stdout
     shown = studio("runs", "show", "rehearsal", workspace=workspace).stdout
     assert move in shown and "budget.calls=10 at least" in shown
@@ -142,7 +152,7 @@ def test_a_log_that_is_replayed_costs_no_call_of_a_budget(tmp_path: Path) -> Non
 
 def test_a_run_without_a_budget_hears_no_estimate(tmp_path: Path) -> None:
     found = headless(tmp_path / "practice", "rehearsal", *SMALL)
-    assert "estimate" not in found.stderr and "budget" not in found.stderr
+    assert "estimate:" not in found.stderr and "budget:" not in found.stderr
 
 
 def test_a_held_out_evaluation_stops_at_its_budget_and_keeps_what_it_measured(
@@ -234,7 +244,7 @@ def test_a_dry_run_knows_what_embeddings_cost(tmp_path: Path) -> None:
 def test_a_try_says_that_no_budget_is_kept(tmp_path: Path) -> None:
     found = studio("try", "rehearsal", "budget.calls=1", workspace=tmp_path)
     assert found.code == exit_codes.DONE and "the budget is not kept" in found.stderr
-    assert "budget" not in studio("try", "rehearsal", workspace=tmp_path).stderr
+    assert "the budget" not in studio("try", "rehearsal", workspace=tmp_path).stderr
 
 
 def test_the_workspace_of_a_dry_run_of_a_fork_is_left_as_it_is(before_fork: Path) -> None:
@@ -316,3 +326,47 @@ def test_the_notes_name_only_kinds_of_replies_that_the_run_may_ask_for(
     notes = dry(tmp_path / "practice", "rehearsal", *arguments)["notes"]
     (note,) = [note for note in notes if note.startswith("tokens of a reply, assumed: ")]
     assert {part.split()[0] for part in note.partition(": ")[2].split(", ")} == kinds
+
+
+def test_a_dry_run_of_training_tells_what_is_done_here_and_nothing_of_lessons(
+    tmp_path: Path,
+) -> None:
+    found = headless(tmp_path / "practice", "grpo-tiny", "--dry-run").stdout
+    assert "to be done: likely (at most)" in found and "paid" not in found
+    assert "COST" not in found and "unknown" not in found
+    assert "tokens of a reply, assumed: rollout 80\n" in found  # policy.max_tokens
+
+
+def test_a_run_that_was_cut_short_is_not_what_lengths_are_taken_from(tmp_path: Path) -> None:
+    workspace = tmp_path / "practice"
+    assert headless(workspace, "rehearsal", *SMALL, "--name=whole").code == 0
+    assert headless(workspace, "rehearsal", *SMALL, "--name=cut", "budget.calls=9").code == 5
+    assert (
+        "tokens of a reply as in run whole: "
+        in headless(workspace, "rehearsal", "--dry-run").stdout
+    )
+
+
+def test_weights_that_were_measured_before_training_are_not_counted_again(tmp_path: Path) -> None:
+    words = ("grpo-tiny", "evaluation.limit=16", "data.truncate=16", "practice.epochs=1")
+    request = RunRequest(
+        workspace=Workspace(tmp_path / "practice"),
+        source=parse_source("studio train", "practice", words[0], words[1:]),
+    )
+    plan = load_plan(request)
+    assert estimate(gather_facts(plan)[0]).calls.likely == 128 + 2 * 16
+    measured = digest(measurement_settings(plan.loaded.config, plan.fingerprint))
+    result = ev.EvaluationFinished(
+        step=0,
+        data="skills-heldout",
+        policy_version=0,
+        library_version=0,
+        k=1,
+        n=16,
+        unjudged=0,
+        mean=0.5,
+        usage=NO_USAGE,
+        fingerprint=measured,
+    )
+    training_workspace(tmp_path, [a_run(run="tiny"), result])
+    assert estimate(gather_facts(plan)[0]).calls.likely == 128 + 16

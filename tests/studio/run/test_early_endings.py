@@ -24,7 +24,9 @@ def test_an_endpoint_that_refuses_everything_ends_the_run_with_4_and_its_cause(
     assert found.code == exit_codes.WITH_LOSSES
     assert "ended early: the last " in found.stderr and "no such plan" in found.stderr
     assert found.stderr.count("a rollout failed") == 3  # the others are only counted
-    assert "next     studio headless --resume rehearsal" in found.stdout
+    assert (
+        "next: studio --workspace" in found.stderr and "headless --resume rehearsal" in found.stderr
+    )
     assert asked < 80  # of 160
     shown = studio("runs", "list", workspace=workspace).stdout
     assert "failed (resume: studio headless --resume rehearsal)" in shown

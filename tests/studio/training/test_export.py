@@ -126,7 +126,9 @@ def test_the_merged_model_is_one_that_transformers_loads(
 ) -> None:
     done = export(workspace, "r", "--merged", "--to", str(tmp_path / "out"), "--step", "2")
     assert (done.code, done.stdout) == (0, f"{tmp_path / 'out'}\n"), done.stderr
-    assert done.stderr == f"merged of run r, step 2: {tmp_path / 'out'}\n"
+    told, then = done.stderr.splitlines()
+    assert told == f"merged of run r, step 2: {tmp_path / 'out'}"
+    assert then.endswith(f"run.yaml policy.model=hf:{tmp_path / 'out'} policy.adapter=null")
     whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     ids = torch.arange(3, 30)[None]
     with torch.no_grad():

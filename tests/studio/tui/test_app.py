@@ -9,6 +9,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.core.types import Decision
+from engines.record.run_dir import Workspace
 from studio.session.base import ControllerChanged, Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE, Drafts
@@ -84,6 +85,15 @@ async def test_ctrl_q_is_no_way_out(tmp_path: Path) -> None:
         await pilot.press("ctrl+q")
         await pilot.pause()
         assert not session.closed and app.return_value is None
+
+
+async def test_a_file_that_was_written_is_told_with_the_workspace() -> None:
+    app = app_on(None, Workspace(Path("work")))
+    async with app.run_test(size=(120, 36)):
+        app.tell(f"written to {Path('work').absolute()}/exports/runs.csv")
+        assert picture(app)[-2].strip() == "written to work/exports/runs.csv"
+        app.tell("work/exports/runs.csv: the disk is full", "failed")  # the room is for why
+        assert picture(app)[-2].strip() == "exports/runs.csv: the disk is full"
 
 
 async def test_the_screen_comes_back_to_where_the_person_was(tmp_path: Path) -> None:

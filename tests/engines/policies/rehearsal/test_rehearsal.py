@@ -567,6 +567,7 @@ def test_content_in_parts_is_read():
         ({"n": 2}, "n"),
         ({"stop": [""]}, "stop"),
         ({"stream_options": [1]}, "stream_options"),
+        ({"slips": {"2 + 2": "typo"}}, "slips"),
     ],
 )
 async def test_a_malformed_request_is_answered_with_an_error_that_names_the_field(change, named):

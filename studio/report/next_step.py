@@ -1,0 +1,46 @@
+"""What to do next: one command that fits what has just happened, the last line of most commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from shlex import quote
+
+from engines.core.state.run_state import RunState
+from studio.report.summary import next_command
+from studio.secrets.sanitize import sanitize
+
+
+def tell_next(command: str, workspace: Path) -> None:
+    """Print it on stderr, as it has to be typed to reach this workspace; "" prints nothing."""
+    if not command:
+        return
+    if workspace != Path(os.environ.get("STUDIO_WORKSPACE") or "practice"):
+        folder = f"studio --workspace {quote(str(workspace))} "
+        command = command.replace("studio ", folder, 1)
+    print(f"next: {sanitize(command)}", file=sys.stderr, flush=True)
+
+
+def command_after_run(state: RunState) -> str:
+    """What follows after a run's process has ended: what waits first, then what came of it."""
+    if state.started is None:
+        return ""
+    run = quote(state.started.run)
+    if resume := next_command(state):
+        return resume
+    if state.open_operations or state.repairs:
+        return f"studio review {run}"
+    if state.status != "finished":
+        return f"studio headless --resume {run}"
+    if state.checkpoints:
+        return f"studio export {run} --merged --to {run}-model"
+    if not state.trains_weights and state.library_version != state.started.library_version:
+        return f"studio diff {run}@epoch:0 {run}@epoch:{state.epochs}"
+    return f"studio runs show {run}"
+
+
+def command_after_version(name: str, version: int) -> str:
+    """What follows after a library got a new version by hand."""
+    before = f"{quote(name)}@{version - 1}"
+    return f"studio diff {before} {quote(name)}@{version}"
