@@ -340,6 +340,8 @@ class TextStreamed:
 class StageEntered:
     """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit".
 
+    Before a process takes up training, "restore" says that it brings the weights to `step`.
+
     Within a review "hold" says that a person is waited for, since rules left `undecided`, and
     "ready" that all is decided and the commit is held: so many `approved`, `edited`,
     `rejected` and `deferred`, which would make library `version`.
@@ -352,12 +354,17 @@ class StageEntered:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProgressed:
-    """One more held-out rollout is through, judged or not."""
+    """One more held-out rollout is through, judged or not: `key` and `reward` are its own."""
 
     step: int
     data: str
     done: int
     total: int
+    known: int = 0  # of those done that have a reward
+    right: float = 0.0  # the sum of their rewards
+    k: int = 1  # rollouts of a problem
+    key: CallKey | None = None  # None: the set begins
+    reward: float | None = None
 
 
 TransientEvent = RolloutStarted | TextStreamed | StageEntered | EvaluationProgressed

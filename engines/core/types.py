@@ -460,6 +460,12 @@ def rollout_id(step: int, position: int, index: int) -> str:
     return f"s{step}p{position}r{index}"
 
 
+def try_id(key: CallKey) -> str:
+    """Of a rollout, in practice or, told apart by its first letter, of a held-out problem."""
+    name = rollout_id(key.step, key.position, key.index)
+    return f"h{name[1:]}" if key.purpose == "evaluation" else name
+
+
 def operation_id(step: int, number: int) -> str:
     """Number counts from 1 within the step's lesson."""
     return f"op{step}.{number}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Engine, Verifier
+from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
@@ -20,6 +22,9 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
+
+QUESTION_CHARS = 4_000
+"""Of a question, as a screen is told it; the whole is in the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class RunContext:
     records: Path
     control: RunControl
     publish: Callable[[Library], None]  # writes what follows from a committed library
+    mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run
@@ -71,6 +77,13 @@ class RunContext:
         weights = "" if self.weights is None else self.weights()
         await evaluate(measured, self.recorder, step, self.gate.library, weights)
         self.publish(self.gate.library)  # another version may be the best now
+
+    def questions(self, wanted: Collection[str]) -> dict[str, str]:
+        """What the problems of these ids ask, in practice and in held-out sets."""
+        sets = self.evaluation.sets if self.evaluation is not None else ()
+        known = itertools.chain(self.problems, *(held_out.problems for held_out in sets))
+        found = {problem.id: problem.question for problem in known if problem.id in wanted}
+        return {name: self.mask(text[:QUESTION_CHARS]) for name, text in found.items()}
 
     def tell_if_any(self, line: str) -> None:
         if line:

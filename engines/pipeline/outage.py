@@ -67,7 +67,7 @@ class Outage:
 
         def on_event(event: ev.DurableEvent | ev.TransientEvent) -> None:
             match event:
-                case ev.RolloutStarted():
+                case ev.RolloutStarted(key=key) if key.purpose == "rollout":
                     self.report_start("rollout")
                 case ev.RolloutFinished(status="failed", error=str(why)) if why.startswith(KILLED):
                     self.report_neutral("rollout")  # it says nothing of the model

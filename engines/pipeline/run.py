@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from engines.core.events import RunEnded
+from engines.core.events import RunEnded, StageEntered
 from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
@@ -38,6 +38,8 @@ async def practise(practice: RunContext) -> Ending:
 async def _run_steps(practice: RunContext) -> Ending:
     state = practice.recorder.state
     practice.publish(practice.gate.library)
+    if practice.history and state.steps_finished:
+        practice.recorder.emit(StageEntered(state.steps_finished, "restore"))
     await replay_training(practice.engine, practice.history, practice.problems, practice.tell)
     practice.tell_if_any(practice.engine.plan(practice.sampler.total_steps))
     await practice.save_if_due(state.steps_finished)  # cut between the two

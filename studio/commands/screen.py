@@ -96,11 +96,20 @@ def run(
     options = {"name": name, "restart-step": restart_step, "review": review}
     choices = [f"--{option}={value}" for option, value in options.items() if value is not None]
     changes = ["--accept-changes"] if accept_changes else []
-    words = [*choices, *changes, "--", runfile, *(overrides or [])]
+    what = [f"--resume={runfile}"] if _is_run(context.obj, runfile) else ["--", runfile]
+    words = [*choices, *changes, *what, *(overrides or [])]
     with opening_line():
         from studio.run.detached import start
 
         return show(context.obj, starting=start(words, context.obj))
+
+
+def _is_run(workspace: Path, name: str) -> bool:
+    """Whether it is the run-id of a run, and no run file or preset."""
+    from studio.presets import preset_path
+
+    is_file = Path(name).exists() or preset_path(name) is not None
+    return not is_file and "/" not in name and (workspace / "runs" / name).is_dir()
 
 
 def attach(context: typer.Context, run: NewestRun = None) -> int:

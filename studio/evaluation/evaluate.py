@@ -214,7 +214,11 @@ async def measure_missing(
         # All sets at once, so that the last tries of one leave no slot idle.
         found = await gather_all(
             measure(
-                setup, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
+                setup,
+                opened[guidance],
+                held_out.problems,
+                PinnedVersion(guidance),
+                tell=lambda *_: progress(),
             )
             for held_out, guidance in product(plan.sets, plan.guidances)
         )

@@ -83,6 +83,8 @@ class LinePrinter:
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
+            case ev.EvaluationProgressed(done=0):
+                return [f"evaluating {event.data}: {event.total} rollouts …"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
             case ev.RunEnded(how="budget" | "failed"):
@@ -121,6 +123,8 @@ class LinePrinter:
             waits = f"{count_text(left, 'operation')}, which {'waits' if left == 1 else 'wait'}"
             move = f"{_review_command(state)}, or a rule with do: defer"
             line = f"no rule settled {waits} for a person: {move}"
+        elif event.stage == "restore":
+            line = "restoring the weights after it …"
         elif event.stage == "ready":
             counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
             line = f"all is decided ({counted}); its commit waits for the screen that drives"

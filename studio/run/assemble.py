@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engines.core.protocols import Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.core.waiting.slow_stage import slow_stage
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.gate.gate import Gate
@@ -139,15 +140,19 @@ class _RunParts:
         self.verifier = open_run_verifier(
             loaded, plan.workspace, self.roles, self.ledger, self.slots, sets=judged, stack=stack
         )
-        await self.verifier.check()
-        await self.roles.ping()
+        with slow_stage(tell, f"loading the verifier {config.verifier.name}"):
+            await self.verifier.check()
+        models = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
+        with slow_stage(tell, f"asking {models} for a first reply"):
+            await self.roles.ping()
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:
                 check_weights(*plan.origin, plan.fingerprint, roles.local.local)
-        self.embedder = await open_run_embedder(
-            loaded, plan.workspace, stack, self.budget, self.ledger
-        )
+        with slow_stage(tell, "asking the embedding model for a first reply"):
+            self.embedder = await open_run_embedder(
+                loaded, plan.workspace, stack, self.budget, self.ledger
+            )
         stack.callback(self.roles.tell_notes, tell)
 
     async def open_record(self, open_journal: Callable[..., Journal]) -> None:
@@ -205,6 +210,7 @@ class _RunParts:
             records=records,
             control=control,
             publish=make_publisher(plan, state, self.library),
+            mask=plan.loaded.mask,
             evaluation=open_evaluation(plan, self.sets, setup),
             budget=self.budget,
             paid_before=prior_usage(records, state),

@@ -61,6 +61,12 @@ class StartingProcess:
         # A process that has ended stays in the system's table until its parent waits for it.
         threading.Thread(target=child.wait, name=f"reaping {child.pid}", daemon=True).start()
 
+    @property
+    def stage(self) -> str:
+        """What it says it does now, such as "loading hf:tiny …"; "" before it said anything."""
+        lines = self.output.decode("utf-8", "replace").splitlines()
+        return next((line for line in reversed(lines) if line.endswith("…")), "")
+
     def fileno(self) -> int:
         """The end of the pipe that becomes readable; -1 once it is closed."""
         return self._pipe

@@ -299,6 +299,7 @@ class LocalModels:
         """Load a model, which takes seconds."""
         from engines.policies.hf_local.loading import load_local
 
+        self.tell(f"loading {settings.model} …")
         # First, since it names a package that is missing instead of failing to import it.
         local = load_local(self.settings(settings), self.tell)
         from engines.policies.hf_local.policy import HFLocal

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from engines.core.codec import from_dict
-from engines.core.errors import ConflictError
+from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
@@ -38,6 +38,7 @@ class SnapshotReceived:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
     under_way: frozenset[str] | None = None  # ids of running rollouts; None: not known
+    events: int | None = None  # of the journal in that state; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +330,16 @@ class Session(ABC):
             if do != "status":
                 raise
             return status_of(self.state)
+
+    async def questions(self, problems: Collection[str]) -> dict[str, str]:
+        """What these problems ask, by id: as far as a process of the run tells it."""
+        asked = {"problems": sorted(problems)}
+        try:
+            return await self.send(
+                Request("questions", asked, lambda a: dict(a["questions"]), is_query=True)
+            )
+        except StudioError:
+            return {}
 
     def _enqueue(self, message: Message) -> None:
         if isinstance(message, TextReceived) and self._queue:

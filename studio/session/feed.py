@@ -19,13 +19,14 @@ from engines.core.events import (
     EvaluationProgressed,
     RolloutFinished,
     RolloutStarted,
+    StageEntered,
     StepFinished,
     TextStreamed,
     TransientEvent,
     event_to_dict,
 )
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id
+from engines.core.types import CallKey, try_id
 from studio.session.protocol import format_line
 
 BATCH_S = 0.1
@@ -39,7 +40,7 @@ _MOST_CHARS = 500_000
 """Of text in one line; JSON may write six bytes for a character."""
 _WRITE_BYTES = 1_000_000
 
-_Place = tuple[int, int, int]  # step, position, index
+_Place = tuple[str, int, int, int]  # purpose, step, position, index
 _Piece = tuple[str, int, str]  # rollout, offset, text
 
 
@@ -188,11 +189,13 @@ class Feed:
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
         self._evaluation: EvaluationProgressed | None = None  # the last, of the running one
+        self._restoring: StageEntered | None = None  # weights, before the first step
+        self._held_out: dict[_Place, RolloutStarted] = {}  # tries of it that are under way
 
     @property
     def rollouts(self) -> list[str]:
-        """Ids of the running ones."""
-        return [text.rollout for text in self._texts.values()]
+        """Ids of the running ones of practice."""
+        return [text.rollout for place, text in self._texts.items() if place[0] == "rollout"]
 
     def is_followed(self) -> bool:
         """Whether anybody follows the text of some rollout."""
@@ -202,10 +205,8 @@ class Feed:
         # Up to 100,000 tokens a second come here: each check costs.
         if event.__class__ is TextStreamed:
             key = event.key
-            if key.purpose != "rollout":
-                return
-            place = key.step, key.position, key.index
-            text = self._texts.get(place) or self._begin_text(place)
+            place = key.purpose, key.step, key.position, key.index
+            text = self._texts.get(place) or self._begin_text(key)
             recent = text.recent
             recent.append(event.text)
             if len(recent) >= _PIECES:
@@ -216,14 +217,16 @@ class Feed:
         self._publish(event)
 
     def add(self, outbox: Outbox) -> None:
-        """Send this client every event from now on, and how far a running evaluation is."""
+        """Send this client every event from now on, and what a step's own events do not tell."""
         self._outboxes[outbox] = None
-        if self._evaluation is not None:  # later: its answer comes first
+        if self._evaluation or self._restoring:  # later: its answer comes first
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        if self._evaluation is not None and outbox in self._outboxes:
-            outbox.enqueue(self._event_line(self._evaluation))
+        now: tuple[TransientEvent | None, ...] = (self._restoring, self._evaluation)
+        for event in (*now, *self._held_out.values()):
+            if event is not None and outbox in self._outboxes:
+                outbox.enqueue(self._event_line(event))
 
     def _event_line(self, event: DurableEvent | TransientEvent) -> bytes:
         return format_line(seq=self._state.events, event=event_to_dict(event))
@@ -247,28 +250,40 @@ class Feed:
         if self._scheduled is not None:
             self._scheduled.cancel()
 
-    def _begin_text(self, place: _Place) -> RolloutText:
-        text = self._texts[place] = RolloutText(rollout_id(*place))
+    def _begin_text(self, key: CallKey) -> RolloutText:
+        text = self._texts[_place(key)] = RolloutText(try_id(key))
         text.watched = text.rollout in self._watched
         return text
 
+    def _end_text(self, place: _Place) -> None:
+        text = self._texts.pop(place, None)
+        if text is not None and text.watched:
+            text.merge_recent(whole=True)
+            for outbox in self._outboxes:
+                outbox.enqueue_rest(text)
+
     def _publish(self, event: DurableEvent | TransientEvent) -> None:
+        self._restoring = (
+            event if isinstance(event, StageEntered) and event.stage == "restore" else None
+        )
         match event:
-            case RolloutStarted() if event.key.purpose == "rollout":
+            case RolloutStarted(key=key):
                 # Also where it was tried before: the text of that try is dropped.
-                self._begin_text((event.key.step, event.key.position, event.key.index))
+                self._begin_text(key)
+                if key.purpose == "evaluation":
+                    self._held_out[_place(key)] = event
             case RolloutFinished():
-                text = self._texts.pop((event.step, event.position, event.index), None)
-                if text is not None and text.watched:
-                    text.merge_recent(whole=True)
-                    for outbox in self._outboxes:
-                        outbox.enqueue_rest(text)
+                self._end_text(("rollout", event.step, event.position, event.index))
             case StepFinished():
                 self._texts.clear()  # of rollouts that were cut
             case EvaluationProgressed():
                 self._evaluation = event
+                if event.key is not None:
+                    self._held_out.pop(_place(event.key), None)
+                    self._end_text(_place(event.key))
             case EvaluationFinished():
                 self._evaluation = None
+                self._held_out.clear()
         if self._outboxes:
             line = self._event_line(event)
             for outbox in self._outboxes:
@@ -290,3 +305,7 @@ class Feed:
                 text.merge_recent()
         for outbox in self._outboxes:
             outbox.notify_text()
+
+
+def _place(key: CallKey) -> _Place:
+    return key.purpose, key.step, key.position, key.index

@@ -276,7 +276,8 @@ class ReconnectingClient(Session):
                 connection.send("subscribe", rollouts=sorted(self._subscribed))
                 self.controls, self.controller = _parse_controller(answer["driver"])
                 self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
-            self._enqueue(SnapshotReceived(frozenset(map(str, answer.get("under_way", ())))))
+            under_way = frozenset(map(str, answer.get("under_way", ())))
+            self._enqueue(SnapshotReceived(under_way, self.state.events))
             self._enqueue(ControllerChanged(self.controls, self.controller))
             self._known.set()
             async for message in connection.pushed_messages():
@@ -306,7 +307,7 @@ class ReconnectingClient(Session):
                     return
                 if message["seq"] > self.state.events + 1:
                     await self._reload_state(message["seq"])
-                    self._enqueue(SnapshotReceived())
+                    self._enqueue(SnapshotReceived(events=self.state.events))
                     return
                 fold(self.state, event)
             self._enqueue(EventReceived(event))
@@ -325,7 +326,7 @@ class ReconnectingClient(Session):
             if ended and self.state.ending:
                 reason = "the run has ended, and its process too"
             self._enqueue(Disconnected(reason, ended))
-            self._enqueue(SnapshotReceived())
+            self._enqueue(SnapshotReceived(events=self.state.events))
             if ended and self._fallback is not None:  # nobody else is there to decide
                 self._set_controller({"mine": True, "who": self._who})
         self._look_now.clear()

@@ -24,7 +24,7 @@ DECIDING = frozenset(("decide", "decide_all", "undo", "propose", "mend", "drop",
 """Only the controlling screen may ask these, where there is one."""
 STEERING = frozenset((*DECIDING, "kill", "pause", "resume", "step", "stop"))
 """A screen may ask these only while it controls the run."""
-_READING = ("status", "watch", "attach", "subscribe", "drive", "review", "lint")
+_READING = ("status", "watch", "attach", "subscribe", "drive", "review", "lint", "questions")
 _ROLLOUT = re.compile(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})")
 COMMIT_S = 60.0
 """How long a commit is waited for: another process may hold the library's lock."""
@@ -106,6 +106,12 @@ class RequestHandler:
             case "review":
                 state, draft = self._context.recorder.state, self._context.gate.draft()
                 return to_dict(ReviewQueue.read(state, draft))
+            case "questions":
+                wanted = request.get("problems")
+                if not isinstance(wanted, list):
+                    move = 'Send a list of their ids as "problems".'
+                    raise ConflictError("request questions", "it names no problems.", move)
+                return {"questions": self._context.questions(frozenset(map(str, wanted)))}
             case "lint":
                 decision = _parse_field(Decision, "decision", request)
                 return to_dict(await self._context.gate.lint(decision))

@@ -83,6 +83,7 @@ class Attachment:
             drives=session is not None and session.controls,
             driver=session.controller if session is not None else "",
             starting=self.starting is not None or bool(self._arguments),
+            starting_stage=self.starting.stage if self.starting is not None else "",
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=self._is_ready,
@@ -111,7 +112,8 @@ class Attachment:
             if outcome.warning:
                 self._host.tell(outcome.warning, "flag")
             elif outcome.text:
-                self._host.tell("; ".join(outcome.text.splitlines()))
+                said = outcome.text.splitlines()  # what it did by the way is done by now
+                self._host.tell("; ".join(text for text in said if not text.endswith("…")))
             self.attach(outcome.run)
         elif self._came_from_start:
             self.show_refusal(outcome.text)
@@ -268,7 +270,8 @@ class Attachment:
         self.drafts.restored = True
         page, cursor = self.drafts.left_at
         navigation = self._navigation
-        is_page = any(page == known.scope for known in navigation.pages)
+        # Who chose a run on the start page wants to see that run.
+        is_page = page != "start" and any(page == known.scope for known in navigation.pages)
         if is_page and navigation.page_name in ("live", "start"):
             navigation.open_page(page, cursor, keep_trail=True)
         self.drafts.page = navigation.page_name

@@ -24,6 +24,7 @@ class SessionStatus:
     drives: bool = True
     driver: str = ""
     starting: bool = False
+    starting_stage: str = ""  # what the process that starts says it does
     opening: bool = False  # a run was chosen, and nothing of it is known yet
     parted: bool = False  # the connection to its process is lost, and tried again
     ready: bool = False  # everything is decided, and the commit waits for a key

@@ -7,14 +7,19 @@ Changes nothing. What was measured before, by whomever, is not paid for again
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from engines.core.codec import dumps
-from engines.core.events import EvaluationFinished, EvaluationProgressed
+from engines.core.events import (
+    EvaluationFinished,
+    EvaluationProgressed,
+    RolloutStarted,
+    TextStreamed,
+    TransientEvent,
+)
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
 from engines.core.protocols import Verifier
@@ -118,19 +123,21 @@ async def measure(
     *,
     step: int = 0,
     payer: str = "",
-    tell: Callable[[], None] = lambda: None,
+    tell: Callable[[CallKey, float | None], None] = lambda key, reward: None,
+    emit: Callable[[TransientEvent], None] = lambda event: None,
 ) -> Measurement:
     """Roll out and judge what the book does not know yet, and add it to the book.
 
     The book is of exactly this model, verifier, seed and guidance. `step` names the record file.
     A score that this very `payer` paid for before it was cut off counts as paid, not as reused.
-    `tell` is called after each rollout that ended, judged or not.
+    `tell` is called after each rollout that ended, with its reward; `emit` as one begins and as
+    its text streams.
     """
 
     async def measure_one(at: int, problem: Problem, content: str, index: int) -> _TryResult:
         key = CallKey("evaluation", 0, step, at, index, problem=problem.id)
-        found = await _try_once(measuring, book, _Try(problem, content, key, pinned, payer))
-        tell()
+        found = await _try_once(measuring, book, _Try(problem, content, key, pinned, payer, emit))
+        tell(key, found.reward)
         return found
 
     tried = await gather_all(
@@ -186,6 +193,7 @@ async def evaluate(
                 step=step,
                 payer=f"{evaluation.account} step {step} {held_out.name}",
                 tell=_progress_reporter(recorder, step, held_out, measuring.k),
+                emit=recorder.emit,
             )
             result = EvaluationFinished(
                 step=step,
@@ -229,6 +237,7 @@ class _Try:
     key: CallKey
     pinned: PinnedVersion
     payer: str
+    emit: Callable[[TransientEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +276,13 @@ async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _Try
     versions = (one.pinned.policy_version, one.pinned.library_version)
     job = Job(one.problem, one.pinned.guidance, one.key, *versions)
     outage = measuring.outage or Outage(lambda _: None)
+
+    def on_start() -> None:
+        outage.report_start("held-out rollout")
+        one.emit(RolloutStarted(one.key, one.problem.id))
+
     attempt, _ = await measuring.rollouts.roll_out(
-        job, on_start=lambda: outage.report_start("held-out rollout")
+        job, on_text=lambda text: one.emit(TextStreamed(one.key, text)), on_start=on_start
     )
     rollout = Rollout.from_job(job, attempt, call_seed(measuring.seed, one.key))
     (verdict,) = await measuring.verifier.verify(one.problem, (rollout,))
@@ -297,12 +311,15 @@ async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _Try
 
 def _progress_reporter(
     recorder: Recorder, step: int, held_out: HeldOutSet, k: int
-) -> Callable[[], None]:
+) -> Callable[[CallKey, float | None], None]:
     """Tells listeners of one more rollout at each call, beginning with none."""
-    count, total = itertools.count(), len(held_out.problems) * k
+    now = EvaluationProgressed(step, held_out.name, 0, len(held_out.problems) * k, k=k)
+    recorder.emit(now)
 
-    def report() -> None:
-        recorder.emit(EvaluationProgressed(step, held_out.name, next(count), total))
+    def report(key: CallKey, reward: float | None) -> None:
+        nonlocal now
+        known, right = now.known + (reward is not None), now.right + (reward or 0.0)
+        now = replace(now, done=now.done + 1, known=known, right=right, key=key, reward=reward)
+        recorder.emit(now)
 
-    report()
     return report

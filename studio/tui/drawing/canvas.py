@@ -273,6 +273,7 @@ class StreamCanvas(Widget, can_focus=True):
         """Take what came for a pane into what is drawn; returns the cells that change."""
         pane, box = self._panes[id], self._boxes[id]
         regions: list[Region] = []
+        above = pane.above
         # A count of tokens alone can wait.
         now = pane.model if heads else replace(pane.model, tokens=pane.head.tokens)
         if now != pane.head:
@@ -290,6 +291,8 @@ class StreamCanvas(Widget, can_focus=True):
             new = pane.visible_rows(room, height, self._glyphs, start) if height > 0 else []
             if has_footer:
                 new = [*new, *[""] * (height - len(new)), crop(pane.head.footer, room)]
+            if above != pane.above and not regions:
+                regions.append(_title_region(box))
         old, pane.shown = pane.shown, new
         for y, (before, after) in enumerate(zip_longest(old, new, fillvalue=""), top):
             if before != after:
@@ -331,7 +334,7 @@ class StreamCanvas(Widget, can_focus=True):
         signs = self._glyphs
         edge = self._border_width if self.mode == "wall" else 0
         if edge and y == 0:
-            spans = [(signs.top_border(self.caption, columns), "")]
+            spans = [(signs.top_border(self._caption_text(), columns), "")]
         elif edge and y == rows - 1:
             spans = [(signs.bottom_border(columns), "")]
         else:
@@ -342,6 +345,13 @@ class StreamCanvas(Widget, can_focus=True):
             spans = [*border, *spans, (" " * left, ""), *border]
         theme, base = self._look
         return Strip(_make_segments(spans, base, theme), columns)
+
+    def _caption_text(self) -> str:
+        """The caption of the wall, and how many panes are above and below those in view."""
+        shown = [box.index for box in self._boxes.values()] or [0]
+        above, below = shown[0], len(self._order) - 1 - shown[-1]
+        hidden = [f"{above} above"] * (above > 0) + [f"{below} below"] * (below > 0)
+        return "  ".join((self.caption, *hidden))
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
         """The cells of a pane in one row."""

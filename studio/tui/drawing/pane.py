@@ -24,15 +24,22 @@ class PaneModel:
 
 
 class Pane:
-    """The rows of one text in a window that fills and then moves on by half its height."""
+    """The rows of one text in a window that fills and then moves on by half its height.
 
-    __slots__ = ("_last", "_pending", "_size", "_tail", "_top", "head", "lead", "model", "shown")
+    Once the text is whole the window shows as much of its end as there is room for.
+    """
+
+    __slots__ = (
+        *("_last", "_pending", "_size", "_tail", "_top"),
+        *("above", "head", "lead", "model", "shown"),
+    )
 
     def __init__(self, model: PaneModel) -> None:
         self.model = model
         self.head = model  # what its title was drawn from
         self.lead = ""  # what its line on the wall begins with
         self.shown: list[str] = []  # rows as they are drawn
+        self.above = 0  # rows of the text before those
         self._tail = TailBuffer(20)
         self._pending: list[str] = []
         self._size = 0  # characters pending
@@ -72,12 +79,15 @@ class Pane:
     ) -> list[str]:
         """The rows to draw in a window; `top` is the row to begin with, None follows the end."""
         self._drain()
+        total, grows = self._tail.total, self.model.state == "streaming"
         if self._tail.width != max(1, columns):
             self._tail.resize(columns)
-            self._top = 0
-        total = self._tail.total
+            total = self._tail.total
+            self._top = max(0, total - rows)  # all that fits
         if top is None:
-            if total > self._top + rows or self._top < self._tail.first:
+            if not grows:
+                self._top = max(0, total - rows)
+            elif total > self._top + rows or self._top < self._tail.first:
                 self._top = max(self._tail.first, total - (rows + 1) // 2)
             self._top = max(0, min(self._top, total - 1))
             if total <= rows:
@@ -85,14 +95,14 @@ class Pane:
             start = self._top
         else:
             start = max(self._tail.first, min(top, total - 1))
+        self.above = start
         out = [
             row if row.isascii() else crop(row, columns)
             for row in self._tail.rows(start, start + rows)
         ]
         if not any(out) and self.model.note:
             return [fit(self.model.note, columns, glyphs.ellipsis)]
-        is_growing = self.model.state == "streaming" and start + len(out) == total
-        if is_growing and any(out) and cell_width(out[-1]) < columns - 1:
+        if grows and start + len(out) == total and any(out) and cell_width(out[-1]) < columns - 1:
             out[-1] += f" {glyphs.cursor}"
         return out
 
@@ -136,8 +146,10 @@ class Pane:
         return fit(self._last, columns, glyphs.ellipsis)
 
     def title(self, glyphs: Glyphs, *, with_footer: bool) -> str:
-        """Such as `r0 + 812t`."""
+        """Such as `r0 + 812t`, and how many rows of the text are above those in view."""
         model = self.head
-        tokens = f" {model.tokens}t" if model.tokens is not None else ""
+        about = "~" * (model.state == "streaming")  # the text goes on, the count comes behind it
+        tokens = f" {about}{model.tokens}t" if model.tokens is not None else ""
         footer = f" {model.footer}" if with_footer and model.footer else ""
-        return f"{model.title} {getattr(glyphs, model.state, '?')}{tokens}{footer}"
+        above = f"  {self.above} above" if self.above and model.state != "queued" else ""
+        return f"{model.title} {getattr(glyphs, model.state, '?')}{tokens}{footer}{above}"

@@ -115,7 +115,8 @@ def _last_update_line(step: TrainedStep, width: int) -> Line:
     """What came of the last step's update, in a word."""
     text = {
         "no update": "no contrast, none",
-        "waits": "waits for review (2)",
+        "waits": "needs your review (2)",
+        "under way": "not computed yet",
         "rolled back": f"rolled back to {step.back_to}",
     }.get(step.became, step.became)
     return _row("update", f"{step.step} {text}", width, BECAME_STYLES.get(step.became, "dim"))

@@ -475,3 +475,22 @@ def test_a_name_that_leads_out_of_the_workspace_is_refused_as_before(practised: 
 def test_run_without_a_run_file_names_one(workspace: Path) -> None:
     wrong = studio("run", workspace=workspace)
     assert (wrong.code, "studio run rehearsal" in wrong.stderr) == (2, True)
+
+
+def test_run_with_the_name_of_a_run_goes_on_with_that_run(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from studio.commands import screen
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(screen, "check_terminal", lambda _: None)
+    monkeypatch.setattr(screen, "show", lambda *_, **__: 0)
+    monkeypatch.setattr("studio.run.detached.start", lambda words, _: asked.append([*words]))
+    (workspace / "runs/mine").mkdir(parents=True, exist_ok=True)
+    for words in (["mine", "practice.epochs=3"], ["rehearsal"], ["mine.yaml"]):
+        assert studio("run", *words, workspace=workspace).code == 0
+    assert asked == [
+        ["--resume=mine", "practice.epochs=3"],
+        ["--", "rehearsal"],
+        ["--", "mine.yaml"],
+    ]

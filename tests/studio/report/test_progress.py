@@ -320,3 +320,8 @@ def test_an_evaluation_under_way_has_a_bar_of_its_own() -> None:
     under_way = ev.EvaluationProgressed(0, "held", 3, 8)
     lines = display_lines(a_state(), None, under_way)
     assert lines[1:] == [f"held-out held  {progress_bar(3, 8)}"]
+
+
+def test_an_evaluation_says_in_one_line_that_it_began() -> None:
+    events = (ev.EvaluationProgressed(0, "aime", done, 30) for done in range(3))
+    assert told(*events) == ["evaluating aime: 30 rollouts …"]

@@ -4,9 +4,15 @@ import json
 from asyncio import sleep
 from typing import Any
 
-from engines.core.events import EvaluationFinished, EvaluationProgressed
+from engines.core.events import (
+    EvaluationFinished,
+    EvaluationProgressed,
+    RolloutStarted,
+    StageEntered,
+    TextStreamed,
+)
 from engines.core.state.run_state import RunState
-from engines.core.types import NO_USAGE
+from engines.core.types import NO_USAGE, CallKey
 from studio.session.feed import Feed, Outbox
 
 
@@ -74,3 +80,42 @@ def test_a_feed_is_followed_while_an_outlet_subscribes_to_a_rollout() -> None:
     assert feed.is_followed()
     feed.remove(outlet)
     assert not feed.is_followed()
+
+
+async def test_held_out_tries_stream_under_ids_of_their_own_and_are_told_to_who_comes_late() -> (
+    None
+):
+    feed = Feed(RunState())
+    held, practice = CallKey("evaluation", 0, 1, 2, 0), CallKey("rollout", 1, 1, 2, 0)
+    feed(EvaluationProgressed(1, "held-out", 0, 20))
+    for key, said in ((held, "measured"), (practice, "practised")):
+        feed(RolloutStarted(key, "q"))
+        feed(TextStreamed(key, said))
+    assert feed.rollouts == ["s1p2r0"]
+    assert [line["event"]["kind"] for line in (await heard_by_who_joins(feed))[1:]] == [
+        "EvaluationProgressed",
+        "RolloutStarted",
+    ]
+    outbox, wire = Outbox(feed), Wire()
+    feed.add(outbox)
+    feed.subscribe(outbox, ["h1p2r0"])
+    feed(TextStreamed(held, " whole"))
+    feed(EvaluationProgressed(1, "held-out", 1, 20, key=held, reward=1.0))
+    outbox.end()
+    await outbox.send(wire)  # type: ignore[arg-type]
+    pieces = [piece for line in wire.lines for piece in line.get("streams", ())]
+    assert "".join(text for _, _, text in pieces) == "measured whole"
+    assert {name for name, _, _ in pieces} == {"h1p2r0"}
+    assert len(await heard_by_who_joins(feed)) == 2  # none is under way any more
+    feed.close()
+
+
+async def test_who_comes_while_weights_are_restored_is_told_so_until_a_step_begins() -> None:
+    feed = Feed(RunState())
+    feed(StageEntered(3, "restore"))
+    told = (await heard_by_who_joins(feed))[1:]
+    assert [line["event"]["stage"] for line in told] == ["restore"]
+    feed(EvaluationProgressed(3, "held-out", 20, 20))
+    assert [line["event"]["kind"] for line in (await heard_by_who_joins(feed))[1:]] == [
+        "EvaluationProgressed"
+    ]

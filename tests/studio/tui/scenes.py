@@ -18,6 +18,7 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Flag, Operation, UnparsedReply, Verdict
+from engines.data.dataset import read_problems
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.base import (
@@ -43,6 +44,8 @@ from tests.support.training_runs import training_workspace
 
 SIZES = [(120, 36), (80, 24)]
 _WAIT_FOR_A_PERSON = frozenset({"default", "asks", "type", "search", "set", "detach", "attach"})
+
+_DATA = Path(__file__).parents[3] / "sample_data/arithmetic.jsonl"
 
 
 @dataclass
@@ -160,6 +163,7 @@ async def on_stage(
     session = None
     if scene.run not in ("", "nothing"):
         session = FakeSession(workspace.run(scene.run), living=scene.living)
+        session.asks = {one.id: one.question for one in read_problems(_DATA)}
         if scene.change is not None:
             scene.change(session)
     app = app_on(session, workspace, settings)
@@ -307,6 +311,19 @@ async def _streaming(stage: Stage) -> None:
     await stage.hear(_PIECES)
 
 
+async def _evaluating(stage: Stage) -> None:
+    """Five tries at held-out problems, one of them through."""
+    asked = list(stage.session.asks)[:5] if stage.session else []
+    tries = [CallKey("evaluation", 0, 0, at, 0) for at in range(5)]
+    begun = [ev.RolloutStarted(key, name) for key, name in zip(tries, asked, strict=True)]
+    so_far = ev.EvaluationProgressed(0, "arithmetic-heldout", 36, 100, 35, 15.0)
+    through = ev.EvaluationProgressed(0, "arithmetic-heldout", 37, 100, 36, 16.0, 1, tries[0], 1.0)
+    said = tuple(TextPiece(f"h0p{at}r0", 0, _SAID[: 80 - 15 * at]) for at in range(5))
+    await stage.hear(*map(EventReceived, (so_far, *begun)))
+    await stage.hear(TextReceived(said))
+    await stage.hear(EventReceived(through))
+
+
 def _then(
     *steps: Callable[[Stage], Awaitable[None]],
 ) -> Callable[[Stage], Awaitable[None]]:
@@ -328,6 +345,8 @@ async def _starting(stage: Stage) -> None:
     """A process was started and has not said yet which run it is."""
 
     class Waiting:
+        stage = "loading hf:tiny …"
+
         async def wait_ready(self) -> None:
             await asyncio.Event().wait()
 
@@ -428,7 +447,8 @@ SCENES: dict[str, Scene] = {
     "live-group": Scene(change=_BATCH, act=_then(_streaming, zoomed("group"))),
     "live-wall": Scene(change=_BATCH, act=_then(_streaming, zoomed("wall"))),
     "live-solo": Scene(change=_BATCH, act=_then(_streaming, zoomed("solo"))),
-    "live-paused": Scene(change=_BATCH, act=_then(_streaming, keys("p"))),
+    "live-paused": Scene(change=_BATCH, act=_then(_streaming, keys("s", "p"))),
+    "live-evaluating": Scene(change=_BATCH, act=_evaluating),
     "live-held": Scene(),
     "live-observer": Scene(change=_observed, act=hearing(ControllerChanged(False, "ann"))),
     "live-disconnected": Scene(change=_BATCH, act=_then(_streaming, _lost(ended=False))),

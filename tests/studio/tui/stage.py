@@ -100,6 +100,7 @@ class FakeSession:
         self.budget: dict[str, float] = {}
         self.subscribed: frozenset[str] = frozenset()
         self.closed = False
+        self.asks: dict[str, str] = {}  # questions of problems, as the process tells them
         self.state = RunState()
         for entry in run.entries():
             if living and isinstance(entry.event, ev.RunEnded):
@@ -180,6 +181,9 @@ class FakeSession:
     async def commit(self) -> str:
         self._ask("commit", None)
         return "committed"
+
+    async def questions(self, problems: Collection[str]) -> dict[str, str]:
+        return {name: text for name, text in self.asks.items() if name in problems}
 
     async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
         if do == "status":  # the screen asks that by itself

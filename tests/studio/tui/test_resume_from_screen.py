@@ -44,6 +44,7 @@ class Started:
 
     outcome: ReadyRun | RefusedStart
     told: asyncio.Event = field(default_factory=asyncio.Event)
+    stage: str = ""
 
     async def wait_ready(self) -> ReadyRun | RefusedStart:
         await self.told.wait()

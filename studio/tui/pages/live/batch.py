@@ -73,6 +73,11 @@ class Batch:
         known = at[0] < len(self.problems) and at[1] < self.group_size
         return at if int(step) == self.step and known else None
 
+    def records(self) -> dict[str, tuple[RecordRef, ...]]:
+        """Of each problem where a rollout that has ended is recorded, if one is."""
+        found = {at: one.refs for (at, _), one in self.rollouts.items() if one.refs}
+        return {problem: found.get(at, ()) for at, problem in enumerate(self.problems)}
+
     def group(self, position: int) -> str:
         return group_id(self.step, position)
 
@@ -111,8 +116,11 @@ def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple
         return "open", f"judging{cut}", ""
     if verdict.reward is None:
         return "open", f"unknown{cut}", verdict.error or "the verifier had no opinion"
-    state = "won" if verdict.reward >= WON else "lost"
-    return state, f"reward {reward_text(verdict.reward)}{cut}", ""
+    return reward_state(verdict.reward), f"reward {reward_text(verdict.reward)}{cut}", ""
+
+
+def reward_state(reward: float) -> str:
+    return "won" if reward >= WON else "lost"
 
 
 def reward_text(reward: float) -> str:

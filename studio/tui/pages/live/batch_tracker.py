@@ -11,6 +11,7 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
 from studio.tui.pages.live.batch import Batch, current_batch
+from studio.tui.pages.live.held_out import HeldOut
 
 
 class BatchTracker:
@@ -19,7 +20,13 @@ class BatchTracker:
     def __init__(self) -> None:
         self.batch: Batch | None = None
         self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
-        self.evaluating: ev.EvaluationProgressed | None = None
+        self.held_out = HeldOut()
+        self.doing = ""  # what is done before the first step
+
+    @property
+    def evaluating(self) -> ev.EvaluationProgressed | None:
+        """How far the evaluation under way is; None where there is none."""
+        return self.held_out.progress
 
     def update(self, state: RunState | None) -> None:
         """Take the batch under way from the state; between two steps the one before stays."""
@@ -36,7 +43,8 @@ class BatchTracker:
             self.batch = None
         if under_way is not None or anew:
             self.under_way = set(under_way or ())
-        self.evaluating = None
+        self.held_out.clear()  # one under way is told of anew
+        self.doing = ""
         self.update(state)
         if self.batch is not None:
             self.under_way = {name for name in self.under_way if not self.has_ended(name)}
@@ -63,23 +71,25 @@ class BatchTracker:
     def handle_disconnect(self) -> None:
         """Nobody knows what is under way while there is no line to the run."""
         self.under_way.clear()
-        self.evaluating = None
+        self.held_out.clear()
 
     def handle_event(
-        self, event: ev.DurableEvent | ev.TransientEvent, state: RunState | None
+        self,
+        event: ev.DurableEvent | ev.TransientEvent,
+        state: RunState | None,
+        now: float = 0.0,
     ) -> None:
+        self.held_out.handle_event(event, now)
+        self.doing = ""
         match event:
             case ev.RolloutStarted(key=key) if key.purpose == "rollout":
                 self.under_way.add(rollout_id(key.step, key.position, key.index))
             case ev.RolloutFinished():
                 self.under_way.discard(rollout_id(event.step, event.position, event.index))
+            case ev.StageEntered(stage="restore", step=step):
+                self.doing = f"restoring the weights after step {step} …"
             case ev.StepStarted():
                 self.under_way.clear()
-                self.evaluating = None
                 self.update(state)
-            case ev.EvaluationProgressed():
-                self.evaluating = event if event.done < event.total else None
-            case ev.EvaluationFinished():
-                self.evaluating = None
             case ev.RunEnded():
                 self.handle_disconnect()

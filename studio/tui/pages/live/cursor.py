@@ -9,6 +9,10 @@ from studio.tui.page import Page
 from studio.tui.pages.live.batch import Batch, RolloutStatus
 from studio.tui.pages.live.batch_tracker import BatchTracker
 
+_LEAST_WIDTH = 20
+"""Cells of a pane where several groups are shown."""
+_OTHER_ROWS = 14
+"""Rows of a screen that panes of rollouts do not have, about."""
 _ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
 
 
@@ -42,8 +46,31 @@ class BatchCursor:
         return state is not None and bool(state.ending) and not self.shows_past
 
     @property
+    def is_measuring(self) -> bool:
+        """Whether tries of an evaluation are shown instead of a batch."""
+        return bool(self._page.session and self._tracker.held_out.tries)
+
+    @property
     def is_showing_streams(self) -> bool:
-        return self.batch is not None and not self.is_showing_end
+        return (self.batch is not None or self.is_measuring) and not self.is_showing_end
+
+    @property
+    def left_width(self) -> int:
+        """Cells of the column of groups."""
+        width = self._page.app.size.width
+        return 34 if width < 120 else 40 if width < 170 else 56
+
+    @property
+    def groups_at_once(self) -> tuple[int, int]:
+        """How many groups have panes, and in how many columns; what is wide has room for some."""
+        size, batch = self._page.app.size, self.batch
+        if self.mode != "group" or size.width < 140 or batch is None or not batch.group_size:
+            return 1, 0
+        least = min(batch.group_size, max(1, (size.width - self.left_width) // _LEAST_WIDTH))
+        rows = -(-batch.group_size // least)
+        columns, fit = batch.group_size // rows, (size.height - _OTHER_ROWS) // max(11, 6 * rows)
+        many = min(fit, len(self.shown_groups))
+        return (many, columns) if many > 1 and columns * rows == batch.group_size else (1, 0)
 
     @property
     def group(self) -> str | None:
@@ -77,27 +104,36 @@ class BatchCursor:
     def next_group(self, by: int) -> int | None:
         """The position of the shown group before or behind; None where none is shown."""
         shown = self.shown_groups
-        if self.batch is None or not shown or not self.is_showing_streams:
+        if self.batch is None or not shown or not self.is_showing_streams or self.is_measuring:
             return None
         here = self.batch.group(self.position)
         at = shown.index(here) if here in shown else 0
         return self.find_group(shown[(at + by) % len(shown)])
 
     def rollout(self, name: str | None) -> RolloutStatus | None:
-        """A rollout of the batch as it is now."""
+        """A rollout of the batch, or a try of the evaluation, as it is now."""
+        if held_out := self._tracker.held_out.find(name or ""):
+            return held_out.shown
         place = self.batch.place(name or "") if self.batch else None
         if self.batch is None or place is None:
             return None
         return self.batch.rollout_at(*place, self._tracker.under_way)
 
     def shown_rollouts(self) -> Sequence[RolloutStatus]:
-        """What the canvas holds: the whole batch on the wall, else one group."""
+        """What the canvas holds: the whole batch on the wall, else as many groups as fit."""
         batch, under_way = self.batch, self._tracker.under_way
+        if self.is_measuring:
+            return [one.shown for one in self._tracker.held_out.tries]
         if batch is None:
             return ()
         positions: list[int | None] = [self.position]
-        if self.mode == "wall":
-            positions = [self.find_group(group) for group in self.shown_groups]
+        many, _ = self.groups_at_once
+        if self.mode == "wall" or many > 1:
+            shown = self.shown_groups
+            if self.mode != "wall":
+                first = shown.index(self.group) // many * many if self.group in shown else 0
+                shown = shown[first : first + many]
+            positions = [self.find_group(group) for group in shown]
         return [
             one for at in positions if at is not None for one in batch.group_rollouts(at, under_way)
         ]

@@ -10,7 +10,7 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id
+from engines.core.types import rollout_id, try_id
 from engines.record.run_dir import RunDir
 from studio.report.training import is_fine_tuning
 from studio.session.base import (
@@ -56,13 +56,19 @@ class Feed:
                         self._tracker.handle_text(piece.rollout)
             case EventReceived(event=event):
                 self._handle_event(event)
-            case SnapshotReceived(under_way=under_way):
-                self._handle_snapshot(under_way)
+            case SnapshotReceived(under_way=under_way, events=events):
+                self._handle_snapshot(under_way, events)
             case Disconnected(reason=reason, ended=ended):
                 self._tracker.handle_disconnect()
-                self.activity.say(reason, "" if ended else "failed")
+                self._say_disconnect(reason, ended)
 
-    def _handle_snapshot(self, under_way: Collection[str] | None) -> None:
+    def _say_disconnect(self, reason: str, ended: bool) -> None:
+        """Of a run that is over only the end of its process is told, and not as a failure."""
+        is_over = self._page.state is not None and bool(self._page.state.ending)
+        if ended or not is_over:
+            self.activity.say(reason, "" if is_over else "failed")
+
+    def _handle_snapshot(self, under_way: Collection[str] | None, events: int | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""
         session, state = self._page.session, self._page.state
         anew = session is not self._attached
@@ -75,15 +81,15 @@ class Feed:
         self._tracker.handle_snapshot(state, under_way, anew=anew)
         self._streams.handle_snapshot(anew)
         if session is not None and (anew or state is None or state.current is None):
-            work = self._load_history(session, anew)
+            work = self._load_history(session, anew, events)
             self._page.run_worker(work, group="recall", exclusive=anew)
 
     def _handle_event(self, event: _Event) -> None:
         state = self._page.state
-        self._tracker.handle_event(event, state)
+        self._tracker.handle_event(event, state, self._page.host.clock())
         match event:
-            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
-                self._streams.reset(rollout_id(key.step, key.position, key.index))
+            case ev.RolloutStarted(key=key):
+                self._streams.reset(try_id(key))
             case ev.RolloutFinished():
                 self._streams.mark_ended(rollout_id(event.step, event.position, event.index))
             case ev.StepStarted():
@@ -98,9 +104,12 @@ class Feed:
             self._print_line = LinePrinter(state, self.activity.say)
         _say_event(event, state, self.activity.say, self._print_line)
 
-    async def _load_history(self, session: Session, anew: bool) -> None:
-        """Let the activity begin with what the journal holds of the time before."""
-        texts, batch = await asyncio.to_thread(load_event_history, session.run)
+    async def _load_history(self, session: Session, anew: bool, events: int | None) -> None:
+        """Let the activity begin with what the journal holds of the time before: so many events.
+
+        What came since is told by its own events, also where the journal has it by now.
+        """
+        texts, batch = await asyncio.to_thread(load_event_history, session.run, events)
         if session is self._attached and self._page.children:  # else the screen was left
             if anew:
                 self.activity.prepend_history(texts)
@@ -108,8 +117,10 @@ class Feed:
             self._page.host.redraw_soon()
 
 
-def load_event_history(run: RunDir) -> tuple[tuple[tuple[float, str], ...], Batch | None]:
-    """What happened before, and the last batch with all that came of it. Blocks.
+def load_event_history(
+    run: RunDir, events: int | None = None
+) -> tuple[tuple[tuple[float, str], ...], Batch | None]:
+    """What happened in the first so many events, and the last batch of all of them. Blocks.
 
     Of what happened the newest things, oldest first, each with its seconds since the epoch.
     """
@@ -124,12 +135,13 @@ def load_event_history(run: RunDir) -> tuple[tuple[tuple[float, str], ...], Batc
 
     print_line = LinePrinter(state, say)
     try:
-        for entry in run.entries():
+        for number, entry in enumerate(run.entries()):
             now = entry.at
             fold(state, entry.event)
             if isinstance(entry.event, ev.StepStarted):
                 batch = current_batch(state)  # its mappings go on being filled until it is through
-            _say_event(entry.event, state, say, print_line)
+            if events is None or number < events:
+                _say_event(entry.event, state, say, print_line)
     except StudioError as error:  # a damaged journal: 5 says so, with the move
         say(str(error))
     return tuple(texts), batch

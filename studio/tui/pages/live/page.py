@@ -26,8 +26,10 @@ from studio.tui.pages.live.batch import Batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.feed import Feed
+from studio.tui.pages.live.questions import Questions
 from studio.tui.pages.live.streams import Streams
 from studio.tui.pages.live.wall import RolloutWall
+from studio.tui.pages.stage_clock import StageClock
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -48,10 +50,9 @@ class LivePage(Page):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
     DEFAULT_CSS = """
     LivePage #live-top { height: 1fr; }
-    LivePage #live-left { width: 34; }
     LivePage #live-facts { height: 18; }
     LivePage #live-right { width: 1fr; }
-    LivePage #live-now, LivePage #live-strip { height: 1; }
+    LivePage #live-now, LivePage #live-strip, LivePage #live-question { height: 1; }
     LivePage #live-training { height: 2; }
     LivePage #live-streams, LivePage #live-told { height: 1fr; }
     LivePage #live-followed { height: 6; }
@@ -64,12 +65,21 @@ class LivePage(Page):
         self.cursor = BatchCursor(self, self.tracker)
         self.streams = Streams(self, self.cursor, lambda: self.wall.canvases)
         self.feed = Feed(self, self.tracker, self.cursor, self.streams)
-        self.wall = RolloutWall(self, self.cursor, self.streams)
+        self.questions, self._clock = Questions(self), StageClock()
+        self.wall = RolloutWall(self, self.tracker, self.cursor, self.streams, self.questions)
         self._progress = ProgressStrip(id="live-progress")
         self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
         self._facts.can_focus = False
         self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self._tick)
+
+    def _tick(self) -> None:
+        """Time goes by on the screen although nothing comes."""
+        if self.is_open and (self._clock.is_running or self.tracker.evaluating is not None):
+            self.host.redraw_soon()
 
     def compose(self) -> ComposeResult:
         yield self._progress
@@ -104,9 +114,19 @@ class LivePage(Page):
         self._arrange()
         self._progress.draw(state, has_room=not self._shows_brief_training)
         batch, under_way = cursor.batch, self.tracker.under_way
-        rows = view.group_rows(batch, under_way, self.filter_text, signs)
+        asked, width = self.questions.known, self._groups.line_width - 2
+        rows = view.group_rows(
+            batch, under_way, self.filter_text, signs, questions=asked, width=width
+        )
         cursor.show_groups([row.key for row in rows])
-        self._groups.show_rows(rows or _no_groups_rows(batch, self.filter_text), cursor.group)
+        rows, chosen = rows or _no_groups_rows(batch, self.filter_text), cursor.group
+        tries = self.tracker.held_out.tries if cursor.is_measuring else []
+        if tries:
+            rows = view.held_out_rows(tries, asked, width, signs)
+            chosen = self.wall.canvas.focused_id
+        self._groups.show_rows(rows, chosen)
+        known = batch.records() if batch else {}
+        self.questions.load({**known, **dict.fromkeys((one.problem for one in tries), ())})
         self._draw_facts(state, signs)
         strip = view.strip_line(batch, under_way, cursor.position, self.app.size.width, signs)
         self._strip.show_line(0, strip)
@@ -126,7 +146,13 @@ class LivePage(Page):
         self._facts.show_lines(
             view.facts_lines(state, batch, status, evaluating, width=width, signs=signs)
         )
-        now = sentences.status_line(state, batch, status, evaluating, signs)
+        clock = self.host.clock()
+        now = sentences.status_line(
+            *(state, batch, status, evaluating),
+            timing=self.tracker.held_out.timing_text(clock) if evaluating else "",
+            doing=self.tracker.doing,
+        )
+        now = self._clock.add_time(now, clock)
         is_plain = sentences.is_working(state, status, evaluating)
         if self.cursor.is_narrow and is_plain and batch and state is not None:
             now = line((f" {view.stage_line(batch, state, status.eta)}", "title"))
@@ -135,6 +161,8 @@ class LivePage(Page):
     def _draw_titles(self, batch: Batch | None) -> None:
         left, count = self._left, len(batch.problems) if batch else 0
         title = f"Groups {count}" if count else "Groups"
+        if self.cursor.is_measuring:
+            title = "Held-out problems"
         under = f"filter: {one_line(self.filter_text, 20)}" if self.filter_text else ""
         # Setting one draws all that is in the pane.
         if str(left.border_title or "") != title:
@@ -148,6 +176,7 @@ class LivePage(Page):
         brief, activity = self._shows_brief_training, self.feed.activity
         self._strip.display, self._left.display = narrow, not narrow
         self._training.display = brief
+        self._left.styles.width = self.cursor.left_width
         activity.display = height >= 20
         activity.styles.height = 6 if height >= 30 else 4
         most, groups = (26, 18) if self._trains else (19, 20)  # its figures come on top
@@ -169,6 +198,8 @@ class LivePage(Page):
         position = self.cursor.find_group(moved.key)
         if position is not None and position != self.cursor.position:
             self.wall.choose(position)
+        elif self.cursor.is_measuring:
+            self.wall.canvas.focus_pane(moved.key)
 
     def on_hide(self, event: Hide) -> None:
         self.streams.unsubscribe()

@@ -13,6 +13,7 @@ from studio.tui.drawing.lines import BLANK, Line, line, paragraph
 from studio.tui.header import SessionStatus
 from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import Batch, reward_text
+from studio.tui.pages.live.view import mean_text
 
 
 def status_line(
@@ -20,11 +21,16 @@ def status_line(
     batch: Batch | None,
     line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
-    signs: Glyphs = GLYPHS_UNICODE,
+    *,
+    timing: str = "",
+    doing: str = "",
 ) -> Line:
-    """One sentence: what the run is doing, or what it waits for, and the key that helps."""
+    """One sentence: what the run is doing, or what it waits for, and the key that helps.
+
+    `timing` is what is known of an evaluation's time; `doing` is what goes on between two steps.
+    """
     if line_facts.starting:
-        return line((" starting: the model gets a first request …", "title"))
+        return line((f" starting the run: {starting_text(line_facts)}", "title"))
     if line_facts.opening:
         return line((" opening the run …", "title"))
     if state is None or state.started is None:
@@ -32,7 +38,7 @@ def status_line(
     if state.ending:
         return ending_line(state)
     if line_facts.parted:
-        said = " the line to the run's process is cut; it is tried again, and nothing is lost"
+        said = " the connection to the run's process is lost; trying again, and no record is lost"
         return line((said, "failed"))
     if not line_facts.living:
         said = " no process of it runs; what is recorded is safe: "
@@ -54,11 +60,17 @@ def status_line(
         busy = " paused: what is under way ends, nothing new begins; "
         return line((busy, "flag"), ("s p", "key"), " goes on")
     if evaluating is not None:
-        bar = signs.bar(evaluating.done, evaluating.total, 22)
-        when = "" if evaluating.step else " before practice"
-        what = f" measuring{when} on {one_line(evaluating.data, 40)} "
-        return line((what, "title"), f"{evaluating.done}/{evaluating.total} ", (bar, "bar"))
-    return line((f" {_progress_text(state, batch)}", "title"))
+        when = f"after step {evaluating.step}" if evaluating.step else "baseline"
+        what = f" evaluating {when} on {one_line(evaluating.data, 40)}: "
+        done = f"{evaluating.done} of {evaluating.total}{timing}"
+        mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
+        return line((what, "title"), f"{done}{mean}")
+    return line((f" {doing or _progress_text(state, batch)}", "title"))
+
+
+def starting_text(line_facts: SessionStatus) -> str:
+    """What a process that starts does; it says so itself as soon as it takes time."""
+    return one_line(line_facts.starting_stage, 160) or "reading the run file …"
 
 
 def is_working(
@@ -96,10 +108,17 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
         if not batch.size:
             return f"step {step.step}: {n} demonstrations"
         problems = count_text(n, "problem")
-        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {problems}"
+        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {problems} …"
     reward = step.rewards.mean
     so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
-    return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"
+    if (ended := len(batch.rollouts)) < batch.size:
+        return f"step {step.step}: {ended} of {batch.size} rollouts ended{so_far}"
+    if len(batch.verdicts) < batch.size:
+        return (
+            f"step {step.step}: judging, {len(batch.verdicts)} of {batch.size} verdicts{so_far} …"
+        )
+    done = f"{len(batch.reflections)} of {n} groups"
+    return f"step {step.step}: reflecting, {done}{so_far} …"
 
 
 def ending_line(state: RunState) -> Line:
@@ -218,6 +237,7 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
 
 
 _STAGES = {
+    "restore": "restoring the weights after it …",
     "consolidation": "drawing operations from its groups",
     "review": "its operations are reviewed (2)",
     "hold": "no rule settled {left}, a person is waited for (2)",

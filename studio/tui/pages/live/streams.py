@@ -18,6 +18,7 @@ from studio.tui.pages.live.cursor import BatchCursor
 
 CHARS_A_TOKEN = 4
 """Roughly, of English: what a text under way is estimated by."""
+_LEAST_TOKENS = 16
 
 
 _Canvases = Callable[[], tuple[StreamCanvas, StreamCanvas]]
@@ -42,9 +43,10 @@ class Streams:
         """Whether there is text of it."""
         return self._known.get(rollout, 0) > 0
 
-    def estimates(self) -> dict[str, int]:
-        """Tokens of each text so far, about."""
-        return {name: chars // CHARS_A_TOKEN for name, chars in self._known.items() if chars}
+    def estimate(self, rollout: str) -> int | None:
+        """Tokens of its text so far, about; None while that says nothing."""
+        tokens = self._known.get(rollout, 0) // CHARS_A_TOKEN
+        return tokens if tokens >= _LEAST_TOKENS else None
 
     # -- text that comes -----------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class Streams:
 
     def mark_ended(self, name: str) -> None:
         """Nothing more will be streamed of it; what was not heard is in the records."""
-        if self._known.get(name) and name not in self._awaited:
+        if self._known.get(name) and name in self._asked - self._awaited:
             self._whole.add(name)
         self._awaited.discard(name)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import groupby
 
 from engines.core import events as ev
@@ -11,7 +12,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
 from studio.tui.drawing.layout import Mode
 from studio.tui.drawing.lines import (
     BLANK,
@@ -27,6 +28,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, RolloutStatus
+from studio.tui.pages.live.held_out import HeldOutTry
 from studio.tui.pages.text import legend_line
 from studio.tui.pages.training_view import panel_lines
 
@@ -35,6 +37,7 @@ STRIP_CELLS = 16
 _SAID_CELLS = len("0.0 cut")
 _ORDER = ("won", "lost", "streaming", "queued", "error", "open")
 _STYLES = {"error": "failed", "open": "flag"}
+NO_QUESTIONS: Mapping[str, str] = {}
 SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-wrong", "unjudged")
 
 
@@ -59,15 +62,24 @@ def rollout_glyphs(tries: Sequence[RolloutStatus], signs: Glyphs = GLYPHS_UNICOD
 
 
 def group_line(
-    batch: Batch, position: int, under_way: Set[str], signs: Glyphs = GLYPHS_UNICODE
+    batch: Batch,
+    position: int,
+    under_way: Set[str],
+    signs: Glyphs = GLYPHS_UNICODE,
+    *,
+    question: str = "",
+    width: int = 60,
 ) -> Line:
-    """`s3p0  ++-+>>>>  3/4 =  q0712`: won of those with a reward, and whether it is skipped."""
+    """`s3p0  ++-+>>>>  3/4 =  A shop sells`: won of those with a reward, whether it is skipped.
+
+    Without a question the problem's id stands in its place.
+    """
     tries = batch.group_rollouts(position, under_way)
     known = sum(one.state in ("won", "lost") for one in tries)
     won = sum(one.state == "won" for one in tries)
     through = batch.reflections.get(position)
-    waits = all(one.state == "queued" for one in tries)
-    score = "" if not tries else "wait" if waits else f"{won}/{known}"
+    begun = any(one.state != "queued" for one in tries)
+    score = f"{won}/{known}" if begun else ""
     mark = ("  ", "")
     if through is not None and through.outcome in SKIPPED:
         mark = (f" {signs.skipped}", "skipped")
@@ -76,12 +88,19 @@ def group_line(
     shown = rollout_glyphs(tries, signs)
     room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
     name = (f"{batch.group(position):<6}", "")
-    problem = one_line(batch.problems[position], 24)
-    return (name, *shown, (f"{room} {score:>4}", ""), mark, (f" {problem}", "dim"))
+    out = (name, *shown, (f"{room} {score:>4}", ""), mark, (" ", ""))
+    asked = fit(question or one_line(batch.problems[position], 24), max(1, width - width_of(out)))
+    return (*out, (asked, "dim"))
 
 
 def group_rows(
-    batch: Batch | None, under_way: Set[str], filter_text: str = "", signs: Glyphs = GLYPHS_UNICODE
+    batch: Batch | None,
+    under_way: Set[str],
+    filter_text: str = "",
+    signs: Glyphs = GLYPHS_UNICODE,
+    *,
+    questions: Mapping[str, str] = NO_QUESTIONS,
+    width: int = 60,
 ) -> list[Row]:
     """A row for each group; its key is the group's id."""
     if batch is None:
@@ -89,11 +108,42 @@ def group_rows(
     rows = []
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
-        row = Row(batch.group(position), group_line(batch, position, under_way, signs))
-        words = f"{plain_text(row.line)} {problem} {through.outcome if through else ''}"
+        asked = questions.get(problem, "")
+        shown = group_line(batch, position, under_way, signs, question=asked, width=width)
+        row = Row(batch.group(position), shown)
+        words = f"{plain_text(row.line)} {problem} {asked} {through.outcome if through else ''}"
         if filter_text.casefold() in words.casefold():
             rows.append(row)
     return rows
+
+
+def held_out_rows(
+    tries: Sequence[HeldOutTry], questions: Mapping[str, str], width: int, signs: Glyphs
+) -> list[Row]:
+    """A row for each try of an evaluation that has a pane: the number of its problem, and that."""
+    rows = []
+    for one in tries:
+        state, at = one.shown.state, f"{one.shown.position + 1:>4} "
+        asked = fit(questions.get(one.problem, ""), max(1, width - 8))
+        sign = (f"{getattr(signs, state)}  ", style_of(state))
+        rows.append(Row(one.shown.id, ((at, ""), sign, (asked, "dim"))))
+    return rows
+
+
+def mean_text(evaluating: ev.EvaluationProgressed) -> str:
+    """`0.310 so far (n=37)`."""
+    if not evaluating.known:
+        return "not known yet"
+    return f"{evaluating.right / evaluating.known:.3f} so far (n={evaluating.known})"
+
+
+def question_lines(name: str, question: str, width: int, most: int) -> list[Line]:
+    """What the selected problem asks, whole where so many rows hold it."""
+    out = paragraph([(f" {name}  ", "title"), (question, "")], width, " ")
+    if len(out) > most:
+        last = fit(f"{plain_text(out[most - 1])} {plain_text(out[most]).strip()}", width)
+        out = [*out[: most - 1], line(last)]
+    return out
 
 
 def strip_line(
@@ -167,7 +217,8 @@ def _operations_text(batch: Batch, state: RunState) -> str:
     step = state.steps.get(batch.step)
     if state.trains_weights:
         found = trained_step(state, batch.step)
-        return found.became if found is not None else ""
+        words = {"under way": "not computed yet", "waits": "needs your review (2)"}
+        return words.get(found.became, found.became) if found is not None else ""
     if step is None or (step.lesson is None and not step.committed and not step.finished):
         return "none drawn yet"
     decided = len(state.reviewed_operations)
@@ -233,21 +284,43 @@ def facts_lines(
         room = max(6, min(14, width - 10))
         bar = signs.bar(evaluating.done, evaluating.total, room)
         out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
+        out.append(line((f"reward {mean_text(evaluating)}", "")))
     if state is not None and state.started is not None:
         process = (state.pid or "running") if line_facts.living else "none"
         out += [BLANK, line((f"process    {process}", "dim"))]
-        out.append(line((f"journal    {state.events:,} events saved", "dim")))
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
-def pane_model(one: RolloutStatus, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:
+def held_out_model(
+    one: HeldOutTry, evaluating: ev.EvaluationProgressed, mode: Mode, question: str, has_text: bool
+) -> PaneModel:
+    """How the canvas shows a try of an evaluation: which problem, which try, and what is asked."""
+    k, shown = max(1, evaluating.k), one.shown
+    title = f"{shown.position + 1} of {evaluating.total // k}"
+    title += f", try {shown.index + 1}/{k}" if k > 1 else ""
+    if mode == "wall":
+        return replace(pane_model(shown, mode, None, has_text), note=question)
+    footer = shown.said or f"asked: {question}"
+    note = "" if has_text else "no text yet"
+    return PaneModel(shown.id, title, shown.state, None, one_line(footer, 300), note)
+
+
+def pane_model(
+    one: RolloutStatus,
+    mode: Mode,
+    estimate: int | None,
+    has_text: bool,
+    *,
+    is_alone: bool = True,
+) -> PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
     `estimate` is about how many tokens its text under way has; None where nothing is known.
+    `is_alone`: no other group is shown beside its own.
     """
     title = {
         "wall": f"{f'p{one.position}r{one.index}':<6}",
-        "group": f"r{one.index}",
+        "group": f"r{one.index}" if is_alone else f"p{one.position}r{one.index}",
         "solo": one.id,
     }[mode]
     if one.trouble:

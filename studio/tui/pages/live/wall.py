@@ -11,6 +11,7 @@ from textual.containers import Vertical
 
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
+from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.layout import Mode
@@ -19,14 +20,13 @@ from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import RolloutStatus
+from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
+from studio.tui.pages.live.questions import Questions
 from studio.tui.pages.live.streams import Streams
 from studio.tui.terminal.look import wants_ascii
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
-
-_ESTIMATE_EVERY_S = 1.0
-"""Between two estimates of how many tokens a text under way has: each costs bytes a pane."""
 
 
 class RolloutWall(Vertical):
@@ -34,12 +34,19 @@ class RolloutWall(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
-    def __init__(self, page: Page, cursor: BatchCursor, streams: Streams) -> None:
+    def __init__(
+        self,
+        page: Page,
+        tracker: BatchTracker,
+        cursor: BatchCursor,
+        streams: Streams,
+        questions: Questions,
+    ) -> None:
         super().__init__(id="live-right")
-        self._page, self._cursor, self._streams = page, cursor, streams
-        self._estimated_at = float("-inf")
-        self._estimates: dict[str, int] = {}
+        self._page, self._tracker, self._cursor = page, tracker, cursor
+        self._streams, self._questions = streams, questions
         self.placeholder = LineView(id="live-told", classes="pane")
+        self.question = Chrome(id="live-question")  # what the selected problem asks
 
     def compose(self) -> ComposeResult:
         plain = self.uses_ascii
@@ -49,6 +56,7 @@ class RolloutWall(Vertical):
         self.followed.can_focus = False
         self.followed.set_mode("solo")
         yield Chrome(id="live-now")
+        yield self.question
         yield self.canvas
         yield self.placeholder
         yield self.followed
@@ -73,6 +81,7 @@ class RolloutWall(Vertical):
         self.followed.styles.height = 4 if brief_training and height < 30 else 6
         self.canvas.display = streams
         self.placeholder.display = not streams
+        self.question.display = streams
         has_room = cursor.is_narrow and height >= 20
         self.followed.display = streams and has_room and cursor.mode == "wall"
 
@@ -86,17 +95,37 @@ class RolloutWall(Vertical):
             self._streams.prune(())
             self._draw_placeholder(state, signs)
             return
-        now = self._page.host.clock()
-        if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
-            self._estimated_at = now
-            self._estimates = self._streams.estimates()
         cursor, canvas, batch = self._cursor, self.canvas, self._cursor.batch
         rollouts, mode = cursor.shown_rollouts(), cursor.mode
         self._streams.prune([one.id for one in rollouts])
         canvas.set_mode(mode)
-        canvas.set_panes([self._pane_model(one, mode) for one in rollouts])
-        canvas.set_caption(f"Wall  step {batch.step}" if batch and mode == "wall" else "")
+        models = [self._pane_model(one, mode) for one in rollouts]
+        canvas.set_panes(models, columns=cursor.groups_at_once[1] or None)
+        caption = f"Wall  step {batch.step}" if batch else "Wall"
+        if cursor.is_measuring:
+            caption = "Held-out problems"
+        canvas.set_caption(caption if mode == "wall" else "")
+        self._draw_question()
         self._draw_followed()
+
+    def _draw_question(self) -> None:
+        """The whole question of the group or the try that keys mean, in few lines."""
+        cursor, known, size = self._cursor, self._questions.known, self.app.size
+        problem, name = "", cursor.group or ""
+        if cursor.is_measuring:
+            one = self._tracker.held_out.find(self.canvas.focused_id or "")
+            problem, name = (one.problem, f"problem {one.shown.position + 1}") if one else ("", "")
+        elif cursor.batch is not None and cursor.group:
+            problem = cursor.batch.problems[cursor.position]
+        # Of tries that come and go the height stays: another one draws all panes anew.
+        steady = cursor.mode == "wall" or cursor.is_measuring
+        most = 1 if size.height < 30 or cursor.mode == "wall" else 2 if steady else 4
+        asked = known.get(problem, one_line(problem, 40))
+        lines = view.question_lines(name, asked, self.size.width or size.width, most)
+        height = most if steady else max(1, len(lines))
+        self.question.styles.height = height
+        for number in range(height):
+            self.question.show_line(number, lines[number] if number < len(lines) else ())
 
     def _draw_followed(self) -> None:
         one, followed = self.focused_rollout, self.followed
@@ -109,8 +138,13 @@ class RolloutWall(Vertical):
             followed.reset(one.id, self.canvas.pane_text(one.id))
 
     def _pane_model(self, one: RolloutStatus, mode: Mode) -> PaneModel:
-        estimate = self._estimates.get(one.id)
-        return view.pane_model(one, mode, estimate, self._streams.has_text(one.id))
+        estimate, has_text = self._streams.estimate(one.id), self._streams.has_text(one.id)
+        evaluating, found = self._tracker.evaluating, self._tracker.held_out.find(one.id)
+        if evaluating is not None and found is not None:
+            asked = self._questions.known.get(found.problem, "")
+            return view.held_out_model(found, evaluating, mode, asked, has_text)
+        is_alone = self._cursor.groups_at_once[0] == 1
+        return view.pane_model(one, mode, estimate, has_text, is_alone=is_alone)
 
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder
@@ -138,7 +172,9 @@ class RolloutWall(Vertical):
 
     def choose_next_group(self, by: int) -> None:
         position = self._cursor.next_group(by)
-        if position is None:
+        if self._cursor.is_measuring:
+            self.canvas.move_focus(by, 0)
+        elif position is None:
             self._page.host.tell("there is no group yet")
         else:
             self.choose(position)
@@ -146,6 +182,8 @@ class RolloutWall(Vertical):
     def on_stream_canvas_focus_changed(self, moved: StreamCanvas.FocusChanged) -> None:
         batch = self._cursor.batch
         place = batch.place(moved.id) if batch else None
+        if self._cursor.is_measuring:
+            self._page.draw()
         if place is None or moved.id != self.canvas.focused_id:
             return
         if place[0] != self._cursor.position:

@@ -39,10 +39,9 @@ class DecisionKeys:
             host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif host.is_small:
             host.tell("deciding wants 60x16: too little is seen here", "failed")
-        elif not session.controls:
-            who, status = session.controller, state.status
-            text = view.cannot_decide_text(living=session.living, driver=who, status=status)
-            host.tell(text, "failed")
+        elif session.living and not session.controls:
+            host.tell(view.cannot_decide_text(session.controller), "failed")
+        # Without a process nobody else decides: what is asked waits until the record is open.
         else:
             return session
         return None

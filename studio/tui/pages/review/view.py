@@ -250,16 +250,9 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
     return lines
 
 
-def cannot_decide_text(*, living: bool, driver: str, status: str) -> str:
+def cannot_decide_text(driver: str) -> str:
     """Why this screen may not decide, and what works; `driver` is who decides, "" for nobody."""
-    if living:
-        return f"{excerpt(driver) or 'nobody'} decides in this run; T takes over"
-    if status == "finished":
-        return "the run is finished, and its record is still being opened: press again"
-    return (
-        "the run has no process, and its record is still being opened: press again "
-        "(r on 1 Live or 5 Runs resumes it)"
-    )
+    return f"{excerpt(driver) or 'nobody'} decides in this run; T takes over"
 
 
 def empty_lines(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:

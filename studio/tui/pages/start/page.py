@@ -15,12 +15,16 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 
+from engines.core import events as ev
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
+from studio.session.base import EventReceived, Message
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
+from studio.tui.pages.live.sentences import starting_text
+from studio.tui.pages.stage_clock import StageClock
 from studio.tui.pages.start import view
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
 from studio.tui.pages.start.loader import FactsLoader
@@ -32,7 +36,8 @@ from studio.tui.widgets.row_list import RowList
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
 
-
+_LOOK_S = 3
+"""Between two looks at the runs while the page is open."""
 _Named = list[tuple[str, str]]  # presets or run files, and what to say of each
 
 
@@ -57,6 +62,7 @@ class StartPage(Page):
         self.refusal = ""
         self._wanted = ""  # what the cursor is to stand on once it was read
         self.loader = FactsLoader(self, self._draw_facts)
+        self._clock, self._ticks = StageClock(), 0
         self.list_pane = RowList(id="start-list", classes="pane")
         self.facts_pane = LineView(id="start-facts", classes="pane")
         self._presets: _Named = []
@@ -74,6 +80,39 @@ class StartPage(Page):
         return self.list_pane
 
     # -- reading ---------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self._tick)
+
+    def _tick(self) -> None:
+        if not self.is_open:
+            return
+        self._ticks += 1
+        if self.host.session_status.starting:
+            self._draw_facts()
+        if self._ticks % _LOOK_S == 0:
+            run_exclusive(self, "start", self._look_again)
+
+    async def _look_again(self) -> None:
+        """Runs go on while the page is open, also those of other processes."""
+        from studio.workspace.listing import known_runs
+
+        if self.found is None:
+            return
+        before = {run.run: run for run in self.runs}
+        try:
+            runs = await asyncio.to_thread(known_runs, self.host.workspace, before)
+        except (StudioError, OSError):
+            return  # opening the page says so
+        if runs != self.runs and self.children:
+            self.show_runs(runs)
+
+    def handle_message(self, message: Message) -> None:
+        """What the run that is shown does changes what is offered of it."""
+        match message:
+            case EventReceived(event=ev.StageEntered() | ev.StepStarted() | ev.RunEnded()):
+                if self.is_open:
+                    run_exclusive(self, "start", self._look_again)
 
     def open_at(self, target: str = "") -> None:
         self._wanted = target
@@ -135,7 +174,7 @@ class StartPage(Page):
         shown = self._filtered_choices()
         if shown:
             rows = view.choice_rows(shown, found.line_width - 2)
-            found.show_rows(rows, found.key or view.first_choice(shown) or None)
+            found.show_rows(rows, view.same_choice(shown, found.key) or None)
         else:
             found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
         self._draw_facts()
@@ -164,6 +203,9 @@ class StartPage(Page):
         pane.show_lines(self._facts_lines(choice, pane.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
+        if (status := self.host.session_status).starting:
+            now = line((f"starting the run: {starting_text(status)}", "title"))
+            return [self._clock.add_time(now, self.host.clock())]
         if self.refusal:
             return view.refusal_lines(self.refusal, width)
         if choice is None:
@@ -217,7 +259,9 @@ class StartPage(Page):
         self.refusal = ""
         match choice.do:
             case "attach" | "open":
-                self.host.attach(choice.argument)
+                shown = self.session
+                if shown is None or not shown.living or shown.run.run != choice.argument:
+                    self.host.attach(choice.argument)
                 self.host.open_page("live" if choice.do == "attach" else "review")
             case "resume":
                 run_exclusive(self, "open", partial(self._resume, choice))

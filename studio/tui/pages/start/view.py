@@ -65,6 +65,15 @@ def first_choice(found: Sequence[Choice]) -> str:
     return next(asked, next(offline, ""))
 
 
+def same_choice(found: Sequence[Choice], key: str) -> str:
+    """The same choice as before, or what can be done with its run by now; else the first one."""
+    known = {one.argument: one.key for one in found}
+    name = key.partition(" ")[2]
+    if key in (one.key for one in found):
+        return key
+    return known.get(name, "") or first_choice(found)
+
+
 def _run_choice(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
     if shown.word == "damaged":

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from engines.agents.single_turn import SingleTurn
+from engines.core import events as ev
 from engines.core.errors import RecordError
 from engines.core.ids import call_seed
 from engines.core.library import Experience, Library
@@ -27,6 +28,7 @@ from engines.core.types import (
     Problem,
     RecordRef,
     Sampling,
+    try_id,
 )
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
@@ -390,3 +392,30 @@ class Spoiling:
                 operation.id, "edit", "modify", ids[number % len(ids)],
                 HARMFUL[number % len(HARMFUL)], reviewer="spoiler",
             )  # fmt: skip
+
+
+async def test_an_evaluation_tells_of_each_try_as_it_begins_streams_and_ends(
+    tmp_path: Path,
+) -> None:
+    heard: list[object] = []
+
+    def listening(practice: RunContext) -> RunContext:
+        practice.recorder.listen(heard.append)
+        return practice
+
+    done = await practised(tmp_path, *LOOKED, change=listening)
+    finished = next(e for e in heard if isinstance(e, ev.EvaluationFinished))
+    before = heard[: heard.index(finished)]
+    progress = [e for e in before if isinstance(e, ev.EvaluationProgressed)]
+    assert (progress[0].done, progress[0].key) == (0, None)
+    ended = {try_id(e.key): e.reward for e in progress if e.key is not None}
+    assert set(ended) == {
+        f"h0p{p}r{i}" for p in range(len(finished.problems)) for i in range(finished.k)
+    }
+    assert progress[-1].right / progress[-1].known == pytest.approx(finished.mean)
+    begun = {try_id(e.key): e.problem for e in before if isinstance(e, ev.RolloutStarted)}
+    assert set(begun) == set(ended)
+    assert begun["h0p1r0"] == finished.problems[1]
+    assert {try_id(e.key) for e in before if isinstance(e, ev.TextStreamed)} == set(ended)
+    kinds = {type(entry.event) for entry in done.run.entries()}
+    assert not kinds & {ev.TextStreamed, ev.RolloutStarted, ev.EvaluationProgressed}

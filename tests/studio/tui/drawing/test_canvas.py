@@ -85,7 +85,7 @@ async def test_panes_stand_in_a_grid_with_titles_signs_and_footers() -> None:
             "│                    ││                    │",
             "│reward 1.0          ││                    │",
             "└────────────────────┘└────────────────────┘",
-            "┌─ r2 > 377t ────────┐┌─ r3 . ─────────────┐",
+            "┌─ r2 > ~377t ───────┐┌─ r3 . ─────────────┐",
             "│Let us write 100 |  ││queued              │",
             "│                    ││                    │",
             "│                    ││                    │",
@@ -114,13 +114,31 @@ async def test_only_cells_that_changed_are_marked() -> None:
 async def test_a_pane_that_is_full_moves_on_by_half_its_height() -> None:
     app = Stage()
     async with app.run_test(size=(22, 6)):
-        app.canvas.set_panes([PaneModel("p0", "r0", "won")])
+        app.canvas.set_panes([PaneModel("p0", "r0")])
         app.canvas.feed("p0", "1\n2\n3\n4")
         app.canvas.flush()
-        assert [row.strip("│ ") for row in drawn(app.canvas)[1:5]] == ["1", "2", "3", "4"]
+        assert [row.strip("│| ") for row in drawn(app.canvas)[1:5]] == ["1", "2", "3", "4"]
         app.canvas.feed("p0", "\n5")
         app.canvas.flush()
-        assert [row.strip("│ ") for row in drawn(app.canvas)[1:5]] == ["4", "5", "", ""]
+        assert [row.strip("│| ") for row in drawn(app.canvas)[1:5]] == ["4", "5", "", ""]
+        assert "3 above" in drawn(app.canvas)[0]
+        # It has ended: as much of its end as there is room for, and from its start where that fits.
+        app.canvas.set_panes([PaneModel("p0", "r0", "won")])
+        app.canvas.flush()
+        assert [row.strip("│ ") for row in drawn(app.canvas)[1:5]] == ["2", "3", "4", "5"]
+        assert "1 above" in drawn(app.canvas)[0]
+
+
+async def test_a_text_that_is_seen_again_fills_its_pane() -> None:
+    app = Stage()
+    async with app.run_test(size=(22, 6)) as pilot:
+        app.canvas.set_panes([PaneModel("p0", "r0")])
+        app.canvas.reset("p0", "1\n2\n3\n4\n5\n6")
+        app.canvas.flush()
+        for width in (30, 22):
+            await pilot.resize_terminal(width, 6)
+            await pilot.pause()
+            assert [row.strip("│| ") for row in drawn(app.canvas)[1:5]] == ["3", "4", "5", "6"]
 
 
 async def test_the_wall_gives_each_rollout_a_line_in_a_box_with_a_caption() -> None:
@@ -145,6 +163,9 @@ async def test_the_wall_gives_each_rollout_a_line_in_a_box_with_a_caption() -> N
             "│r7 .        queued                              │",
             "└────────────────────────────────────────────────┘",
         ]
+        app.canvas.set_panes([PaneModel(str(at), f"r{at}") for at in range(9)])
+        app.canvas.focus_pane("6")
+        assert drawn(app.canvas)[0].startswith("┌─ Wall  g03  5 above  1 below ──")
 
 
 async def test_the_wall_shows_how_the_last_line_begins_and_says_where_it_is_cut() -> None:
@@ -239,9 +260,9 @@ async def test_counts_in_titles_wait_for_their_beat_but_states_do_not() -> None:
         app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 1)])
         app.canvas.set_panes([PaneModel("p0", "r0", "streaming", 2)])
         app.canvas.flush(heads=False)
-        assert " 1t " in drawn(app.canvas)[0]
+        assert "~1t " in drawn(app.canvas)[0]
         app.canvas.flush(heads=True)
-        assert " 2t " in drawn(app.canvas)[0]
+        assert "~2t " in drawn(app.canvas)[0]
         app.canvas.set_panes([PaneModel("p0", "r0", "won", 3)])
         app.canvas.flush(heads=False)
         assert "r0 + 3t" in drawn(app.canvas)[0]

@@ -25,6 +25,14 @@ def a_state(folder: Path, upto: type) -> RunState:
     raise AssertionError(upto)
 
 
+def test_weights_that_are_restored_are_told_until_something_else_begins() -> None:
+    tracker = BatchTracker()
+    tracker.handle_event(ev.StageEntered(7, "restore"), None)
+    assert tracker.doing == "restoring the weights after step 7 …"
+    tracker.handle_event(ev.EvaluationProgressed(7, "aime", 0, 20), None)
+    assert tracker.doing == ""
+
+
 def begun(position: int, index: int) -> ev.RolloutStarted:
     return ev.RolloutStarted(CallKey("rollout", 1, 1, position, index), "")
 

@@ -26,7 +26,7 @@ from studio.tui.app import StudioApp
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.page import LivePage
-from studio.tui.pages.live.streams import Streams
+from studio.tui.pages.live.streams import Streams, load_rollout_texts
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.line_view import LineView
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
@@ -376,7 +376,7 @@ async def test_every_state_fits_and_no_row_is_wider_than_the_terminal(
         await live.hear(step)
         assert "s1p0" in live.screen
         await live.hear(ev.EvaluationProgressed(0, "held-out-set", 3, 20))
-        assert "3/20" in live.screen
+        assert "3 of 20" in live.screen
         assert len(picture(live.app)) == size[1]
 
 
@@ -467,6 +467,27 @@ async def test_the_activity_begins_with_what_the_journal_tells(tmp_path: Path) -
         assert told[-1].endswith("s1p1r0 reward 1.0")
 
 
+async def test_what_came_since_the_screen_attached_is_told_once(tmp_path: Path) -> None:
+    async with watching(tmp_path, begun=False) as live:
+        held = Disconnected("the connection is lost", ended=False)
+        live.session.state.ending = ""
+        heard = live.events[live.session.state.events]  # the journal has it already
+        snapshot = SnapshotReceived(frozenset(), live.session.state.events)
+        live.page.feed._attached = None  # as a session that is opened
+        await live.session.push(snapshot, EventReceived(heard), held)
+        await live.read()
+        told = live.page.query_one(Activity).text()
+        assert told.count("6 problems") == 1
+        assert "the connection is lost" in told
+        live.session.state.ending = "finished"
+        await live.session.push(
+            held, Disconnected("the run has ended, and its process too", ended=True)
+        )
+        await live.draw()
+        assert live.page.query_one(Activity).text().count("lost") == 1
+        assert "the run has ended, and its process too" in live.screen
+
+
 async def test_the_activity_stays_where_a_person_scrolled_to(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         view = live.page.query_one(Activity)
@@ -541,6 +562,21 @@ async def test_texts_of_what_ended_while_the_line_was_cut_come_from_the_records(
         await live.session.push(SnapshotReceived())
         await beats(live)
         assert live.page.wall.canvas.pane_text("s1p1r0").startswith("Step 1")
+
+
+async def test_a_text_that_ended_while_another_page_was_open_is_whole(tmp_path: Path) -> None:
+    async with watching(tmp_path) as live:
+        await live.press("right_square_bracket")
+        await live.stream(TextPiece("s1p1r0", 0, "Step 1 (ques"))
+        await live.press("2")
+        await live.hear(*live.events_of(1))  # it goes on, and nobody is subscribed to it
+        await live.press("1")
+        await live.read()
+        whole = load_rollout_texts(
+            live.session.run.records, {"s1p1r0": live.page.cursor.rollout("s1p1r0").refs}
+        )
+        assert live.page.wall.canvas.pane_text("s1p1r0") == whole["s1p1r0"]
+        assert len(whole["s1p1r0"]) > 100
 
 
 async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
@@ -628,3 +664,65 @@ async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Pat
     streams.prune(["s1p0r0"])
     await streams.read_records({"s1p0r0": ()})
     assert not streams.has_text("s1p0r0")
+
+
+async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_reward(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as live:
+        live.session.asks = {"q7": "How many apples are left?", "q8": "How many pears?"}
+        at = [CallKey("evaluation", 0, 1, position, 0, problem="") for position in (6, 7)]
+        so_far = ev.EvaluationProgressed(1, "aime", 5, 20, known=5, right=2.0, k=2)
+        await live.hear(so_far, ev.RolloutStarted(at[0], "q7"), ev.RolloutStarted(at[1], "q8"))
+        assert live.session.subscribed == {"h1p6r0", "h1p7r0"}
+        await live.stream(TextPiece("h1p6r0", 0, "There are 12"))
+        for wanted in (
+            *("evaluating after step 1 on aime: 5 of 20", "0.400 so far (n=5)"),
+            *("7 of 10, try 1/2", "There are 12", "How many apples are left?"),
+            "Held-out problems",
+        ):
+            assert wanted in live.screen
+        ended = ev.EvaluationProgressed(1, "aime", 6, 20, 6, 3.0, 2, at[0], 1.0)
+        await live.hear(ended)
+        assert "reward 1.0" in live.screen and "There are 12" in live.screen
+        assert live.session.subscribed == {"h1p7r0"}
+        await live.press("j", "right_square_bracket")  # no group is chosen meanwhile
+        assert "How many pears?" in live.screen
+        await live.hear(ev.EvaluationProgressed(1, "aime", 20, 20, 20, 9.0, 2))
+        assert "s1p0" in live.screen and "7 of 10" not in live.screen
+        assert live.session.subscribed == frozenset()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, (200, 50)])
+async def test_groups_show_what_is_asked(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with watching(tmp_path, size) as live:
+        batch = live.page.cursor.batch
+        # Of group 0 the record tells; of the others the process, once it is asked.
+        asked = live.page.questions.known[batch.problems[0]]
+        assert asked[:20] in live.screen
+        live.session.asks = {name: f"asked by {at}" for at, name in enumerate(batch.problems)}
+        live.page.questions.clear()
+        await live.draw()
+        await beats(live)
+        await live.press("right_square_bracket")
+        assert "s1p1  asked by 1" in live.screen
+        live.page.apply_filter("asked by 4")
+        await live.pilot.pause()
+        assert live.page.cursor.shown_groups == ("s1p4",)
+
+
+async def test_a_wide_screen_shows_several_groups_at_once(tmp_path: Path) -> None:
+    async with watching(tmp_path, (200, 50)) as live:
+        canvas = live.page.wall.canvas
+        assert [name[:4] for name in canvas.visible_ids] == ["s1p0"] * 4 + ["s1p1"] * 4 + [
+            "s1p2"
+        ] * 4
+        assert live.session.subscribed == {f"s1p1r{i}" for i in range(4)} | {
+            f"s1p2r{i}" for i in range(4)
+        }
+        assert "p1r3" in live.screen
+        await live.press("j")
+        assert canvas.focused_id == "s1p1r0"
+        assert live.page.query_one("#live-groups").key == "s1p1"
+        await live.press("j", "right_square_bracket")
+        assert {name[:4] for name in canvas.visible_ids} == {"s1p3", "s1p4", "s1p5"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import Reflection, Usage, Verdict
+from engines.core.types import CallKey, Reflection, Usage, Verdict
 from studio.tui.drawing.cells import cell_width
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, current_batch
+from studio.tui.pages.live.held_out import MOST_SHOWN, HeldOut
 from studio.tui.pages.live.sentences import empty_lines, event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import (
     facts_lines,
@@ -20,6 +21,7 @@ from studio.tui.pages.live.view import (
     stage_line,
     strip_line,
 )
+from studio.tui.pages.stage_clock import StageClock
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
 LIVES = SessionStatus(living=True)
@@ -69,7 +71,7 @@ def test_every_state_of_a_try_has_a_glyph_of_its_own() -> None:
 def test_the_score_of_a_group_counts_known_rewards_only() -> None:
     state = a_state(*judged(0, 0, 1.0), *judged(0, 1, None, "failed: x"), *judged(0, 2, 0.0))
     assert " 1/2 " in plain_text(group_line(of(state), 0, set()))
-    assert "wait" in plain_text(group_line(of(state), 1, set()))
+    assert "/" not in plain_text(group_line(of(state), 1, set()))  # none of it has begun
     assert " 0/0 " in plain_text(group_line(of(state), 1, {"s1p1r0"}))
 
 
@@ -114,13 +116,13 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     assert all(cell_width(row) <= 32 for row in shown.split("\n"))
 
 
-def test_the_first_measurement_is_said_to_come_before_practice() -> None:
+def test_the_first_evaluation_is_said_to_be_the_baseline() -> None:
     begun = ev.EvaluationProgressed(0, "arithmetic-heldout", 0, 20)
-    assert "measuring before practice on arithmetic-heldout" in plain_text(
+    assert "evaluating baseline on arithmetic-heldout" in plain_text(
         status_line(a_state(), None, LIVES, begun)
     )
     later = ev.EvaluationProgressed(4, "arithmetic-heldout", 0, 20)
-    assert "measuring on arithmetic-heldout" in plain_text(
+    assert "evaluating after step 4 on arithmetic-heldout" in plain_text(
         status_line(a_state(), None, LIVES, later)
     )
 
@@ -255,3 +257,52 @@ def test_narration_is_left_to_what_the_command_line_says() -> None:
     assert event_texts(a_step()) is None
     assert event_texts(ev.RunEnded("budget", "x")) is None
     assert event_texts(reflected(0, "all-right")) == ["s1p0: all right, nothing to learn, skipped"]
+
+
+def test_the_time_left_of_an_evaluation_is_reckoned_by_its_last_tries() -> None:
+    held_out = HeldOut()
+    for at, done in ((0.0, 0), (10.0, 5), (20.0, 10)):
+        held_out.handle_event(ev.EvaluationProgressed(0, "aime", done, 40), at)
+    assert held_out.timing_text(20.0) == ", 20 s, about 1m 00s left"
+    assert held_out.timing_text(80.0) == ", 1m 20s, about 4m 00s left"  # nothing came since
+    held_out.handle_event(ev.EvaluationProgressed(0, "aime", 40, 40), 90.0)
+    assert held_out.progress is None
+    late = HeldOut()
+    late.handle_event(ev.EvaluationProgressed(0, "aime", 5, 40), 0.0)
+    assert late.timing_text(30.0) == ""  # since when it runs is not known here
+
+
+def test_a_try_that_begins_takes_the_pane_of_one_that_ended() -> None:
+    def key(position: int) -> CallKey:
+        return CallKey("evaluation", 0, 0, position, 0)
+
+    held_out = HeldOut()
+    held_out.handle_event(ev.EvaluationProgressed(0, "aime", 0, 40), 0.0)
+    for position in range(MOST_SHOWN + 3):
+        held_out.handle_event(ev.RolloutStarted(key(position), f"q{position}"), 0.0)
+    assert [one.shown.position for one in held_out.tries] == list(range(MOST_SHOWN))
+    ended = ev.EvaluationProgressed(0, "aime", 1, 40, 1, 0.0, 1, key(4), 0.0)
+    held_out.handle_event(ended, 0.0)
+    assert held_out.tries[4].shown.state == "lost"
+    held_out.handle_event(ev.RolloutStarted(key(30), "q30"), 0.0)
+    assert held_out.tries[4].problem == "q30"
+
+
+def test_what_takes_time_says_for_how_long_it_does() -> None:
+    clock = StageClock()
+    said = (("committing …", ""),)
+    assert plain_text(clock.add_time(said, 10.0)) == "committing …"
+    assert plain_text(clock.add_time(said, 14.2)) == "committing … 4 s"
+    assert not StageClock().is_running
+
+
+def test_verdicts_and_reflections_that_are_waited_for_are_named() -> None:
+    def said(*events: ev.DurableEvent) -> str:
+        state = a_state(*events)
+        return plain_text(status_line(state, of(state), LIVES, None)).strip()
+
+    ended = [a_rollout_finished(position, index) for position in (0, 1) for index in range(4)]
+    known = [event for at in (0, 1) for index in range(4) for event in judged(at, index, 1.0)]
+    assert said(*ended) == "step 1: judging, 0 of 8 verdicts …"
+    through = said(*known, reflected(0, "all-right"))
+    assert through == "step 1: reflecting, 1 of 2 groups, reward so far 1.000 (n=8) …"

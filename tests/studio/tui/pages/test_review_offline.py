@@ -124,6 +124,19 @@ async def test_a_range_put_off_and_committed_is_taken_back_operation_by_operatio
         assert table.texts == before
 
 
+async def test_a_key_pressed_before_the_record_is_open_is_done_once_it_is(
+    tmp_path: Path,
+) -> None:
+    async with a_table(held_workspace(tmp_path).run("mine")) as table:
+        session = table.app.session
+        assert session is not None
+        session.controls = False  # as between the end of a process and the journal read again
+        before = len(table.decided)
+        await table.press("a")
+        assert [action for _, action, _ in table.decided[before:]] == ["approve"]
+        assert "press again" not in table.told
+
+
 async def test_what_the_gate_refuses_is_journalled_once_and_can_be_taken_back(
     tmp_path: Path,
 ) -> None:
@@ -174,6 +187,8 @@ async def test_a_run_is_resumed_right_after_a_decision_from_every_page(
 
 class Started:
     """A process that is refused: the screen stays where it is."""
+
+    stage = ""
 
     async def wait_ready(self) -> RefusedStart:
         return RefusedStart("it is not to begin here.", 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Event
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.pages.test_runs_view import a_run
 from tests.studio.tui.pages.test_start_view import facts
 from tests.studio.tui.reading import has_read
-from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
+from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
 
 def page_of(app: StudioApp) -> StartPage:
@@ -246,3 +247,66 @@ async def test_a_workspace_that_cannot_be_read_is_told(
     async with app.run_test(size=(80, 24)) as pilot:
         await has_read(pilot)
         assert any("catalogue.json" in row for row in picture(app))
+
+
+async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from studio.workspace import listing
+
+    app = opened(tmp_path)
+    now = [a_run("one", "held", alive=True, waiting=2), a_run("two", "running", alive=True)]
+    async with app.run_test(size=(120, 36)) as pilot:
+        await has_read(pilot)
+        monkeypatch.setattr(listing, "known_runs", lambda *_: tuple(now))
+        page = page_of(app)
+        await page._look_again()
+        page.go_to_choice("attach two")
+        assert any("one" in row and "HELD" in row for row in picture(app))
+        now[:] = [a_run("one", "running", alive=True), a_run("two", "stopped")]
+        for _ in range(3):
+            page._tick()
+        await has_read(pilot)
+        await pilot.pause()
+        assert not any("HELD" in row for row in picture(app))
+        assert page.list_pane.key == "resume two"
+
+
+async def test_a_run_that_starts_says_here_what_it_does_and_for_how_long(tmp_path: Path) -> None:
+    class Starting:
+        stage = "loading hf:tiny …"
+
+        async def wait_ready(self) -> None:
+            await Event().wait()
+
+    app = opened(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await has_read(pilot)
+        app.attachment.wait_for(Starting())  # type: ignore[arg-type]
+        for at in (1_000.0, 1_004.0):
+            app.clock = lambda at=at: at
+            page_of(app)._tick()
+        await pilot.pause()
+        shown = "\n".join(picture(app))
+        assert "starting the run: loading hf:tiny … 4 s" in shown
+
+
+async def test_a_run_that_is_open_already_is_shown_live_and_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = held_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("mine")), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        attached: list[str] = []
+        monkeypatch.setattr(app, "attach", attached.append)
+        await pilot.press("0")
+        await has_read(pilot)
+        page_of(app).show_runs([a_run("mine", "running", alive=True)])
+        page_of(app).go_to_choice("attach mine")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert (app.page_name, attached) == ("live", [])
+        # Opened anew it would lead back to the page it was left at: not to this one.
+        app.drafts.left_at, app.drafts.restored = ("start", ""), False
+        app.attachment._restore_place()
+        assert app.page_name == "live"

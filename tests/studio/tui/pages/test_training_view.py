@@ -96,7 +96,7 @@ def test_a_failed_update_tells_why_in_the_style_of_a_failure() -> None:
 
 
 def test_an_update_that_waits_names_the_key_that_shows_it() -> None:
-    assert "waits for review (2)" in text(panel_lines(waits(), 40))
+    assert "needs your review (2)" in text(panel_lines(waits(), 40))
     assert "its update waits for review (2)" in text(brief_lines(waits(), 80))
 
 
@@ -134,8 +134,12 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     state = a_state(*begun(), *tried(1), proposed(1))
     batch = current_batch(state)
     assert batch is not None
-    assert plain_text(stage_lines(batch, state, 40)[-1]).split() == ["update", "waits"]
-    assert stage_line(batch, state).endswith("reflected 3/3  update waits")
+    assert plain_text(stage_lines(batch, state, 40)[-1]) == "update     needs your review (2)"
+    under_way = a_state(*begun(), tried(1)[0])
+    rollouts = current_batch(under_way)
+    assert rollouts is not None
+    assert plain_text(stage_lines(rollouts, under_way, 40)[-1]) == "update     not computed yet"
+    assert stage_line(batch, state).endswith("reflected 3/3  update needs your review (2)")
     assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, width=30))
 
 

@@ -1,0 +1,55 @@
+"""What a run says while it is opened, and how the screen that waits for it hears that."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.core.errors import StudioError
+from engines.core.waiting.slow_stage import slow_stage
+from studio.config.settings.policy import PolicyConfig
+from studio.run.detached import start
+from studio.run.models import LocalModels
+from tests.support.harness import QUIET, load_once
+from tests.support.virtual_clock import on_virtual_clock
+
+
+def test_a_part_that_takes_a_second_is_told_and_a_quick_one_is_not() -> None:
+    told: list[str] = []
+
+    async def opened() -> None:
+        with slow_stage(told.append, "loading the verifier math"):
+            await asyncio.sleep(0.5)
+        with slow_stage(told.append, "asking a model for a first reply"):
+            await asyncio.sleep(20)
+
+    on_virtual_clock(opened())
+    assert told == ["asking a model for a first reply …"]
+
+
+def test_a_model_with_weights_here_is_told_before_it_is_loaded(tmp_path: Path) -> None:
+    told: list[str] = []
+    config = load_once("rehearsal", QUIET, tmp_path, {}).config
+    with pytest.raises(StudioError):
+        LocalModels(config, told.append).open(PolicyConfig(model="hf:/nowhere/at/all"))
+    assert told == ["loading hf:/nowhere/at/all …"]
+
+
+async def test_a_process_that_starts_is_heard_while_it_does(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; fd = int(sys.argv[1]); "
+        "os.write(fd, b'a note\\nloading hf:tiny \\xe2\\x80\\xa6\\nanother note\\n')"
+    )
+
+    def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        fd = next(word for word in command if word.startswith("--ready-fd=")).partition("=")[2]
+        return subprocess.Popen([sys.executable, "-c", program, fd], **options)  # type: ignore[call-overload,no-any-return]
+
+    starting = start(["rehearsal"], tmp_path, popen=popen)
+    assert starting.stage == ""
+    await starting.wait_ready()
+    assert starting.stage == "loading hf:tiny …"
