@@ -26,7 +26,7 @@ from studio.session.base import Session
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
-from studio.tui.drawing.lines import Line
+from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import KEYS, Key, bindings, remap_keys
 from studio.tui.navigation import Navigation
@@ -98,7 +98,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS
-        self._requests: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
+        self._requests: asyncio.Queue[Coroutine[object, object, object]] = asyncio.Queue()
         self.navigation = Navigation(self, self)
         self.attachment = Attachment(
             self, self, self.navigation, session=session, run=run, starting=starting
@@ -232,7 +232,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         asked.add_done_callback(lambda _: self.call_later(self.navigation.focus_page))
         return asked
 
-    async def confirm(self, title: str, lines: Sequence[Line], keys: Mapping[str, str]) -> str:
+    async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:
         return await self.push_screen_wait(Confirm(title, lines, keys))
 
     def attach(self, run: str) -> None:
@@ -252,7 +252,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
         self.queue_request(tell_answer())
 
-    def queue_request(self, work: Coroutine[object, object, None]) -> None:
+    def queue_request(self, work: Coroutine[object, object, object]) -> None:
         self._requests.put_nowait(work)
 
     async def wait_for_requests(self) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from engines.record.run_dir import Workspace
 from studio.session.base import Session
 from studio.tui.drafts import Drafts
-from studio.tui.drawing.lines import Line
+from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import Key
 from studio.tui.settings.file import ScreenSettings
@@ -82,7 +82,7 @@ class Host(Protocol):
     ) -> Awaitable[str | None]:
         """Ask for a line at the bottom, from now on; None where the person left it."""
 
-    async def confirm(self, title: str, lines: Sequence[Line], keys: Mapping[str, str]) -> str:
+    async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:
         """Show lines over the page until one of the keys is pressed; "" for escape.
 
         Await it in a worker (`run_worker`), never in a key's own handler.
@@ -99,7 +99,7 @@ class Host(Protocol):
     def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
         """Ask the run, and tell what it answered."""
 
-    def queue_request(self, work: Coroutine[object, object, None]) -> None:
+    def queue_request(self, work: Coroutine[object, object, object]) -> None:
         """Ask something of the run; one thing after another, in the order of the keys."""
 
     async def wait_for_requests(self) -> None:

@@ -152,9 +152,13 @@ class Glyphs:
     error: str = "!"
     skipped: str = "="
     open: str = "?"
-    approved: str = "v"
-    rejected: str = "x"
-    edited: str = "e"
+    undecided: str = "◦"
+    approved: str = "✓"
+    rejected: str = "✗"
+    edited: str = "✎"
+    later: str = "◷"
+    pinned: str = "⚲"
+    note: str = '"'
     flag: str = "!"
     bar_full: str = "#"
     bar_empty: str = "."
@@ -188,7 +192,11 @@ class Glyphs:
 
 
 GLYPHS_UNICODE = Glyphs()
-GLYPHS_ASCII = Glyphs(h="-", v="|", tl="+", tr="+", bl="+", br="+", cursor="_")
+# Signs of decisions are letters nowhere: a letter beside an operation reads like a key.
+GLYPHS_ASCII = Glyphs(
+    h="-", v="|", tl="+", tr="+", bl="+", br="+", cursor="_",
+    undecided=".", approved="@", rejected="#", edited="&", later=";", pinned="%",
+)  # fmt: skip
 
 
 def choose_glyphs(ascii: bool) -> Glyphs:

@@ -5,7 +5,7 @@ A span is a sanitized text and the name of a style (`studio.tui.drawing.themes`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from studio.tui.drawing.cells import cell_width as cells
@@ -14,6 +14,9 @@ from studio.tui.drawing.cells import crop, normalize_width, wrap_pieces
 Span = tuple[str, str]
 Line = tuple[Span, ...]
 
+Lines = Sequence[Line] | Callable[[int], Sequence[Line]]
+"""Lines that are wrapped where they are shown, or what makes them for a width."""
+
 BLANK: Line = ()
 CUT = ".."
 """What stands where something was cut: of one width everywhere, and in every locale."""
@@ -21,10 +24,11 @@ CUT = ".."
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a list; `key` is what it stands for, "" where it cannot be chosen."""
+    """One entry of a list; `key` is what it stands for, "" where it cannot be chosen."""
 
     key: str
     line: Line
+    more: tuple[Line, ...] = ()  # further lines of it
 
 
 def line(*parts: str | Span) -> Line:

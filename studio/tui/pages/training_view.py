@@ -205,7 +205,7 @@ def update_lines(
     past = [figures for number, figures in sorted(state.training.items()) if number < step]
     for name in (*names, *(others if whole else ())):
         values = [figures[name] for figures in past if name in figures]
-        out.append(_update_row(name, metrics[name], values, state.settings, signs))
+        out.append(_update_row(name, metrics[name], values, state.settings, signs, width - 69))
     if others:
         text = "z shows fewer" if whole else f"and {len(others)} more figures (z)"
         out.append(line((text, "dim")))
@@ -213,9 +213,17 @@ def update_lines(
 
 
 def _update_row(
-    name: str, value: float, past: Sequence[float], settings: Mapping[str, Any], signs: Glyphs
+    name: str,
+    value: float,
+    past: Sequence[float],
+    settings: Mapping[str, Any],
+    signs: Glyphs,
+    room: int,
 ) -> Line:
-    """`KL  0.007  up from 0.006  good: at most 0.5  ▁▂▃`; a word beside every colour."""
+    """`KL  0.007  up from 0.006  good: at most 0.5  ▁▂▃`; a word beside every colour.
+
+    `room` is what there is for the curve.
+    """
     word = pad(sanitize(training.WORDS.get(name, name)), 14)
     shown = figure_text(name, value)
     change = "the first"
@@ -225,7 +233,8 @@ def _update_row(
         arrows = "=^v" if signs == GLYPHS_ASCII else "=↑↓"
         arrow = arrows[("same as", "up from", "down from").index(way)]
         change = f"{arrow} {way} {was}"
-    curve = training.sparkline([*past, value][-_TREND:], _TREND, levels=levels(signs))
+    cells = max(1, min(_TREND, room))
+    curve = training.sparkline([*past, value][-cells:], cells, levels=levels(signs))
     verdict, style = _judge(name, value, past, settings)
     return line((word, "dim"), f"{shown:>9}  ", pad(change, 18), (pad(verdict, 26), style),
                 (curve, "bar"))  # fmt: skip

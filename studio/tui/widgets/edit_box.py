@@ -33,11 +33,17 @@ MEND_KEYS = (
     *_MOVES,
 )
 
+ASK_KEYS = (
+    Key("edit.yes", "y", "", "approves it anyway (also enter)", "", 9),
+    Key("edit.back", "e", "", "goes back to the text (also esc)", "", 9),
+)
+
 
 class EditBox(TextArea):
     """Wraps softly. An experience is one line, so enter ends it and pasted lines are joined.
 
-    With `several_lines` enter begins a new line, and ctrl+o hands the text in.
+    With `several_lines` enter begins a new line, and ctrl+o hands the text in. From then on
+    nothing is typed until `release`, and with a question none before that is answered.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,6 +60,13 @@ class EditBox(TextArea):
             super().__init__()
             self.box, self.text, self.anyway = box, text, anyway
 
+    class Answered(Message):
+        """A key while nothing may be typed: back to the text, or one that means nothing now."""
+
+        def __init__(self, goes_back: bool) -> None:
+            super().__init__()
+            self.goes_back = goes_back
+
     class Left(Message):
         """Escape; the text is kept by who opened the box."""
 
@@ -62,7 +75,8 @@ class EditBox(TextArea):
         make_compact(self)
         self.cursor_blink = False
         self.several_lines = False
-        self.warned = ""  # the text about which something was said; handed in again it stands
+        self._is_held = False  # the text was handed in, and nothing is typed
+        self.asks = False  # whether it is to be taken in spite of what was said about it
 
     def render_line(self, y: int) -> Strip:
         """As Textual draws it, without the joiners and marks that terminals measure differently."""
@@ -78,7 +92,8 @@ class EditBox(TextArea):
 
     def open(self, text: str, *, several_lines: bool = False) -> None:
         """Show a text with the cursor at its end, and take the keys."""
-        self.several_lines, self.warned = several_lines, ""
+        self.several_lines = several_lines
+        self.release()
         text = escape_unsafe(text)
         self.load_text(text if several_lines else " ".join(text.split()))
         self.display = True
@@ -87,17 +102,29 @@ class EditBox(TextArea):
 
     def close(self) -> None:
         self.display = False
-        self.warned = ""
+        self.release()
+
+    def release(self, *, asks: bool = False) -> None:
+        """What was handed in has an answer: typing goes on, or a question is asked first."""
+        self._is_held = self.asks = asks
 
     def action_hand_in(self) -> None:
+        anyway, self._is_held = self.asks, True
         text = self.text if self.several_lines else " ".join(self.text.split())
-        self.post_message(self.HandedIn(self, text, bool(self.warned) and self.warned == text))
+        self.post_message(self.HandedIn(self, text, anyway))
 
     async def _on_key(self, event: events.Key) -> None:
-        same = self.warned and self.warned == " ".join(self.text.split())
-        if event.key == "escape":
+        if self._is_held:
+            if self.asks and event.key in ("y", "enter"):
+                self.action_hand_in()
+                self.asks = False
+            else:
+                goes_back = self.asks and event.key in ("e", "escape")
+                self._is_held, self.asks = not goes_back, self.asks and not goes_back
+                self.post_message(self.Answered(goes_back))
+        elif event.key == "escape":
             self.post_message(self.Left())
-        elif (event.key == "enter" and not self.several_lines) or (event.key == "y" and same):
+        elif event.key == "enter" and not self.several_lines:
             self.action_hand_in()
         elif event.key not in ("tab", "shift+tab"):
             return
@@ -108,6 +135,9 @@ class EditBox(TextArea):
         """Pasted text comes in as it will be kept: nothing hidden, and on one line where one is."""
         event.stop()
         event.prevent_default()
+        if self._is_held:
+            self.post_message(self.Answered(goes_back=False))
+            return
         text = escape_unsafe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         if not self.several_lines:
             text = " ".join(text.split("\n"))

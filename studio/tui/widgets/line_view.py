@@ -82,6 +82,7 @@ class LineView(FixedView, can_focus=True):
         self.lines: list[Line] = []
         self._folded_for = 0  # the room there was when lines were last shown
         self._base = Style()  # beneath the styles of the lines, as drawn last
+        self.was_painted = False
 
     def on_resize(self) -> None:
         self._rewrap()
@@ -139,6 +140,7 @@ class LineView(FixedView, can_focus=True):
         return self.lines[at] if at < len(self.lines) else ()
 
     def render_lines(self, crop: Region) -> list[Strip]:
+        self.was_painted = True
         self._base = self.rich_style  # once for all lines: it is worked out through all ancestors
         return super().render_lines(crop)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
+from textual.content import Content
 from textual.events import Click
+from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
@@ -13,7 +17,7 @@ from studio.tui.widgets.line_view import LineView, strip_of
 
 
 class RowList(LineView):
-    """Rows, one of them under the cursor: marked `>`, what is plain in it bold."""
+    """Rows of one line or several, one under the cursor: marked `>`, what is plain there bold."""
 
     class Moved(Message):
         """The cursor stands on another row."""
@@ -29,8 +33,10 @@ class RowList(LineView):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.rows: list[Row] = []
+        self._starts: list[int] = []  # the first line of each row
         self._at = -1
-        self.chosen: frozenset[str] = frozenset()  # rows of a range, marked `*`
+        self.chosen: frozenset[str] = frozenset()  # rows of a range or marked ones, with a `*`
+        self._said_below: str | None = None  # None: the border is not this list's to write
 
     @property
     def key(self) -> str:
@@ -43,44 +49,110 @@ class RowList(LineView):
 
     def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
         """Show these, the cursor on `key` or where it was, else on the nearest row left."""
-        before = self.key
+        before, drawn, count = self.key, self._drawn_lines(), len(self.lines)
         self.rows = list(rows)
         found = self._find(before if key is None else key)
         self._at = self._nearest_row(self._at) if found is None else found
-        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
+        self.lines = [each for row in self.rows for each in (row.line, *row.more)]
+        self._starts = [0, *accumulate(1 + len(row.more) for row in self.rows)][:-1]
+        self._folded_for = self.line_width
+        self._redraw_changed(drawn)
+        if len(self.lines) != count:
+            self.set_content_size(Size(self.line_width, len(self.lines)))
+            # The sign in the last line counts the others.
+            self.refresh_line(round(self.scroll_y) + max(0, self.size.height - 1))
         self._scroll_to_cursor()
+        self._tell_more()
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
 
     def mark_range(self, keys: frozenset[str]) -> None:
-        self.chosen = keys
-        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
+        drawn, self.chosen = self._drawn_lines(), keys
+        self._redraw_changed(drawn)
 
     def go_to(self, key: str, margin: int = 0) -> bool:
-        """Put the cursor on a row, with rows around it in view; False where none has that key."""
+        """Put the cursor on a row, with lines around it in view; False where none has that key."""
         if (number := self._find(key)) is None:
             return False
         self._move(number)
         self._scroll_to_cursor(margin)
         return True
 
-    def show_lines(self, lines: Sequence[Line]) -> None:
-        before = len(self.lines)
-        super().show_lines(lines)
-        if before != len(self.lines):  # the sign in the last row counts the others
-            self.refresh_line(round(self.scroll_y) + max(0, self.size.height - 1))
+    # -- drawing -------------------------------------------------------------------------------
+
+    def line_at(self, at: int) -> Line:
+        if not 0 <= at < len(self.lines):
+            return ()
+        number = bisect_right(self._starts, at) - 1
+        if at != self._starts[number]:
+            return (("  ", ""), *self.lines[at])
+        row, here = self.rows[number], number == self._at
+        mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
+        if not here:
+            return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
+        return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
+
+    def _drawn_lines(self) -> list[Line]:
+        """The lines in sight."""
+        top = round(self.scroll_y)
+        return [self.line_at(at) for at in range(top, top + self.size.height)]
+
+    def _redraw_changed(self, drawn: Sequence[Line]) -> None:
+        """Draw again what in sight differs from what was drawn."""
+        if not self.size:
+            self.refresh_line(0)
+        for at, before in enumerate(drawn, round(self.scroll_y)):
+            if self.line_at(at) != before:
+                self.refresh_line(at)
 
     def render_line(self, y: int) -> Strip:
-        """A row; in the first and the last one how many more there are, where the list goes on."""
+        """A row; in the first and last one how many are out of sight, where no border says so."""
         strip, width, height = super().render_line(y), self.size.width, self.size.height
-        above = round(self.scroll_y)
-        below = len(self.lines) - above - height
-        sign = f" {above} above" if y == 0 and above > 0 else ""
-        sign = f" {below} below" if y == height - 1 > 0 and below > 0 else sign
+        if self._said_below is not None or y not in (0, height - 1):
+            return strip
+        above, below = self.out_of_sight
+        sign = f" {above} above" if y == 0 and above else ""
+        sign = f" {below} below" if y == height - 1 > 0 and below else sign
         if not sign or width < 3 * len(sign):
             return strip
         shown = strip_of(((sign, "dim"),), len(sign), self._base, self.app.theme)
         return Strip.join([strip.crop(0, width - len(sign)), shown])
+
+    # -- what lies out of sight ------------------------------------------------------------------
+
+    def say_below(self, text: str = "") -> None:
+        """Write this into the lower border, and from now on how many rows are out of sight."""
+        self._said_below = text
+        self._tell_more()
+
+    @property
+    def out_of_sight(self) -> tuple[int, int]:
+        """Rows that begin above what is seen, and rows that end below it."""
+        top = round(self.scroll_y)
+        above = bisect_right(self._starts, top - 1)
+        whole = bisect_right([*self._starts, len(self.lines)], top + self.size.height, 1) - 1
+        hidden = self.rows[:above], self.rows[max(0, whole) :]
+        return sum(bool(row.key) for row in hidden[0]), sum(bool(row.key) for row in hidden[1])
+
+    def more_text(self) -> str:
+        """`3 more above, 12 more below`; "" where all are seen."""
+        counts = zip(self.out_of_sight, ("above", "below"), strict=True)
+        return ", ".join(f"{n} more {where}" for n, where in counts if n)
+
+    def _tell_more(self) -> None:
+        if self._said_below is not None and self.size:
+            parts = filter(None, (self.more_text(), self._said_below))
+            self.border_subtitle = Content("  ".join(parts))
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_more()
+
+    def on_resize(self) -> None:
+        self._scroll_to_cursor()
+        self._tell_more()
+
+    # -- moving --------------------------------------------------------------------------------
 
     def _find(self, key: str) -> int | None:
         keys = [row.key for row in self.rows]
@@ -92,34 +164,28 @@ class RowList(LineView):
         at = min(max(at, 0), len(self.rows) - 1)
         return next((n for n in choosable if n >= at), choosable[-1] if choosable else -1)
 
-    def _row_line(self, number: int) -> Line:
-        row = self.rows[number]
-        here = number == self._at
-        mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
-        if not here:
-            return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
-        return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
-
     def _move(self, number: int) -> None:
         if number == self._at or not 0 <= number < len(self.rows):
             return
         old, self._at = self._at, number
         for changed in (old, number):
-            if 0 <= changed < len(self.lines):
-                self.lines[changed] = self._row_line(changed)
-                self.refresh_line(changed)
+            if 0 <= changed < len(self.rows):
+                self.refresh_line(self._starts[changed])
         self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 
     def _scroll_to_cursor(self, margin: int = 0) -> None:
+        """All lines of the row in sight, or as many from its first on as there is room for."""
         height, top = self.size.height, round(self.scroll_y)
         if self._at < 0 or not height:
             return
         margin = min(margin, height // 3)
-        if self._at < top + margin:
-            self.scroll_to(y=max(0, self._at - margin), animate=False, force=True)
-        elif self._at >= top + height - margin:
-            self.scroll_to(y=self._at - height + 1 + margin, animate=False, force=True)
+        start = max(0, self._starts[self._at] - margin)
+        end = self._starts[self._at] + 1 + len(self.rows[self._at].more) + margin
+        if start < top or end - start > height:
+            self.scroll_to(y=start, animate=False, force=True)
+        elif end > top + height:
+            self.scroll_to(y=end - height, animate=False, force=True)
 
     def _step(self, rows: int) -> None:
         """Over rows that stand for something; others are headings."""
@@ -128,10 +194,22 @@ class RowList(LineView):
         if passed := choosable[: abs(rows)]:
             self._move(passed[-1])
 
-    def on_resize(self) -> None:
-        self._scroll_to_cursor()
+    def _step_lines(self, lines: int) -> None:
+        """So many lines on, but one row at least."""
+        if self.rows and self._at >= 0:
+            at = min(max(0, self._starts[self._at] + lines), len(self.lines) - 1)
+            rows = bisect_right(self._starts, at) - 1 - self._at
+            self._step(rows or (1 if lines > 0 else -1))
+
+    def action_page_down(self) -> None:
+        self._step_lines(max(1, self.size.height // 2))
+
+    def action_page_up(self) -> None:
+        self._step_lines(-max(1, self.size.height // 2))
 
     def on_click(self, event: Click) -> None:
         at = event.y + round(self.scroll_y)
-        if 0 <= at < len(self.rows) and self.rows[at].key:
-            self._move(at)
+        if 0 <= at < len(self.lines):
+            number = bisect_right(self._starts, at) - 1
+            if self.rows[number].key:
+                self._move(number)

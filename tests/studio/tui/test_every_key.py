@@ -85,6 +85,8 @@ TRIED = {
         "test_review::test_capital_a_lists_what_is_safe_and_enter_approves_it_as_one_step"
     ),
     "review.range": "test_review::test_a_range_is_decided_after_it_was_listed",
+    "review.mark": "test_review::test_two_marked_proposals_become_one_in_one_record",
+    "review.pin": "test_review::test_some_parts_of_a_modify_are_taken_and_p_pins_its_target",
     "review.later": "test_review::test_t_puts_off",
     "review.note": "test_review::test_a_note_goes_with_the_decision",
     "review.evidence": f"{HERE}::test_enter_opens_the_evidence_and_closes_it",
@@ -97,6 +99,8 @@ TRIED = {
     "library.delete": "test_library::test_d_proposes_a_deletion_once_it_is_confirmed",
     "library.merge": "test_library::test_m_rewords_the_other_and_deletes_this_one",
     "library.insert": "test_library::test_i_proposes_an_addition_and_nothing_without_a_text",
+    "library.mark": "test_library::test_two_marked_ones_are_merged_and_p_pins",
+    "library.pin": "test_library::test_two_marked_ones_are_merged_and_p_pins",
     "library.uses": "test_library::test_enter_shows_uses_and_opens_one_in_inspect",
     "library.history": ("test_library::test_capital_h_shows_the_history_and_d_the_last_change"),
     "library.changed": ("test_library::test_capital_h_shows_the_history_and_d_the_last_change"),

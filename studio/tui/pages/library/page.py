@@ -145,11 +145,11 @@ class LibraryPage(Page):
 
     # -- keys: changes ---------------------------------------------------------------------
 
-    def _can_change(self, *, needs_one: bool = True) -> bool:
+    def _can_change(self, *, needs_one: bool = True, command: str = "edit") -> bool:
         if self.session is None:
             name = self.library_name or "NAME"
             one = f" {self.entries.item.id}" if self.entries.item is not None else " ID"
-            self.host.tell(f"no run is open: studio library edit {name}{one} changes it by hand")
+            self.host.tell(f"no run is open: studio library {command} {name}{one} does it by hand")
         elif self.contents is None:
             self.host.tell("the library is not read yet", "failed")
         elif needs_one and self.entries.item is None:
@@ -158,10 +158,10 @@ class LibraryPage(Page):
             return True
         return False
 
-    def _ask_about(self, ask: Callable[[Item], Awaitable[None]]) -> None:
-        """Ask for a change of what is under the cursor, if it may be changed."""
-        if self._can_change() and self.entries.item is not None:
-            run_exclusive(self, "asks", partial(ask, self.entries.item))
+    def _ask_about(self, ask: Callable[[Item], Awaitable[None]], one: Item | None = None) -> None:
+        """Ask for a change of one, or of what is under the cursor, if it may be changed."""
+        if self._can_change() and (one := one or self.entries.item) is not None:
+            run_exclusive(self, "asks", partial(ask, one))
 
     def action_edit(self) -> None:
         self._ask_about(self.proposals.edit)
@@ -169,12 +169,31 @@ class LibraryPage(Page):
     def action_delete(self) -> None:
         self._ask_about(self.proposals.delete)
 
+    def action_mark(self) -> None:
+        if self.entries.item is not None and self.contents is not None:
+            n = self.entries.toggle_mark(self.entries.item.id)
+            text = {0: "none is marked", 1: "1 marked: mark another one, then M"}
+            self.host.tell(text.get(n, f"{n} marked: M merges two"))
+
     def action_merge(self) -> None:
         one, contents = self.entries.item, self.contents
+        marked = [found for found in self.entries.items if found.id in self.entries.pane.chosen]
+        if len(marked) in (0, 2):
+            into = marked[0].id if marked else ""
+            one = marked[1] if marked else one
+        else:
+            self.host.tell(f"{len(marked)} marked: M merges two; esc takes the marks away")
+            return
         others = {found.id: found for found in view.items(contents)} if contents is not None else {}
         alike = self.loader.similar(contents.library, one) if contents is not None and one else None
         likeliest = alike[0][0] if alike else ""
-        self._ask_about(partial(self.proposals.merge, others=others, likeliest=likeliest))
+        ask = partial(self.proposals.merge, others=others, likeliest=likeliest, into=into)
+        self._ask_about(ask, one)
+        self.entries.forget_marks()
+
+    def action_pin(self) -> None:
+        if self._can_change(command="pin") and self.entries.item is not None:
+            self.proposals.pin(self.entries.item)
 
     def action_insert(self) -> None:
         if self._can_change(needs_one=False):
@@ -246,6 +265,8 @@ class LibraryPage(Page):
     def go_back(self) -> bool:
         if self.side.shows != "about":
             self._toggle_side(self.side.shows)
+        elif self.entries.pane.chosen:
+            self.entries.forget_marks()
         elif not super().go_back():
             if self.session is not None or not self._chosen:
                 return False

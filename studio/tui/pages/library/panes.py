@@ -7,6 +7,7 @@ from typing import Literal
 from rich.text import Text
 
 from studio.secrets.sanitize import one_line
+from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.library import view
@@ -41,6 +42,14 @@ class EntryList:
         at = offered.index(self.sort) if self.sort in offered else 0
         self.sort = offered[(at + 1) % len(offered)]
 
+    def toggle_mark(self, name: str) -> int:
+        """Mark one for a merge, or take its mark away; how many are marked."""
+        self.pane.mark_range(self.pane.chosen ^ {name})
+        return len(self.pane.chosen)
+
+    def forget_marks(self) -> None:
+        self.pane.mark_range(frozenset())
+
     def draw(self, contents: LibraryState) -> None:
         pane, words = self.pane, self._page.filter_text
         width = max(20, pane.line_width - 2)
@@ -48,7 +57,8 @@ class EntryList:
         if self._made_of != made_of or not pane.rows:
             self._made_of = made_of
             self.items = view.items(contents, self.sort, words)
-            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses))
+            signs = choose_glyphs(self._page.app.has_class("-ascii"))
+            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses), signs=signs)
             wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
             pane.show_rows(rows or _note_rows(self._nothing_text(contents), "dim", width), wanted)
             if wanted:

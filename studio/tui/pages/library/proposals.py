@@ -9,9 +9,9 @@ from asyncio import Future, get_running_loop
 
 from textual.content import Content
 
-from engines.core.types import Operation, OperationKind
+from engines.core.types import Decision, Operation, OperationKind
 from studio.session.base import Session
-from studio.tui.drawing.lines import line, paragraph
+from studio.tui.drawing.lines import line
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open
 from studio.tui.pages.library.view import Item
@@ -46,8 +46,7 @@ class ProposalKeys:
     async def delete(self, one: Item) -> None:
         host, name = self._page.host, display_text(one.id)
         experience = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
-        width = max(20, min(96, self._page.app.size.width * 8 // 10 - 4))
-        lines = [*paragraph(experience, width), ()]
+        lines = [experience, ()]
         if one.won_count:
             lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
         lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
@@ -56,13 +55,16 @@ class ProposalKeys:
         else:
             host.tell(f"{one.id} stays")
 
-    async def merge(self, one: Item, others: dict[str, Item], likeliest: str) -> None:
+    async def merge(
+        self, one: Item, others: dict[str, Item], likeliest: str, into: str = ""
+    ) -> None:
         """Two operations: the other takes this one's wording in, and this one goes.
 
-        `others` are all there are, by id; `likeliest` is offered to merge into.
+        `others` are all there are, by id; `likeliest` is offered to merge `into`, where that
+        is not known.
         """
         host = self._page.host
-        into = (await host.ask(f"merge {one.id} into:", likeliest) or "").strip()
+        into = into or (await host.ask(f"merge {one.id} into:", likeliest) or "").strip()
         other = others.get(into)
         if not into:
             host.tell(f"{one.id} stays")
@@ -88,6 +90,17 @@ class ProposalKeys:
         if " ".join(text.split()) != now:
             changes.insert(0, self._make_operation("modify", other.id, text, why))
         self._propose(*changes, typed=key)
+
+    def pin(self, one: Item) -> None:
+        """Pin it, or unpin it, approved at once: the person asked for just that."""
+        wanted = self._make_operation("unpin" if one.pinned else "pin", one.id, "")
+
+        async def ask(session: Session) -> str:
+            made = await session.propose(wanted)
+            await session.decide(Decision(made.id, "approve", reviewer=wanted.proposer))
+            return f"{one.id} is {wanted.kind}ned with the next commit ({made.id} in 2 Review)"
+
+        self._page.host.ask_run(ask)
 
     async def insert(self) -> None:
         text = await self._ask_wording("new experience", ("add", None), "")

@@ -11,8 +11,8 @@ from engines.core.library import Experience, Library
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad
 from studio.tui.drawing.cells import cell_width as cells
-from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.diff.view import change_spans
 from studio.tui.pages.text import display_text, holds_words
@@ -55,6 +55,7 @@ class Item:
     words: int
     waiting: tuple[Operation, ...] = ()
     uses: tuple[Citation, ...] = ()
+    pinned: bool = False  # as the draft has it
 
     @property
     def won_count(self) -> int:
@@ -73,6 +74,7 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
     library, draft = contents.library, contents.draft
     before = {e.id: e.text for e in library.experiences}
     after = {e.id: e.text for e in (draft or library).experiences}
+    pinned = (draft or library).pinned_ids
     waiting: dict[str | None, list[Operation]] = {}
     for operation in contents.open:
         waiting.setdefault(operation.target, []).append(operation)
@@ -89,7 +91,8 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
             mark = "~"
         if holds_words(f"{name} {text} {drafted or ''}", words):
             uses = contents.uses.get(name, ())
-            found.append(Item(name, text, drafted, mark, word_count(text), asked, uses))
+            words_of, pin = word_count(text), name in pinned
+            found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin))
     # By id: the order of a library is that of birth.
     if sort == "uses":
         found.sort(key=lambda one: (-len(one.uses), -one.won_count))
@@ -98,7 +101,9 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
     return tuple(found)
 
 
-def item_rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
+def item_rows(
+    found: Sequence[Item], width: int, *, cited: bool, signs: Glyphs = GLYPHS_UNICODE
+) -> list[Row]:
     """The list; `cited` says whether anything is cited at all, and uses are to be told."""
     name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
     out = []
@@ -108,7 +113,8 @@ def item_rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
             figures += f"  used {len(one.uses):>2}  win {one.won_count:>2}"
         elif cited:
             figures += f" {one.won_count:>2}/{len(one.uses)}"
-        head = f"{one.mark} {pad(display_text(one.id), name)} "
+        pin = signs.pinned if one.pinned else " "
+        head = f"{one.mark} {pad(display_text(one.id), name)}{pin} "
         room = max(4, width - cells(head) - cells(figures) - 2)
         text = fit(display_text(one.drafted or one.text), room)
         left = line((head, MARKS[one.mark]), (text, MARKS[one.mark] if one.mark in "+-" else ""))
@@ -150,6 +156,8 @@ def detail_lines(
     for operation in one.waiting:
         what = f"{operation.id} {operation.kind}" + (" flagged" if operation.flags else "")
         parts.append(("waits", [(f"{what} (2 Review)", "flag")]))
+    if one.pinned:
+        parts.append(("pinned", "nothing may change or delete it (p unpins it)"))
     history = experience.history if experience is not None else ()
     if experience is not None:
         parts.append(("since", _birth_text(experience)))

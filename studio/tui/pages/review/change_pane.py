@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from textual.content import Content
-
 from engines.core.types import Operation
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.lines import BLANK, Line, Row, line
+from studio.tui.drawing.lines import BLANK, Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.review import change_view
 from studio.tui.pages.review.evidence_view import evidence_rows, record_files_text, similar_rows
@@ -14,6 +12,8 @@ from studio.tui.pages.review.loader import FindingsRequest, ReviewLoader
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.queue import ItemQueue
 from studio.tui.pages.review.view import Item, excerpt, legend_lines
+
+_LATE_S = 0.15
 
 
 class ChangePane:
@@ -32,6 +32,8 @@ class ChangePane:
         self.problems: dict[str, tuple[str, ...]] = {}  # of replies that were mended in vain
         self.lost_line = ""  # why the run's process is not heard just now
         self._made_of: tuple[object, ...] = ()  # what the panes were made of
+        self._legend_of: object = None  # what the legend was made of
+        self._looking_for = ""  # the operation whose findings are late, and are said to be
         self._shown: tuple[str, float] = ("", 0.0)  # operation, and since when it is looked at
 
     @property
@@ -66,15 +68,22 @@ class ChangePane:
             panes.change.show_change(None, banner)
             self._show_findings(None)
             self._made_of = ()
+            panes.place(None)
             return
         self.loader.request_findings(self._findings_request(item))
         drafts = self.page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
         queue = self.queue
         made_of = (item, self.mode, self.shows_all, queue.made_of, queue.stamp, self.loader.found,
-                   drafts.notes.get(item.id), draft, banner, panes.sizes,
+                   queue.notes.get(item.id), draft, banner, panes.widths,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
+        # What was found for the one before stands until this one's is there: it is a moment,
+        # and drawing that nothing is known yet would cost as much as what is.
+        is_early = self._is_looking(item) and self._looking_for != item.id
+        about = (item.id, self.mode, self.shows_all, is_early)
         if made_of == self._made_of:
+            if not is_early:
+                panes.place(about)
             return
         self._made_of = made_of
         if item.unparsed is not None:
@@ -84,10 +93,25 @@ class ChangePane:
             )  # fmt: skip
         else:
             lines = self._change_lines(item, draft)
-        panes.change.show_change(self._token(item), [*banner, *lines])
-        self._show_findings(item)
+        op = item.operation
+        has_parts = op is not None and op.kind == "modify" and not item.decision
+        panes.change.show_change(self._token(item), [*banner, *lines], has_parts=has_parts)
+        if is_early:
+            self.page.set_timer(_LATE_S, lambda: self._say_looking(item))
+        else:
+            self._show_findings(item)
+            panes.place(about)
         if self._shown[0] != item.id:
             self._shown = (item.id, self.page.host.clock())
+
+    def _is_looking(self, item: Item) -> bool:
+        return item.operation is not None and self.loader.found is None
+
+    def _say_looking(self, item: Item) -> None:
+        """Reading takes long: what is shown of the one before would mislead."""
+        if self.page.is_open and self.queue.item == item and self._is_looking(item):
+            self._looking_for, self._made_of = item.id, ()
+            self.draw()
 
     def _place(self, item: Item) -> tuple[int, int]:
         """Where it stands in the list, from 1, and how long that is."""
@@ -105,8 +129,9 @@ class ChangePane:
         return change_view.change_lines(
             item, texts, state, at=self._place(item), mode=mode,
             width=self.panes.change.line_width, changes=changes,
-            note=self.page.host.drafts.notes.get(item.id, ""), draft=draft,
+            note=self.queue.notes.get(item.id, ""), draft=draft,
             target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
+            pin=self.panes.signs.pinned if op.target in self.queue.pinned else "",
             whole=self.shows_all, signs=self.panes.signs,
         )  # fmt: skip
 
@@ -126,6 +151,9 @@ class ChangePane:
         if session is None or state is None:
             return []
         out: list[Line] = []
+        if self.panes.objection:
+            text = one_line(self.panes.objection, 2_000)
+            out += [*paragraph([(text, "flag")], self.panes.change.line_width), BLANK]
         if self.lost_line:
             text = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
             out.append(line((text, "failed")))
@@ -144,13 +172,16 @@ class ChangePane:
     def draw_legend(self) -> None:
         """What the signs mean, below the list where there is room."""
         page, queue = self.page, self.queue
-        if self.panes.is_tabbed:
+        session, sitting = page.session, queue.decider.sitting
+        made_of = (queue.made_of, sitting.done, session and (session.controls, session.living))
+        if self.panes.is_tabbed or made_of == self._legend_of:
             return
+        self._legend_of = made_of
         lines = legend_lines(
-            queue.items, words=page.filter_text, sort=queue.sort, done=queue.decider.sitting.done,
-            mean_s=queue.decider.sitting.mean_s, person=page.host.person, signs=self.panes.signs,
+            queue.items, words=page.filter_text, sort=queue.sort, done=sitting.done,
+            mean_s=sitting.mean_s, person=page.host.person, signs=self.panes.signs,
         )  # fmt: skip
-        session, last = page.session, BLANK
+        last = BLANK
         if queue.is_all_decided:
             last = line(("all decided: c commits", "flag"))
         elif session is not None and session.controls and not session.living:
@@ -170,7 +201,7 @@ class ChangePane:
                 text = "nothing was drawn from this reply yet"
             for pane in (panes.evidence, panes.similar):
                 pane.show_rows([_note(text)])
-            panes.evidence.border_subtitle = Content("")
+            panes.evidence.say_below()
         else:
             rows = evidence_rows(
                 found.groups, panes.evidence.line_width, opened=panes.opened_evidence,
@@ -178,14 +209,15 @@ class ChangePane:
             )  # fmt: skip
             if found.trouble:
                 rows.insert(0, _note(one_line(found.trouble, 400), "failed"))
-            nothing = "nothing in the library is like it" if op.text else "it has no wording"
+            nothing = "nothing else in the library is like it"
             no_rollouts = "no rollouts: a person proposed it"
             if op.kind == "weights":
                 nothing = "a weight update is like no experience"
                 no_rollouts = "no rollout of its step is in the journal"
             panes.evidence.show_rows(rows or [_note(no_rollouts)])
-            panes.evidence.border_subtitle = Content(excerpt(record_files_text(found.groups)))
-            near = similar_rows(found.near, panes.similar.line_width - 2)
+            panes.evidence.say_below(excerpt(record_files_text(found.groups)))
+            width, pinned = panes.similar.line_width - 2, self.queue.pinned
+            near = similar_rows(found.near, width, pinned, panes.signs.pinned)
             panes.similar.show_rows(near or [_note(nothing)])
         self._show_source(op)
 

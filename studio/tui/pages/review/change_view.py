@@ -15,6 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from studio.report.decisions import kind_title
+from studio.review.line_text import PIN_MEANING
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
@@ -28,6 +29,9 @@ MOST_CHARS = 20_000
 MANY_WORDS = 200
 """From here on a word diff takes longer than a key may."""
 _REPLY_CHARS = 6_000
+
+
+_MEANINGS = {"keep": "it stays as it is", **PIN_MEANING}
 
 
 def _shortened(text: str) -> str:
@@ -59,8 +63,13 @@ def is_long(before: str, after: str) -> bool:
     return max(len(before), len(after)) > 6 * MANY_WORDS
 
 
-def head_line(item: Item, before: str, after: str, at: tuple[int, int], width: int) -> Line:
-    """`MODIFY E14  op2.7  2 groups  9 -> 24 words`, and where in the list it is."""
+def head_line(
+    item: Item, before: str, after: str, at: tuple[int, int], width: int, pin: str = ""
+) -> Line:
+    """`MODIFY E14  op2.7  2 groups  9 -> 24 words`, and where in the list it is.
+
+    `pin` is the sign of a pinned target; "" where it is not.
+    """
     op = item.operation
     right = line((f"{at[0]} of {at[1]} ", "dim"))
     if op is None:
@@ -72,6 +81,8 @@ def head_line(item: Item, before: str, after: str, at: tuple[int, int], width: i
         (f"{kind_title(wanted.kind)} {target}".strip(), "title"),
         (f"  {op.id}", ""),
     ]
+    if pin:
+        spans.insert(1, (f" {pin} pinned", "flag"))
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
     lengths = [str(word_count(text)) for text in (before, after) if text]
@@ -90,10 +101,10 @@ def _standing_text(item: Item) -> str:
     return f"{word} by {excerpt(by)}" if by else word
 
 
-def flag_lines(op: Operation, width: int) -> list[Line]:
-    if not op.flags:
+def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
+    if not flags:
         return []
-    text = "; ".join(flag_text(flag) for flag in op.flags)
+    text = "; ".join(flag_text(flag) for flag in flags)
     return paragraph([("FLAG ", "flag"), (text, "flag")], width, "     ")
 
 
@@ -158,6 +169,7 @@ def change_lines(
     draft: str = "",
     target: Experience | None = None,
     compact: bool = False,
+    pin: str = "",
     whole: bool = False,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
@@ -166,16 +178,20 @@ def change_lines(
     `texts` are of the library as the other decisions leave it; `at` is its place in the list from
     1, and how many there are. `changes` is its word diff where that is long (None makes it here),
     `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
-    has it. `compact` leaves out blank lines and who proposed it; `whole` shows all figures.
+    has it; `pin` is the sign of one that is pinned. `compact` leaves out blank lines and who
+    proposed it; `whole` shows all figures.
     """
     op = item.operation
     assert op is not None
     before, after, proposed = wordings(item, texts)
-    out = [head_line(item, before, after, at, width), *flag_lines(op, width)]
+    out = [head_line(item, before, after, at, width, pin), *flag_lines(op.flags, width)]
     if draft:
         out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
     out += gap
+    if op.kind in _MEANINGS and before == after:
+        about = f"{op.kind}s {excerpt(op.target or '')}: {_MEANINGS[op.kind]}"
+        out += paragraph([(about, "dim")], width)
     if op.kind == "weights":
         out += update_lines(op, state, width, whole, signs)
     else:

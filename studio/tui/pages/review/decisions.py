@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engines.core.types import GATE, Decision, DecisionAction, Operation
+from engines.core.types import GATE, Decision, DecisionAction, Operation, OperationKind
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
-from studio.tui.drawing.lines import Line, line
+from studio.tui.drawing.lines import Line, paragraph, plain_text
 from studio.tui.pages.review import view
+from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
-from studio.tui.pages.review.change_view import flag_text
 from studio.tui.pages.review.view import Item
 from studio.tui.pages.training_view import WHOLE
+from studio.tui.widgets.tick_list import choose
 
 
 class DecisionKeys:
@@ -53,7 +54,7 @@ class DecisionKeys:
         if item is None:
             host.tell("there is nothing to decide here")
         elif item.id in self._review_queue.decider.busy:
-            self._too_early = "; a key came too early for the next one, and did nothing"
+            self._too_early = "; a key came too early: press again"
             host.tell(f"{item.id} is being decided")
         elif item != self._review_queue.current_item(item) or not self.change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
@@ -86,7 +87,7 @@ class DecisionKeys:
 
     def make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         host = self._page.host
-        note = reason or host.drafts.notes.get(op.id, "")
+        note = reason or self._review_queue.notes.get(op.id, "")
         took_s = self.change.looked_at_s
         return Decision(op.id, action, reason=note, reviewer=host.person, took_s=took_s)
 
@@ -134,8 +135,11 @@ class DecisionKeys:
         self._review_queue.decider.busy |= {op.id for op, _ in pairs}
         self._page.host.queue_request(self.send(session, pairs))
 
-    async def send(self, session: Session, pairs: Sequence[Pair]) -> None:
-        """Hand decisions in now, and forget the drafts of those that were made."""
+    async def send(self, session: Session, pairs: Sequence[Pair], text: str = "") -> bool:
+        """Hand decisions in now, and forget the drafts of those that were made.
+
+        `text` is what is told where all of them are taken; returns whether they are.
+        """
         decider = self._review_queue.decider
         try:
             outcome = await decider.decide(session, pairs, self._review_queue.texts)
@@ -147,11 +151,12 @@ class DecisionKeys:
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
                 del drafts.edits[key]
         drafts.mark_changed()
-        self._show_outcome(outcome)
+        self._show_outcome(outcome if outcome.failed or not text else replace(outcome, text=text))
         # The message that the cursor has moved comes only after the save.
         drafts.cursor = self._panes.operations.key or drafts.cursor
         # Once it is drawn: nobody need wait for this file.
         self._page.app.call_after_refresh(drafts.save)
+        return not outcome.failed
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
@@ -173,7 +178,7 @@ class DecisionKeys:
 
     async def reject_because(self, op: Operation) -> None:
         host = self._page.host
-        reason = await host.ask(f"reject {op.id} because:", host.drafts.notes.get(op.id, ""))
+        reason = await host.ask(f"reject {op.id} because:", self._review_queue.notes.get(op.id, ""))
         if reason is None or not reason.strip():
             host.tell(f"{op.id} is not rejected: no reason was given")
             return
@@ -182,7 +187,9 @@ class DecisionKeys:
     async def ask_note(self, item: Item, op: Operation) -> None:
         """Ask for a note; it goes with the decision, or into the one that stands."""
         host, drafts = self._page.host, self._page.host.drafts
-        before = drafts.notes.get(op.id) or (item.decision.reason if item.decision else "")
+        before = self._review_queue.notes.get(op.id) or (
+            item.decision.reason if item.decision else ""
+        )
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
@@ -198,6 +205,37 @@ class DecisionKeys:
         drafts.mark_changed()
         host.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self._page.draw()
+
+    # -- pins ----------------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """Pin what is under the cursor's target, or the similar one there; or unpin it."""
+        queue, session, host = self._review_queue, self.require_session(), self._page.host
+        item, similar = queue.item, self._panes.similar
+        op = item.operation if item is not None else None
+        target = similar.key if self._page.app.focused is similar else (op and op.target) or ""
+        if session is None:
+            return
+        if target not in queue.texts:
+            host.tell("p pins an experience of the library: this one is no change of any", "failed")
+            return
+        waiting = next(
+            (one for one in queue.items if one.operation is not None and one.is_open
+             and one.operation.kind in view.PINS and one.operation.target == target), None
+        )  # fmt: skip
+        if waiting is not None:
+            queue.go_to(waiting.id)
+            host.tell(f"{waiting.id} waits already: a approves it")
+            return
+        kind: OperationKind = "unpin" if target in queue.pinned else "pin"
+        host.queue_request(self._pin(session, Operation("", kind, target, proposer=host.person)))
+
+    async def _pin(self, session: Session, wanted: Operation) -> None:
+        """Propose it and approve it at once: the person asked for just that."""
+        op = await session.propose(wanted)
+        decision = Decision(op.id, "approve", reviewer=self._page.host.person)
+        text = f"{op.target} is {op.kind}ned with the next commit; u takes it back"
+        await self.send(session, [(op, decision)], text)
 
     # -- taking back ---------------------------------------------------------------------------
 
@@ -227,9 +265,8 @@ class DecisionKeys:
         ]
         if action == "approve":
             chosen = [item for item in chosen if not self.has_draft(item.id)]
-        word = "Approve" if action == "approve" else "Reject"
         if chosen:
-            await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
+            await self._decide_all(chosen, action, "operation")
         else:
             self._page.host.tell("nothing in the range is undecided")
         self._review_queue.leave_range()
@@ -242,42 +279,48 @@ class DecisionKeys:
             if item.is_safe and not self.has_draft(item.id)
         ]
         if not safe:
-            self._page.host.tell(
-                "nothing is safe: what is left is flagged, deletes, is being reworded, "
-                "is a weight update or a reply to mend"
-            )
+            self._page.host.tell(self._nothing_safe_text())
             return
-        title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
-        await self._decide_all(safe, "approve", title)
+        await self._decide_all(safe, "approve", "safe operation")
 
-    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, title: str) -> None:
-        """Decide what was listed, and still is as it was when it was."""
-        host = self._page.host
+    def _nothing_safe_text(self) -> str:
+        page, found = self._page, self._review_queue.items
+        if not found:
+            living = page.session is not None and page.session.living
+            hints = view.empty_lines(page.state, words=page.filter_text, living=living)
+            return " ".join(plain_text(each) for each in hints)
+        if not any(item.is_open for item in found):
+            return "every operation here is decided: c commits, u takes the last one back"
+        return (
+            "nothing is safe: what is left is flagged, deletes, is being reworded, "
+            "is a weight update or a reply to mend"
+        )
+
+    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, what: str) -> None:
+        """Decide what was listed and left ticked, and still is as it was when it was listed."""
+        host, word = self._page.host, "Approve" if action == "approve" else "Reject"
         since = host.clock()
-        key = {"enter": "approves them" if action == "approve" else "rejects them"}
-        if not await host.confirm(title, [self._item_line(item) for item in chosen], key):
+        left = await choose(
+            self._page.app,
+            lambda n, of: f"{word} {n}{f' of {of}' * (n < of)} {what}{'s' * (of > 1)}?",
+            lambda width: item_rows(chosen, self._review_queue.texts_without, width),
+            enter=f"{word.lower()} what is ticked",
+        )
+        if left is None:
             host.tell("nothing was decided")
             return
         now = {item.id: item for item in self._review_queue.current_items()}
-        took_s = round(max(0.0, host.clock() - since) / len(chosen), 3)
+        took_s = round(max(0.0, host.clock() - since) / len(left), 3)
         pairs = [
             (op, replace(self.make_decision(op, action), took_s=took_s))
             for item in chosen
-            if now.get(item.id) == item and (op := item.operation) is not None
+            if item.id in left and now.get(item.id) == item and (op := item.operation) is not None
             and op.id not in self._review_queue.decider.busy
         ]  # fmt: skip
         if pairs:
             self.submit(pairs)
         else:
             host.tell("they were decided meanwhile")
-
-    def _item_line(self, item: Item) -> Line:
-        op = item.operation
-        assert op is not None
-        flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
-        text = view.excerpt(op.text or self._review_queue.texts.get(op.target or "", ""))
-        head = f"{view.VERBS[op.kind]} {view.excerpt(op.target or 'new'):<5} "
-        return line((head, "title"), text, (flags, "flag"))
 
     # -- the commit ----------------------------------------------------------------------------
 
@@ -301,7 +344,12 @@ class DecisionKeys:
         found, shown = queue.current_items(), queue.decisions(session)
         left, hidden = queue.undecided_count(session), queue.hidden_count(found)
         title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
-        lines = view.commit_lines(session.state, found, hidden)
+        counts, signs = view.commit_lines(session.state, found, hidden), self._panes.signs
+
+        def lines(width: int) -> list[Line]:
+            decided = decided_lines(found, queue.texts_without, width, signs)
+            return [row for each in counts for row in paragraph(each, width, " " * 11)] + [*decided]
+
         if not await host.confirm(title, lines, {"enter": "commits"}):
             host.tell("nothing was committed")
             return

@@ -5,20 +5,22 @@ From the box or from $EDITOR; each letter is kept until a text is handed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from textual.app import SuspendNotSupported
-from textual.content import Content
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
+from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.pages.review.change_view import flag_text
+from studio.tui.pages.review.batch_view import part_rows
+from studio.tui.pages.review.change_view import flag_text, is_long, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
+from studio.tui.widgets.tick_list import choose
 
 
 class WordingKeys:
@@ -60,8 +62,78 @@ class WordingKeys:
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
 
+    def mark(self) -> None:
+        """Mark what is under the cursor for a merge, or take the mark away.
+
+        Where the change has the focus, choose among its parts.
+        """
+        here, queue = self._decisions.painted_operation(), self._review_queue
+        if here is None or self._decisions.is_all_or_nothing(here[1]):
+            return
+        if self._page.app.focused is self._panes.change:
+            self._page.run_worker(self.choose_parts(here[0]))
+            return
+        if not here[1].text:
+            self._page.host.tell(f"a {here[1].kind} has no wording to merge")
+            return
+        queue.toggle_mark(here[0].id)
+        n = len(queue.marked_items)
+        text = f"{n} marked: M merges them" if n > 1 else "1 marked: mark another one, then M"
+        self._page.host.tell(text if n else "none is marked")
+
+    async def choose_parts(self, item: Item) -> None:
+        """Take some of the places at which a modify changes a wording; the result is an edit."""
+        host, texts = self._page.host, self._review_queue.texts_without(item)
+        before, after, _ = wordings(item, texts)
+        parts = changed_parts(before, after) if before and not is_long(before, after) else ()
+        editing = self._make_editing(item) if len(parts) > 1 else None
+        if editing is None:
+            host.tell("its change has no parts that could be chosen: e edits it")
+            return
+        taken = await choose(
+            self._page.app,
+            lambda n, of: f"Take {n} of {of} parts of {item.id}?",
+            lambda width: part_rows(before, after, parts, width),
+            enter="take what is ticked",
+        )
+        if taken is None:
+            host.tell("nothing was decided")
+        elif self._review_queue.current_item(item) != item:
+            host.tell("it was decided meanwhile, or has changed", "failed")
+        else:
+            text = text_with_parts(before, after, {int(name) for name in taken})
+            self._submit(editing, " ".join(text.split()), anyway=False)
+
     def merge(self) -> None:
-        """Edit a wording that takes in what the library has already."""
+        """Edit a wording that takes in those that are marked, or what the library has already."""
+        if marked := self._review_queue.marked_items:
+            self._merge_marked(marked)
+        else:
+            self._merge_into_similar()
+
+    def _merge_marked(self, marked: Sequence[Item]) -> None:
+        host = self._page.host
+        if self._decisions.require_session() is None:
+            return
+        if len(marked) < 2:
+            host.tell("1 marked: mark another one, then M; esc takes the mark away")
+            return
+        targets = {one.operation.target for one in marked if one.operation} - {None}
+        if len(targets) > 1:
+            names = " and ".join(sorted(filter(None, targets)))
+            host.tell(f"{names} are two experiences: edit one, and reject the other", "failed")
+            return
+        # A modify keeps its target, into which the others go; else the first one is kept.
+        first = next((one for one in marked if one.operation and one.operation.target), marked[0])
+        others = tuple(one for one in marked if one is not first)
+        texts = [wordings(one, self._review_queue.texts_without(one))[1] for one in marked]
+        made = first.decision if first.standing == "edited" else None
+        kind, target = (made.kind, made.target) if made is not None else (None, None)
+        editing = Editing(first, " ".join(filter(None, texts)), kind, target, others)
+        self._review_queue.go_to(first.id)
+        self._page.run_worker(self._open_box(editing))
+
+    def _merge_into_similar(self) -> None:
         here = self._decisions.painted_operation()
         if here is None or self._decisions.is_all_or_nothing(here[1]):
             return
@@ -107,6 +179,17 @@ class WordingKeys:
         else:
             drafts.edits.pop(editing.draft_key, None)
         drafts.mark_changed()
+        self._panes.forget_objection(changed=True)
+
+    def answer_question(self, *, goes_back: bool) -> None:
+        """A key came while the text in the box may not change."""
+        if goes_back:
+            self._panes.forget_objection()
+        elif self._panes.box.asks:
+            text = "nothing was typed: y or enter approves it anyway, e or esc goes back to it"
+            self._page.host.tell(text, "flag")
+        else:
+            self._page.host.tell("nothing was typed: the text is being checked", "flag")
 
     def leave_box(self) -> None:
         if (editing := self._panes.editing) is None:
@@ -121,29 +204,37 @@ class WordingKeys:
 
     def hand_in(self, text: str, *, anyway: bool) -> None:
         """The box was handed in; `anyway`: also where something new speaks against it."""
-        if (editing := self._panes.editing) is not None:
-            self._submit(editing, text, anyway=anyway)
+        editing = self._panes.editing
+        if editing is None or not self._submit(editing, text, anyway=anyway):
+            self._panes.box.release()
 
-    def _submit(self, editing: Editing, text: str, *, anyway: bool) -> None:
+    def _submit(self, editing: Editing, text: str, *, anyway: bool) -> bool:
+        """Ask the run to take a text; False where that is not even asked."""
         session, item = self._decisions.require_session(), editing.item
         if session is None:
-            return
+            return False
         host, busy, op = self._page.host, self._review_queue.decider.busy, item.operation
-        if item.id in busy:
-            host.tell(f"{item.id} is being decided")
-        elif not text.strip():
-            host.tell("nothing is written, so nothing is decided", "failed")
-        elif op is None:
+        names = {item.id, *(one.id for one in editing.others)}
+        if any(one != self._review_queue.current_item(one) for one in editing.others):
+            host.tell("one of them has changed meanwhile: esc, and mark them again", "failed")
+            return False
+        if names & busy or not text.strip():
+            is_busy = f"{item.id} is being decided"
+            nothing = "nothing is written, so nothing is decided"
+            host.tell(is_busy if names & busy else nothing, "failed")
+            return False
+        if op is None:
             busy.add(item.id)
             host.queue_request(self._resubmit_reply(session, editing, text))
-        elif text == sanitize(op.text) and editing.kind is None and item.decision is None:
+        elif text == sanitize(op.text) and not (editing.kind or item.decision or editing.others):
             # Nothing was changed.
             self._decisions.submit([(op, self._decisions.make_decision(op, "approve"))])
         else:
             plain = self._decisions.make_decision(op, "edit")
             decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
-            busy.add(op.id)
+            busy |= names
             host.queue_request(self._check_and_decide(session, editing, op, decision, anyway))
+        return True
 
     async def _check_and_decide(
         self, session: Session, editing: Editing, op: Operation, decision: Decision, anyway: bool
@@ -153,24 +244,40 @@ class WordingKeys:
             if not anyway:
                 found = await session.preview(decision)
                 if found.objection:
-                    await self._object(editing, decision, f"does not fit: {found.objection}")
+                    text = f"does not fit: {found.objection}"
+                    await self._object(editing, decision.text, text)
                     return
-                if new := [flag for flag in found.flags if flag not in op.flags]:
-                    flags = ", ".join(flag_text(flag) for flag in new)
-                    text = f"enter or y approves it anyway: FLAG {flags}"
-                    await self._object(editing, decision, text)
-                    self._panes.box.warned = decision.text or ""
+                # That a merged wording is like those it is made of is no news.
+                merged = [f" of {one.id}: " for one in editing.others]
+                known = [f for f in found.flags if any(each in f.detail for each in merged)]
+                if new := [f for f in found.flags if f not in (*op.flags, *known)]:
+                    flags = "; ".join(flag_text(flag) for flag in new)
+                    text = f"new FLAG: {flags}. Approve it anyway? (y, or e to go on editing)"
+                    await self._object(editing, decision.text, text, asks=True)
                     return
-            await self._decisions.send(session, [(op, decision)])
+            pairs = [(op, decision)]
+            if others := [one.operation for one in editing.others if one.operation is not None]:
+                *rejected, (_, edit) = merge_decisions(op, others, decision.text or "",
+                                                       reviewer=decision.reviewer)  # fmt: skip
+                pairs = [*rejected, (op, replace(decision, evidence=edit.evidence))]
+            names = ", ".join(one.id for one, _ in pairs)
+            text = f"merged {names} into one wording; u undoes" if editing.others else ""
+            if await self._decisions.send(session, pairs, text) and editing.others:
+                self._review_queue.forget_marks()
         finally:
-            self._review_queue.decider.busy.discard(op.id)
+            self._review_queue.decider.busy -= {op.id, *(one.id for one in editing.others)}
+            if not self._panes.box.asks:
+                self._panes.box.release()
 
-    async def _object(self, editing: Editing, decision: Decision, text: str) -> None:
+    async def _object(
+        self, editing: Editing, wording: str | None, text: str, *, asks: bool = False
+    ) -> None:
         """Say what speaks against a text; one that came from an editor is shown in the box."""
         if self._panes.editing is None:
-            await self._open_box(editing, decision.text)
-        self._panes.box.border_subtitle = Content(excerpt(text))
+            await self._open_box(editing, wording)
+        self._panes.object(text, asks=asks)
         self._page.host.tell(excerpt(text), "flag")
+        self._page.draw()
 
     # -- in $EDITOR ----------------------------------------------------------------------------
 
@@ -214,13 +321,14 @@ class WordingKeys:
             problems = (await session.resubmit(name, text, host.person)).problems
         finally:
             self._review_queue.decider.busy.discard(name)
+            self._panes.box.release()
         drafts.mark_changed()
         if problems:
             self._change.problems[name], drafts.edits[name] = problems, text
             if self._panes.editing is None:
                 await self._open_box(editing, text)
-            why = f"still not understood: {excerpt(problems[0])}"
-            self._panes.box.border_subtitle = Content(why)
+            why = f"still not understood: {'; '.join(problems)}"
+            self._panes.object(why, asks=False)
             host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
         else:
             self._change.problems.pop(name, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from engines.core.text.similarity import similarity
@@ -154,12 +154,14 @@ def find_similar(
     return tuple(each for each in near if each[1] >= _LIKE)
 
 
-def similar_rows(near: Sequence[Near], width: int) -> list[Row]:
-    """Each on as many lines as it takes; all of them stand for it."""
+def similar_rows(
+    near: Sequence[Near], width: int, pinned: Collection[str] = (), pin: str = ""
+) -> list[Row]:
+    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`."""
     out: list[Row] = []
     for name, score, text in near:
-        lead = f"{excerpt(name)[:8]:<5} {score:.2f}  "
+        lead = f"{excerpt(name)[:8]:<5} {score:.2f}  " + f"{pin} " * (name in pinned)
         first, *further = wrap(display_text(text), max(8, width - len(lead) - 2))
-        out.append(Row(name, line((lead, "title"), first)))
-        out += [Row("", line(" " * len(lead), piece)) for piece in further]
+        more = tuple(line(" " * len(lead), piece) for piece in further)
+        out.append(Row(name, line((lead, "title"), first), more))
     return out

@@ -92,7 +92,7 @@ class RunReader:
             trouble = str(error)
         except OSError as error:
             trouble = f"{self._run.path}: {error.strerror or error}"
-        near = find_similar(wanted.operation, wanted.texts, wanted.after)
+        near = find_similar(wanted.operation, wanted.texts, wanted.after or wanted.before)
         changes = word_diff(wanted.before, wanted.after) if wanted.long else None
         found = Findings(groups, near, changes, answers, trouble)
         self._known[wanted.key] = found

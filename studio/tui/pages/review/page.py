@@ -32,7 +32,9 @@ from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.row_list import RowList
 
 # A weight update has no wording, no likeness and no later.
-_OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
+_OF_WORDINGS = tuple(
+    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe")
+)
 
 
 class ReviewPage(Page):
@@ -108,6 +110,10 @@ class ReviewPage(Page):
         event.stop()
         self.wording.leave_box()
 
+    def on_edit_box_answered(self, event: EditBox.Answered) -> None:
+        event.stop()
+        self.wording.answer_question(goes_back=event.goes_back)
+
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
         self.wording.hand_in(event.text, anyway=event.anyway)
@@ -141,6 +147,8 @@ class ReviewPage(Page):
     def go_back(self) -> bool:
         if self.queue.has_range:
             self.queue.leave_range()
+        elif self.queue.marked_items:
+            self.queue.forget_marks()
         elif self.shown.opened_evidence:
             self.action_show("evidence")
         else:
@@ -164,9 +172,9 @@ class ReviewPage(Page):
             )
 
     def action_reword(self, how: str) -> None:
-        """Change a wording in the box or in $EDITOR, or merge it into another."""
-        if how == "merge":
-            self.wording.merge()
+        """Change a wording in the box or in $EDITOR, merge it, or mark it for that."""
+        if how in ("merge", "mark"):
+            (self.wording.merge if how == "merge" else self.wording.mark)()
         else:
             self.wording.edit(in_editor=how == "editor")
 
@@ -177,11 +185,9 @@ class ReviewPage(Page):
         if self.decisions.require_session() is not None:
             self.run_worker(self.decisions.approve_safe())
 
-    def action_undo(self) -> None:
-        self.decisions.undo()
-
-    def action_redo(self) -> None:
-        self.decisions.redo()
+    def action_undo(self, again: bool = False) -> None:
+        """Take a decision back, or make again what was taken back."""
+        (self.decisions.redo if again else self.decisions.undo)()
 
     def commit(self) -> None:
         """Commit what is decided; its key is heard on every page."""
@@ -191,6 +197,9 @@ class ReviewPage(Page):
 
     def action_range(self) -> None:
         self.queue.toggle_range()
+
+    def action_pin(self) -> None:
+        self.decisions.pin()
 
     def action_go_to_open(self, by: int) -> None:
         self.queue.go_to_undecided(by)
@@ -216,6 +225,9 @@ class ReviewPage(Page):
 
     def action_open(self) -> None:
         name = rollout_of(self.shown.evidence.key)
+        if self.queue.item is not None and self.loader.found is None:
+            self.host.tell("its rollouts are still being read: press again")
+            return
         if not name:
             self.host.tell("no rollout is behind it")
             return

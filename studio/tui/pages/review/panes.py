@@ -1,6 +1,7 @@
 """The panes of the review page: where they stand, their titles, and the box for a wording.
 
-Where they stand follows from the size of the page alone, never from what they hold.
+A pane has the rows that its content needs. That is seen to when another operation comes under the
+cursor, for a key or another size, never for what a run says meanwhile.
 """
 
 from __future__ import annotations
@@ -12,36 +13,39 @@ from typing import Self
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from engines.core.types import OperationKind
-from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
+from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import Line
 from studio.tui.keymap import Key
 from studio.tui.page import Page
+from studio.tui.pages.review.geometry import Rows, share_rows
 from studio.tui.pages.review.view import Item
 from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.edit_box import EDIT_KEYS, MEND_KEYS, EditBox
+from studio.tui.widgets.edit_box import ASK_KEYS, EDIT_KEYS, MEND_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
 CSS = """
 ReviewPage #review-left { height: 7fr; width: 100%; }
-ReviewPage #review-legend { height: 8; display: none; padding: 0 1; }
+ReviewPage #review-legend { height: 6; display: none; padding: 0 1; }
 ReviewPage #review-right { height: 13fr; width: 100%; }
-ReviewPage #review-change, ReviewPage #review-edit { height: 7fr; }
+ReviewPage #review-change { height: 7fr; }
+ReviewPage #review-ops, ReviewPage #review-edit { height: 1fr; }
 ReviewPage TabRows { height: 6fr; display: none; }
 ReviewPage.-side { layout: horizontal; }
-ReviewPage.-side #review-left { width: 34%; max-width: 52; height: 100%; }
+ReviewPage.-side #review-left { width: 38%; max-width: 64; }
 ReviewPage.-side #review-right { width: 1fr; height: 100%; }
-ReviewPage.-side #review-change, ReviewPage.-side #review-evidence { height: 12fr; }
-ReviewPage.-side #review-edit { height: 8fr; }
 ReviewPage.-all #review-legend { display: block; }
-ReviewPage.-all #review-similar { height: 8; }
-ReviewPage.-editing #review-evidence, ReviewPage.-editing #review-source { display: none; }
+ReviewPage.-editing #review-ops, ReviewPage.-editing #review-legend { display: none; }
+ReviewPage.-side.-editing #review-ops { display: block; }
 """
+_LEAST = {"list": 6, "change": 6, "evidence": 5, "similar": 4}
+"""Rows that a pane has at any rate, borders included."""
+_ASKING = "y approves it, e goes back to the text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +56,25 @@ class Editing:
     before: str  # as it stood when the box was opened
     kind: OperationKind | None = None
     target: str | None = None
+    others: tuple[Item, ...] = ()  # that are merged into it
 
     @property
     def draft_key(self) -> str:
         """Where the text is kept; a merge is another text than an edit."""
+        if self.others:
+            return f"{self.item.id}>{'+'.join(item.id for item in self.others)}"
         return f"{self.item.id}>{self.target}" if self.target else self.item.id
+
+    @property
+    def height(self) -> int:
+        """Lines that its text takes about, where the box has the width of a small screen."""
+        return self.before.count("\n") + len(self.before) // 60 + 3
 
     @property
     def is_merge(self) -> bool:
         op = self.item.operation
-        return op is not None and self.target is not None and self.target != op.target
+        into_another = op is not None and self.target is not None and self.target != op.target
+        return bool(self.others) or into_another
 
 
 class ChangeView(LineView):
@@ -72,10 +85,12 @@ class ChangeView(LineView):
         self._on_resized = on_resized
         self._shows: object = None
         self.painted: object = None  # the token of the change that was painted last
-        self._tells_more = False
+        self._tells_more: tuple[bool, bool] = (False, False)
+        self._has_parts = False
 
-    def show_change(self, token: object, lines: Sequence[Line]) -> None:
+    def show_change(self, token: object, lines: Sequence[Line], *, has_parts: bool = False) -> None:
         """Show lines of what `token` stands for; None: of nothing that could be decided."""
+        self._has_parts = has_parts
         if token != self._shows:
             self._shows = token
             self.scroll_to(y=0, animate=False, force=True)
@@ -88,9 +103,10 @@ class ChangeView(LineView):
         """In the border: whether there is more than is seen, and how it is reached."""
         height = self.scrollable_content_region.height
         more = len(self.lines) > round(self.scroll_y) + height > 0
-        if more != self._tells_more:
-            self._tells_more = more
-            self.border_subtitle = Content("more below (tab, j)") if more else None
+        if (more, self._has_parts) != self._tells_more:
+            self._tells_more = (more, self._has_parts)
+            hints = ["more below (tab, j)"] * more + ["choose parts (tab, space)"] * self._has_parts
+            self.border_subtitle = Content("  ".join(hints)) if hints else None
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -130,6 +146,7 @@ class ReviewPanes:
         self._page = page
         self.operations = RowList(id="review-ops", classes="pane")
         self.legend = Chrome(id="review-legend")
+        self._left = Vertical(id="review-left")
         self.change = ChangeView(self.redraw_resized)
         self.box = EditBox(id="review-edit", classes="pane")
         self.evidence = TabRows(self, "review-evidence")
@@ -137,16 +154,20 @@ class ReviewPanes:
         self.source = TabRows(self, "review-source")
         self.opened_evidence = False
         self.editing: Editing | None = None  # what is in the box; None: it is closed
+        self.objection = ""  # what speaks against the text in the box
+        self._objected_to = ""  # that text
         self._tabs = {self.evidence: "Evidence", self.similar: "Similar", self.source: "Source"}
         self._tab = self.evidence
+        self._rows: Rows = ()  # of the panes one above the other
+        self._placed_for: object = None
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="review-left"):
+        with self._left:
             yield self.operations
+            yield self.box
             yield self.legend
         with Vertical(id="review-right"):
             yield self.change
-            yield self.box
             yield from self._tabs
 
     @property
@@ -164,12 +185,13 @@ class ReviewPanes:
 
     @property
     def signs(self) -> Glyphs:
-        return GLYPHS_ASCII if self._page.host.settings.ascii else GLYPHS_UNICODE
+        # The screen itself knows it: it says so to the style sheet, too.
+        return choose_glyphs(self._page.app.has_class("-ascii"))
 
     @property
-    def sizes(self) -> tuple[Size, ...]:
+    def widths(self) -> tuple[int, ...]:
         """Of the panes whose lines are wrapped."""
-        return (self.change.size, *(tab.size for tab in self._tabs))
+        return (self.change.line_width, *(tab.line_width for tab in self._tabs))
 
     def redraw_resized(self) -> None:
         """A pane has another width: what was wrapped for the old one is wrapped again."""
@@ -184,16 +206,44 @@ class ReviewPanes:
         width, height = page.size or page.app.size - (0, 4)
         page.set_class(width >= 100, "-side")
         page.set_class(width >= 100 and height >= 26, "-all")
-        editing = self.editing is not None
         for tab in self._tabs:
             if self.is_tabbed:
-                tab.display = height >= 14 and not editing and tab is self._tab
-            elif tab is self.similar:
-                tab.display = not self.opened_evidence
+                tab.display = height >= 14 and tab is self._tab
             else:
-                tab.display = tab is self.evidence and not editing
-        self.change.display = not editing or page.has_class("-side") or height >= 18
+                tab.display = tab is self.evidence or (
+                    tab is self.similar and not self.opened_evidence
+                )
         self._name_panes()
+
+    def place(self, about: object) -> None:
+        """Give the panes the rows that their content takes, once for `about`."""
+        page, is_side = self._page, self._page.has_class("-side")
+        room, shown = page.size.height, [tab for tab in self._tabs if tab.display]
+        about = (about, page.size, shown, self.editing, self.opened_evidence, self.objection)
+        if about == self._placed_for or not room:
+            return
+        self._placed_for = about
+        # In the order in which they get what they need, where there is too little for all.
+        panes: dict[str, int] = {"change": len(self.change.lines) + 2}
+        if is_side and self.opened_evidence:
+            panes["change"] = min(panes["change"], room // 3)
+        for tab in shown:
+            name = "similar" if tab is self.similar and is_side else "evidence"
+            panes[name] = len(tab.lines) + 2
+        if not is_side:
+            lines = len(self.operations.lines) if self.editing is None else self.editing.height
+            panes["list"] = min(lines + 2, room // 2)
+        least = [_LEAST[name] for name in panes]
+        least = [rows if sum(least) <= room else 4 for rows in least]
+        now = self._rows if len(self._rows) == len(panes) else ()
+        self._rows = share_rows(room, [*panes.values()], least, now)
+        given = dict(zip(panes, self._rows, strict=True))
+        self._left.styles.height = "100%" if is_side else given["list"]
+        self.change.styles.height = given["change"]
+        for tab in shown:
+            # The last one takes what is left: together they always fill the page.
+            own = given.get("similar") if tab is self.similar else None
+            tab.styles.height = "1fr" if own is None else own
 
     def show_tab(self, tab: TabRows) -> None:
         if self.is_tabbed and tab is not self._tab:
@@ -224,21 +274,46 @@ class ReviewPanes:
         """What the box hears while it is open."""
         if self.editing is None:
             return ()
+        if self.box.asks:
+            return ASK_KEYS
         return EDIT_KEYS if self.editing.item.unparsed is None else MEND_KEYS
 
     def open_box(self, editing: Editing, text: str) -> None:
         several = editing.item.unparsed is not None
-        self.editing = editing
-        end = "ctrl+o hands it in" if several else "enter approves it so"
+        self.editing, self.objection = editing, ""
         what = f"into {editing.target}, merged" if editing.is_merge else "new wording"
+        if editing.others:
+            what = f"and {', '.join(item.id for item in editing.others)}, merged"
         self.box.border_title = Content(f"{editing.item.id} {'reply' if several else what}")
-        self.box.border_subtitle = Content(f"{end}, esc keeps it for later")
+        self._say_on_box()
         self._page.add_class("-editing")
         self.arrange()
         self.box.open(text, several_lines=several)
 
+    def _say_on_box(self) -> None:
+        several = self.editing is not None and self.editing.item.unparsed is not None
+        text = f"{'ctrl+o hands it in' if several else 'enter approves it'}, esc keeps it"
+        if self.objection:
+            text = _ASKING if self.box.asks else "this does not fit, esc keeps it"
+        self.box.border_subtitle = Content(text)
+        self._page.host.draw_chrome()
+
+    def object(self, text: str, *, asks: bool) -> None:
+        """Say what speaks against the text in the box; where it `asks`, a yes takes it anyway."""
+        self.objection, self._objected_to = text, self.box.text
+        self.box.release(asks=asks)
+        self._say_on_box()
+
+    def forget_objection(self, *, changed: bool = False) -> None:
+        """It was about another text, or the person goes on typing."""
+        if self.objection and not (changed and self.box.text == self._objected_to):
+            self.objection = ""
+            self._say_on_box()
+            self._page.host.tell("the text again: enter hands it in, esc keeps it")
+            self._page.draw()
+
     def close_box(self) -> None:
-        self.editing = None
+        self.editing, self.objection = None, ""
         self._page.remove_class("-editing")
         self.box.close()
         self.arrange()

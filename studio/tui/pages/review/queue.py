@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
 from engines.core.types import Decision, Operation
-from studio.review.actions import Decider, draft_and_deleted, draft_texts
+from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
+from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import Row
 from studio.tui.page import Page
 from studio.tui.pages.review.panes import ReviewPanes
@@ -31,6 +32,7 @@ class ItemQueue:
         self.sort = SORTS[0]
         self.stamp = 0  # changes when the texts do
         self.texts: dict[str, str] = {}
+        self.pinned: frozenset[str] = frozenset()  # as the decisions would leave it
         self.items: list[Item] = []
         self.reset()
 
@@ -40,6 +42,7 @@ class ItemQueue:
         self.base: Library | None = None  # that the decisions are about; None: not read
         self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
         self._anchor = ""  # where a range begins
+        self._marked: set[str] = set()  # by a person, to be merged
         self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
         self._rows: dict[str, tuple[tuple[object, ...], Row]] = {}  # from what, and how drawn
         self.made_of: tuple[object, ...] = ()  # what the list was made of
@@ -50,7 +53,8 @@ class ItemQueue:
         page, state = self._page, self._page.state
         living = page.session is not None and page.session.living
         made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
-                   page.filter_text, self.base, living)  # fmt: skip
+                   page.filter_text, self.base, living, {**page.host.drafts.notes},
+                   self._list.line_width, self._panes.signs)  # fmt: skip
         if self.made_of == made_of:
             return
         self.made_of = made_of
@@ -63,28 +67,35 @@ class ItemQueue:
                 texts={**dict(self._base_texts), **texts} if page.filter_text else None,
             )  # fmt: skip
             n = len(state.operations) + len(state.repairs)
+            self.pinned = pinned_ids(self.base, reviewed)
             if texts != self.texts:
                 self.texts = texts
                 self.stamp += 1
-        rows = [self._row(item) for item in self.items]
+        # Two cells are the cursor's. Asked once: a queue may hold thousands.
+        width, signs = self._list.line_width - 2, self._panes.signs
+        notes = self.notes
+        rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
         if not rows:
             hints = empty_lines(state, words=page.filter_text, living=living)
             rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
+        self._list.say_below()
+        self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
         self._list.border_title = f"{what} {shown}"
 
-    def _row(self, item: Item) -> Row:
-        """As it was drawn before, where nothing of it is new: a queue may hold thousands."""
-        text, signs = "", self._panes.signs
+    def _row(self, item: Item, width: int, signs: Glyphs, has_note: bool) -> Row:
+        """As it was drawn before, where nothing of it is new."""
+        text = ""
         if (op := item.operation) is not None:
             # What is about to be deleted still stands in its own row.
             text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
-        made_of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
+        made_of = (item, text, signs, width, has_note)
         known = self._rows.get(item.id)
         if known is None or known[0] != made_of:
-            known = self._rows[item.id] = (made_of, item_row(item, text, signs))
+            row = item_row(item, text, signs, width=width, has_note=has_note)
+            known = self._rows[item.id] = (made_of, row)
         return known[1]
 
     @property
@@ -130,7 +141,15 @@ class ItemQueue:
         session = self._page.session
         if session is None or not any(item.decision for item in self.items):
             return False
+        if any(item.is_open for item in self.items):
+            return False  # as a rule one of the first
         return not self.undecided_count(session)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By operation: those written here, and those that were put off with one."""
+        state = self._page.state
+        return {**(state.notes if state is not None else {}), **self._page.host.drafts.notes}
 
     # -- the cursor --------------------------------------------------------------------------
 
@@ -206,10 +225,34 @@ class ItemQueue:
             self._page.host.tell("a range: move, then a or r; esc leaves it")
 
     def mark_range(self) -> None:
-        """Show what the range holds after the cursor has moved."""
-        if self._anchor:
-            self._list.mark_range(frozenset(item.id for item in self.range_items))
+        """Show what the range holds after the cursor has moved, and what is marked."""
+        names = {item.id for item in (*self.range_items, *self.marked_items)}
+        if names != self._list.chosen:
+            self._list.mark_range(frozenset(names))
 
     def leave_range(self) -> None:
         self._anchor = ""
-        self._list.mark_range(frozenset())
+        self.mark_range()
+
+    @property
+    def marked_items(self) -> list[Item]:
+        """As they are now, in the order of the list."""
+        return [item for item in self.items if item.id in self._marked]
+
+    def toggle_mark(self, name: str) -> None:
+        self._marked ^= {name}
+        self.mark_range()
+
+    def forget_marks(self) -> None:
+        self._marked.clear()
+        self.mark_range()
+
+
+def pinned_ids(base: Library | None, reviewed: Sequence[Pair]) -> frozenset[str]:
+    """What is pinned in the library, with the pins that are decided and not committed yet."""
+    found = set(base.pinned_ids if base is not None else ())
+    for operation, decision in reviewed:
+        if decision.action == "approve" and operation.kind in ("pin", "unpin"):
+            found -= {operation.target or ""}
+            found |= {operation.target or ""} if operation.kind == "pin" else set()
+    return frozenset(found)

@@ -13,8 +13,8 @@ from typing import Literal
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad
-from studio.tui.drawing.lines import Line, Row, line
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad, wrap
+from studio.tui.drawing.lines import CUT, Line, Row, line, width_of
 from studio.tui.pages.text import display_text, holds_words, legend_line
 
 Sort = Literal["flagged first", "by kind", "in order"]
@@ -24,6 +24,7 @@ SORTS: tuple[Sort, ...] = ("flagged first", "by kind", "in order")
 KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "pin", "unpin", "weights")
 VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "=", "weights": "^"}
 VERBS |= {"pin": "*", "unpin": "*"}
+PINS = ("pin", "unpin")
 _VERB_STYLES = {"add": "added", "delete": "removed", "keep": "dim"}
 _STYLES: Mapping[str, str] = {"later": "dim"}
 _STANDING: Mapping[str, Standing] = {
@@ -33,6 +34,8 @@ _STANDING: Mapping[str, Standing] = {
     "defer": "later",
 }
 _NAMELESS = {"weights": "policy"}  # what stands for a target where there is none
+_INDENT = "    "
+_MOST_CHARS = 2_000
 _SAFE_KINDS = ("add", "modify", "keep")
 
 
@@ -111,29 +114,63 @@ def excerpt(text: str) -> str:
     return display_text(" ".join(text[:600].split()))[:200]
 
 
-def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
-    """One line: how it stands, what it does, to what, whether it is flagged, how it begins.
+@lru_cache(maxsize=8192)
+def whole_text(text: str) -> str:
+    """All of a wording as running text; only what no list could show is cut."""
+    more = (
+        f" {CUT} and {len(text) - _MOST_CHARS} characters more" if len(text) > _MOST_CHARS else ""
+    )
+    return display_text(" ".join(text[:_MOST_CHARS].split())) + more
 
-    `now` is what its target says before it; "" where there is none.
+
+def item_row(
+    item: Item,
+    now: str = "",
+    signs: Glyphs = GLYPHS_UNICODE,
+    *,
+    width: int = 10_000,
+    has_note: bool = False,
+) -> Row:
+    """How it stands, what it does, to what, whether it is flagged, and its whole wording below.
+
+    `now` is what its target says before it; "" where there is none. `has_note`: the person wrote
+    one that goes with the decision.
     """
     if item.unparsed is not None:
-        said = excerpt(item.unparsed.reply)
-        return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id_column(item.id), "title"),
-                             (signs.flag + " ", "flag"), (said, "")))  # fmt: skip
+        lead = line((signs.undecided, "open"), "   ", (_id_column(item.id), "title"),
+                    (signs.flag + " mend ", "flag"))  # fmt: skip
+        return _wrapped_row(item.id, lead, excerpt(item.unparsed.reply), "", width)
     op = item.operation
     assert op is not None
     standing = item.standing
-    sign = "t" if standing == "later" else getattr(signs, standing)
-    row = line(
-        (sign, _STYLES.get(standing, standing)),
+    noted = has_note or (item.decision is not None and bool(item.decision.reason))
+    lead = line(
+        (sign_of(standing, signs), _STYLES.get(standing, standing)),
         " ",
-        (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
+        (signs.pinned if op.kind in PINS else VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
         " ",
         (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
         (signs.flag + " " if op.flags else "  ", "flag"),
-        (excerpt(op.text or now), "dim" if standing in ("rejected", "later") else ""),
+        (signs.note + " " if noted else "", "focus"),
+        (f"{op.kind}: " if op.kind in PINS else "", "title"),
     )
-    return Row(op.id, row)
+    style = "dim" if standing in ("rejected", "later") else ""
+    edited = item.decision.text if item.decision is not None and standing == "edited" else ""
+    return _wrapped_row(op.id, lead, whole_text(edited or op.text or now), style, width)
+
+
+def sign_of(standing: Standing, signs: Glyphs) -> str:
+    return signs.undecided if standing == "open" else str(getattr(signs, standing))
+
+
+def _wrapped_row(key: str, lead: Line, text: str, style: str, width: int) -> Row:
+    """A text behind what leads it, further lines of it below; a little indented."""
+    room = max(8, width - len(_INDENT))
+    # What leads the first line takes its place in it, and no blank of it may be broken at.
+    filler = "x" * (width_of(lead) - len(_INDENT) - 1) + " "
+    first, *further = wrap(filler + text, room)
+    more = tuple(((_INDENT, ""), (piece, style)) for piece in further)
+    return Row(key, (*lead, (first[len(filler) :], style)), more)
 
 
 @lru_cache(maxsize=4096)
@@ -155,15 +192,16 @@ def legend_lines(
 ) -> list[Line]:
     """What the signs mean, what is safe, and how this session goes. Always as many lines."""
     safe = sum(item.is_safe for item in found)
-    pace = "" if mean_s is None else f", {mean_s:.{0 if mean_s >= 10 else 1}f} s/op"
-    decided, flagged = ("open", "approved", "rejected"), (signs.flag, "flag", "flagged")
+    pace = "" if mean_s is None else f", {mean_s:.{0 if mean_s >= 10 else 1}f} s each"
+    first: tuple[Standing, ...] = ("open", "approved", "rejected")
+    entries = [(sign_of(each, signs), _STYLES.get(each, each), each) for each in first]
+    others = [(signs.edited, "edited", "edited"), (signs.later, "dim", "later")]
+    order = ("  sort: ", "dim"), f"{sort}", (" (S)", "dim")
     return [
-        legend_line(*((getattr(signs, word), word, word) for word in decided)),
-        legend_line((signs.edited, "edited", "edited"), ("t", "dim", "later"), flagged),
-        line(("safe: no flag, not a delete", "dim")),
-        line(("safe now: ", "dim"), f"{safe}" + ("  (A approves them)" if safe else "")),
-        line(("filter: ", "dim"), excerpt(words) if words else "all"),
-        line(("sort: ", "dim"), f"{sort}", ("  (S)", "dim")),
+        legend_line(*entries, (signs.pinned, "title", "pin")),
+        legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
+        line(("safe: ", "dim"), f"{safe}", (" without flag or delete (A approves)", "dim")),
+        line(("filter: ", "dim"), excerpt(words) if words else "all", *order),
         line(("this session: ", "dim"), f"{done} done{pace}, by {excerpt(person)}"),
     ]
 
@@ -226,7 +264,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
     elif state.started is None:
         what, key = "The run is being opened.", "What waits for you comes here."
     elif state.status == "finished":
-        what = "The run is finished, and everything was decided."
+        what = "The run is finished; nothing waits to be decided."
         key = "3 shows what was learned, 4 what changed."
         if state.trains_weights:
             key = "1 shows how training went, 5 lists every run."

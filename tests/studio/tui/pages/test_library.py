@@ -181,6 +181,28 @@ async def test_m_rewords_the_other_and_deletes_this_one(tmp_path: Path) -> None:
     assert {o.rationale for o in made} == {"merged: E1 into E4"}
 
 
+async def test_two_marked_ones_are_merged_and_p_pins(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3", "space", "M")
+        assert "M merges two" in picture(app)[-2] and not page.proposals.is_asking
+        await pressed(pilot, "j", "space", "M")
+        await answer(pilot, "Carry and multiply by column.")
+        await pressed(pilot, "p")
+        await app.wait_for_requests()
+        assert not page.entries.pane.chosen
+        assert "E2 is pinned with the next commit" in picture(app)[-2]
+    made = [operation for name, operation in session.asked if name == "propose"]
+    assert [(o.kind, o.target) for o in made] == [
+        ("modify", "E1"),
+        ("delete", "E2"),
+        ("pin", "E2"),
+    ]
+    assert session.asked[-1][1].action == "approve"
+
+
 @pytest.mark.parametrize(("into", "told"), [("E99", "no such experience"), ("E1", "into itself")])
 async def test_a_merge_needs_another_experience(tmp_path: Path, into: str, told: str) -> None:
     workspace = finished_workspace(tmp_path)

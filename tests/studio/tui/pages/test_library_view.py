@@ -47,6 +47,14 @@ def test_an_undecided_operation_marks_its_target_with_a_question() -> None:
     assert any("op1.1 delete (2 Review)" in plain_text(row) for row in shown)
 
 
+def test_what_is_pinned_has_a_mark_of_its_own() -> None:
+    shelf = drafted(a_library("stays", "other"), an_operation("pin", "E1", ""))
+    rows = view.item_rows(view.items(shelf), 40, cited=False)
+    assert [plain_text(row.line)[2:6] for row in rows] == ["E1⚲ ", "E2  "]
+    shown = view.detail_lines(view.items(shelf)[0], None, (), 80, cited=False)
+    assert any("nothing may change or delete it" in plain_text(row) for row in shown)
+
+
 def test_most_used_come_first_and_wins_decide_between_equals() -> None:
     uses = {"E1": (LOST,), "E2": (WON,), "E3": (WON, LOST, UNKNOWN)}
     shelf = LibraryState(a_library("a", "b b", "c"), uses=uses)

@@ -263,17 +263,32 @@ async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
         assert desk.made == [("op1.1", "edit")]
 
 
-async def test_what_was_changed_after_a_flag_is_weighed_again(tmp_path: Path) -> None:
+async def test_a_question_about_a_wording_takes_no_text(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
-        await desk.press("e", "x", "enter", "y")  # y: approve anyway
-        assert desk.made == [("op1.1", "edit")]
-    async with a_desk(tmp_path / "b") as desk:
-        desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
-        await desk.press("e", "x", "enter", "z", "y", "enter")  # now y is a letter
-        assert desk.made == []
-        assert desk.session.names() == ["weigh", "weigh"]
+        await desk.press("e", "x", "enter")
+        before, asked = desk.page.shown.box.text, "y approves it, e goes back to the text"
+        assert asked in desk.screen and "y approves it anyway" in desk.screen
+        await desk.press("z", "backspace", "space", "ctrl+u", "ctrl+o")
+        desk.app.post_message(events.Paste("pasted"))
+        await desk.rest()
+        assert desk.page.shown.box.text == before and "nothing was typed" in desk.told
+        assert desk.made == [] and asked in desk.screen
+        await desk.press("e")  # back to the text: letters are letters, and the frame says so
+        assert asked not in desk.screen and "new FLAG" not in desk.screen
+        await desk.press("z", "y", "enter")
+        assert desk.made == [] and desk.session.names() == ["weigh", "weigh"]
         assert desk.session.asked[-1][1].text.endswith("xzy")
+        await desk.press("y")
+        assert desk.made == [("op1.1", "edit")]
+
+
+async def test_what_is_typed_while_a_wording_is_checked_is_no_part_of_it(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
+        await desk.press("e", "x")
+        await desk.burst("enter", "y", "z")
+        assert desk.made == [] and desk.page.shown.box.text.endswith("column.x")
 
 
 async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
@@ -281,7 +296,9 @@ async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
         desk.session.objected = DecisionPreview("E1 already says exactly this")
         await desk.press("e", "x", "enter")
         assert desk.made == [] and desk.page.shown.box.display
-        assert "already says exactly this" in desk.screen
+        assert "already says exactly this" in desk.screen and "does not fit, esc" in desk.screen
+        await desk.press("y")  # about another text nothing was said
+        assert "does not fit" not in desk.screen and desk.page.shown.box.text.endswith("xy")
 
 
 async def test_the_cursor_stays_while_someone_types(tmp_path: Path) -> None:
@@ -382,6 +399,53 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
         assert desk.page.shown.operations.key == "op1.2" and desk.page.shown.similar.keys == ("E1",)
 
 
+async def test_two_marked_proposals_become_one_in_one_record(tmp_path: Path) -> None:
+    first, second = an_add(1, "Carry one."), an_add(2, "Write the carry down.")
+    delete = Operation("op1.3", "delete", "E1")
+    async with a_desk(tmp_path, first, second, delete) as desk:
+        await desk.press("space", "M")
+        assert "mark another one" in desk.told and not desk.page.shown.box.display
+        await desk.press("j", "j", "space")
+        assert "no wording to merge" in desk.told
+        await desk.press("k", "space")
+        assert "2 marked: M merges them" in desk.told
+        assert "* ◦ + new" in desk.screen
+        await desk.press("M")
+        assert desk.page.shown.box.text == "Carry one. Write the carry down."
+        assert "op1.1 and op1.2, merged" in desk.screen
+        await desk.press("x", "enter")
+        assert set(desk.made) == {("op1.1", "edit"), ("op1.2", "reject")}
+        assert not desk.page.shown.operations.chosen
+        assert "merged op1." in desk.told
+        await desk.press("u")
+        assert not desk.session.state.decisions
+
+
+async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: Path) -> None:
+    def known(session: FakeSession) -> None:
+        session.state.decisions["op1.1"] = Decision("op1.1", "approve", assigned="E1")
+
+    change = a_modify(2, "E1", "Look three times at all of it.")
+    keep = Operation("op1.3", "keep", "E1")
+    operations = (an_add(1, "Look two times at it."), change, keep)
+    async with a_desk(tmp_path, *operations, change=known) as desk:
+        assert "choose parts (tab, space)" in desk.screen
+        await desk.press("tab", "space")
+        assert "Take 2 of 2 parts of op1.2?" in desk.screen
+        assert "1  [-two-]{+three+}" in desk.screen and "2  {+all of+}" in desk.screen
+        await desk.press("j", "space", "enter")
+        assert desk.session.names() == ["weigh", "decide"]
+        made = desk.decided[0]
+        assert (made.action, made.text) == ("edit", "Look three times at it.")
+        assert desk.page.shown.operations.key == "op1.3"  # it says what it keeps
+        assert "keeps E1: it stays as it is" in desk.screen
+        assert "= Look three times at it." in desk.screen
+        await desk.press("p")
+        name, proposed = desk.session.asked[-2]
+        assert (name, proposed.kind, proposed.target) == ("propose", "pin", "E1")
+        assert desk.made[-1] == ("op1.h1", "approve") and "E1 is pinned with" in desk.told
+
+
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("M")
@@ -463,9 +527,44 @@ async def test_capital_a_lists_what_is_safe_and_enter_approves_it_as_one_step(
         assert undone == ["op1.3", "op1.1"]
 
 
+async def test_what_is_ticked_off_is_not_decided(tmp_path: Path) -> None:
+    long = an_add(2, "Write the carry down " + "and then down again " * 20 + "to the end.")
+    async with a_desk(tmp_path, an_add(1), long, an_add(3)) as desk:
+        await desk.press("A", "j", "space")
+        assert "Approve 2 of 3 safe operations?" in desk.screen and "[ ] +" in desk.screen
+        assert "to the end." in desk.screen
+        await desk.press("space", "k", "space", "j", "space", "j", "space", "enter")
+        assert "nothing is ticked" in desk.screen and desk.made == []
+        await desk.press("space")
+        await desk.burst("enter", "enter", "escape")
+        assert desk.made == [("op1.3", "approve")]
+        await desk.press("v", "j", "r", "space", "enter")
+        assert desk.made[1:] == [("op1.2", "reject")]
+
+
+async def test_a_key_that_comes_too_early_is_told(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.burst("a", "a")
+        assert desk.made == [("op1.1", "approve")]
+        assert "approved op1.1" in desk.told and "a key came too early" in desk.told
+
+
+async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -> None:
+    def none_yet(session: FakeSession) -> None:
+        session.state.operations.clear()
+
+    async with a_desk(tmp_path, change=none_yet) as desk:
+        await desk.press("A")
+        assert "What is learned from it is proposed here" in desk.told
+    async with a_desk(tmp_path / "b") as desk:
+        await desk.press("a", "r", "A")
+        assert "every operation here is decided" in desk.told
+
+
 async def test_escape_approves_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("A", "escape")
+        await desk.burst("A", "enter", "enter")  # nothing that was not painted
         assert desk.made == []
 
 
@@ -551,9 +650,9 @@ async def test_c_shows_what_it_would_defer_first(tmp_path: Path) -> None:
 
 async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        assert "Step 2" not in desk.screen
+        assert "Step 1 (columns)" not in desk.screen
         await desk.press("enter")
-        assert desk.page.shown.opened_evidence and "Step 2" in desk.screen
+        assert desk.page.shown.opened_evidence and "Step 1 (columns)" in desk.screen
         assert desk.app.focused is desk.page.shown.evidence
         await desk.press("escape")
         assert (

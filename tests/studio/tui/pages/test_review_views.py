@@ -23,7 +23,11 @@ from studio.review.undo_stack import (
     inverse_operation,
     last_step_of,
 )
+from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE
 from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
+from studio.tui.keymap import KEYS
+from studio.tui.pages.review.batch_view import decided_lines
+from studio.tui.pages.review.batch_view import item_rows as rows_of_items
 from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side
 from studio.tui.pages.review.evidence_view import (
     evidence_rows,
@@ -31,6 +35,7 @@ from studio.tui.pages.review.evidence_view import (
     rollout_of,
     similar_rows,
 )
+from studio.tui.pages.review.geometry import share_rows
 from studio.tui.pages.review.loader import FindingsRequest, RunReader
 from studio.tui.pages.review.view import (
     KINDS,
@@ -105,9 +110,9 @@ def test_only_unflagged_undecided_operations_that_delete_nothing_are_safe() -> N
 
 def test_a_row_says_how_it_stands_without_any_colour() -> None:
     flagged = Operation("op1.2", "modify", "E14", "Count paths.", flags=(Flag("leak"),))
-    assert plain_text(item_row(Item("a", flagged)).line) == "? ~ E14   ! Count paths."
+    assert plain_text(item_row(Item("a", flagged)).line) == "◦ ~ E14   ! Count paths."
     rejected = replace(approve(flagged), action="reject")
-    assert plain_text(item_row(Item("a", flagged, rejected)).line).startswith("x ~ E14")
+    assert plain_text(item_row(Item("a", flagged, rejected)).line).startswith("✗ ~ E14")
     gone = Operation("op1.3", "delete", "E7")
     assert plain_text(item_row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
 
@@ -118,7 +123,7 @@ def test_the_legend_never_changes_its_height() -> None:
         for found, words in (([], ""), ([Item("a", add(1))], "carry"))
     ]
     assert len(shown[0]) == len(shown[1])
-    assert "safe now: 1  (A approves them)" in drawn(shown[1])
+    assert "safe: 1 without flag or delete (A approves)" in drawn(shown[1])
 
 
 def test_a_commit_of_rejections_leaves_the_version_as_it_is() -> None:
@@ -366,3 +371,59 @@ def test_the_rows_of_a_thousand_operations_take_a_few_milliseconds() -> None:
         return time.perf_counter() - began
 
     assert min(once() for _ in range(10)) < 0.05
+
+
+# -- what stands where ----------------------------------------------------------------------------
+
+
+def test_panes_get_the_rows_they_need_and_stay_where_they_are_while_that_is_enough() -> None:
+    even = share_rows(30, (5, 5, 5), (4, 4, 4))
+    assert even == (10, 10, 10)
+    assert share_rows(30, (20, 6, 4), (4, 4, 4), even) == (20, 6, 4)
+    assert share_rows(30, (9, 10, 8), (4, 4, 4), even) == even  # all of it is seen: nothing moves
+    crowded = share_rows(30, (40, 40, 40), (6, 5, 4), even)
+    assert crowded == (21, 5, 4)  # the first one is what is decided
+    assert share_rows(30, (20, 40, 40), (6, 5, 4), crowded) == crowded
+
+
+def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
+    text = "When a column adds up to ten or more, carry one into the next column, 漢字かな."
+    row = item_row(Item("a", add(1, text)), width=30, has_note=True)
+    lines = [row.line, *row.more]
+    assert all(width_of(each) <= 30 for each in lines) and len(lines) > 3
+    assert " ".join(plain_text(each).strip() for each in lines).endswith(f'" {text}')
+    assert all(plain_text(each).startswith("    ") for each in row.more)
+    noted = item_row(Item("a", add(1, "x"), replace(approve(add(1)), reason="because")))
+    assert plain_text(noted.line).endswith('" x')
+    edited = Item("a", add(1, "x"), Decision("op1.1", "edit", text="Mine."))
+    assert plain_text(item_row(edited).line) == "✎ + new     Mine."
+
+
+def test_no_sign_of_a_standing_is_a_key_name() -> None:
+    names = ("undecided", "approved", "rejected", "edited", "later", "pinned", "note")
+    for signs in (GLYPHS_UNICODE, GLYPHS_ASCII):
+        found = [getattr(signs, name) for name in names]
+        assert len(set(found)) == len(found)
+        assert not {*found} & {key.key_text for key in KEYS}
+        legend = lines_text(
+            legend_lines([], words="", sort="in order", done=0, mean_s=1, person="s", signs=signs)
+        )
+        assert all(sign in legend for sign in found)
+
+
+def test_dialogs_show_each_operation_whole_with_its_flags() -> None:
+    change = Operation("op1.2", "modify", "E1", "Look three times at it.", flags=(Flag("leak"),))
+    gone = Operation("op1.3", "delete", "E1")
+    texts = {"E1": "Look two times at it."}
+    found = [Item(op.id, op) for op in (add(1, "word " * 60), change, gone)]
+    rows = rows_of_items(found, lambda _: texts, 40)
+    assert [row.key for row in rows] == ["op1.1", "op1.2", "op1.3"]
+    text = [" ".join(" ".join(drawn([row.line, *row.more])).split()) for row in rows]
+    assert text[0].count("word") == 60
+    assert "FLAG leak Look [-two-]{+three+} times at it." in text[1]
+    assert "- Look two times at it." in text[2]
+    edited = Decision("op1.2", "edit", text="Look four times.", reason="clearer", reviewer="sam")
+    lines = lines_text(
+        [*decided_lines([Item("op1.2", change, edited)], lambda _: texts, 60, GLYPHS_ASCII)]
+    )
+    assert "& edited" in lines and "{+four+}" in lines and "because clearer" in lines

@@ -209,7 +209,7 @@ def test_an_update_without_figures_is_shown_by_its_text() -> None:
 
 def test_the_row_of_an_update_has_a_sign_and_a_word_of_its_own() -> None:
     operation = the_update(waits())
-    assert plain_text(item_row(Item(operation.id, operation)).line).startswith("? ^ policy")
+    assert plain_text(item_row(Item(operation.id, operation)).line).startswith("◦ ^ policy")
 
 
 def test_a_commit_of_an_update_tells_the_policy_and_not_the_library() -> None:
