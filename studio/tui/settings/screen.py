@@ -141,7 +141,8 @@ class SettingsScreen(Box[None]):
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         """A theme is seen while the cursor stands on it."""
-        if self._before is not None and event.key:
+        # A move over the settings may be heard of once themes are listed.
+        if self._before is not None and event.is_current and event.key:
             theme = None if event.key == "auto" else event.key
             self._use(replace(self.host.settings, theme=theme))
             self.show()

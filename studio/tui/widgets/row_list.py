@@ -30,6 +30,14 @@ class RowList(LineView):
         def control(self) -> RowList:
             return self.rows
 
+        @property
+        def is_current(self) -> bool:
+            """Whether the cursor still stands there: keys come faster than they are heard of.
+
+            Who follows the cursor by drawing its list anew would chase older moves for ever.
+            """
+            return self.rows.key == self.key
+
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.rows: list[Row] = []

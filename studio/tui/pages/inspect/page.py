@@ -148,7 +148,8 @@ class InspectPage(Page):
     # -- choosing --------------------------------------------------------------------------
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
-        if event.rows is self.list_pane and event.key and event.key != self.records.chosen:
+        here = event.rows is self.list_pane and event.is_current
+        if here and event.key and event.key != self.records.chosen:
             self.choose(event.key)
 
     def choose(self, name: str) -> None:

@@ -195,10 +195,10 @@ class LivePage(Page):
     # -- choosing ------------------------------------------------------------------------------
 
     def on_row_list_moved(self, moved: RowList.Moved) -> None:
-        position = self.cursor.find_group(moved.key)
+        position = self.cursor.find_group(moved.key) if moved.is_current else None
         if position is not None and position != self.cursor.position:
             self.wall.choose(position)
-        elif self.cursor.is_measuring:
+        elif self.cursor.is_measuring and moved.is_current:
             self.wall.canvas.focus_pane(moved.key)
 
     def on_hide(self, event: Hide) -> None:
