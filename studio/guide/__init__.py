@@ -33,7 +33,7 @@ TOPICS = (
 )
 """In reading order; each is a file of that name beside this one."""
 
-_LINK = re.compile(r"\[([^\]]+)\]\(([\w-]+)\.md\)")
+_LINK = re.compile(r"\[([^\[\]]+)\]\(([\w-]+)\.md\)")
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE)
 
 

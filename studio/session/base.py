@@ -145,9 +145,10 @@ class LockedRun:
 
         run, state = self.run, self.state
         if state.status != "finished":
-            left = len(state.undecided_operations)
-            waiting = f"{left} operations are left" if left else "every operation is decided"
-            return f"{waiting}; go on with `studio headless --resume {run.run}`"
+            left = len(state.open_operations)
+            what = f"{left} still open" if left else "every operation is decided"
+            move = f"`studio headless --resume {run.run}` goes on and commits"
+            return f"{what}; decisions are kept: {move}"
         if not state.reviewed_operations:
             return "nothing is decided, so nothing was committed"
         library = (await self.gate.commit(0)).library

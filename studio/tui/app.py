@@ -230,6 +230,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         asked = base.query_one("#prompt", Prompt).ask(label, value, shortcut)
         # Where another page opened meanwhile.
         asked.add_done_callback(lambda _: self.call_later(self.navigation.focus_page))
+        # The line below tells the keys that are heard now, and those of the page afterwards.
+        asked.add_done_callback(lambda _: self.call_later(self.draw_chrome))
+        self.draw_chrome()
         return asked
 
     async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:

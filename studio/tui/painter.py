@@ -21,6 +21,11 @@ from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
 
+ASK_KEYS = (
+    Key("ask.take", "enter", "", "hands it in", "", 9),
+    Key("ask.leave", "escape", "", "leaves", "", 8),
+)
+"""What the bottom line tells of while a text is asked for there."""
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
 
@@ -98,7 +103,7 @@ class Painter:
         tabs = tabs_line(state, name, size.width)
         top.show_line(1, tabs, tab_presses(tabs))
         self._draw_demo_hint()
-        shown = page.footer_keys()
+        shown = ASK_KEYS if self._host.is_asking else page.footer_keys()
         if isinstance(base := self._app.screen_stack[0], MainScreen) and base.is_steering:
             shown = [replace(key, after="") for key in keys_of_scope("loop", keys)]
         if not shown:

@@ -123,11 +123,10 @@ class DemoHints:
         rates = [f"{one.mean:.2f}" for one in state.evaluations if one.mean is not None]
         if len(rates) < 2:
             return f"Done. {diff} compares the library before and after, {leave} leaves."
-        curve = self["global.progress"]
-        rise = f"held out {rates[0]} -> {rates[-1]}"
+        rise = f"held out {rates[0]} -> {rates[-1]}"  # no verdict: these are few problems
         if state.reviewer == "auto":
             return f"Done unseen: {rise}. Now decide yourself: studio demo."
-        return f"Done: {rise}. {diff} compares, {curve} shows the curve, {leave} leaves."
+        return f"Done: {rise}. {diff} says whether that is chance, {leave} leaves."
 
 
 def is_demo(state: RunState | None) -> bool:

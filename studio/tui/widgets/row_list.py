@@ -95,10 +95,10 @@ class RowList(LineView):
         if at != self._starts[number]:
             return (("  ", ""), *self.lines[at])
         row, here = self.rows[number], number == self._at
-        mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
+        star = "*" if row.key and row.key in self.chosen else " "
         if not here:
-            return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
-        return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
+            return ((star + " ", "focus" if star == "*" else ""), *row.line)
+        return ((">" + star, "focus"), *((text, style or "title") for text, style in row.line))
 
     def _drawn_lines(self) -> list[Line]:
         """The lines in sight."""

@@ -95,6 +95,7 @@ class ChangePane:
             lines = self._change_lines(item, draft)
         op = item.operation
         has_parts = op is not None and op.kind == "modify" and not item.decision
+        has_parts = has_parts and change_view.has_parts(item, self.queue.texts_without(item))
         panes.change.show_change(self._token(item), [*banner, *lines], has_parts=has_parts)
         if is_early:
             self.page.set_timer(_LATE_S, lambda: self._say_looking(item))

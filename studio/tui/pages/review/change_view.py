@@ -16,6 +16,7 @@ from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from studio.report.decisions import kind_title
 from studio.review.line_text import PIN_MEANING
+from studio.review.wording import changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
@@ -216,6 +217,12 @@ def _reason_lines(op: Operation, decision: Decision | None, note: str, width: in
     if note:
         parts.append(("note", f"{_shortened(note)} (goes with the decision)"))
     return [row for label, text in parts for row in labelled_lines(label, text, width)]
+
+
+def has_parts(item: Item, texts: Mapping[str, str]) -> bool:
+    """Whether it changes a wording in several places, of which some can be taken alone."""
+    before, after, _ = wordings(item, texts)
+    return bool(before) and not is_long(before, after) and len(changed_parts(before, after)) > 1
 
 
 def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:

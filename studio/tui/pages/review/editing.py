@@ -16,7 +16,7 @@ from studio.review.wording import changed_parts, merge_decisions, text_with_part
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
 from studio.tui.pages.review.batch_view import part_rows
-from studio.tui.pages.review.change_view import flag_text, is_long, wordings
+from studio.tui.pages.review.change_view import flag_text, has_parts, wordings
 from studio.tui.pages.review.decisions import DecisionKeys
 from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
@@ -85,11 +85,11 @@ class WordingKeys:
         """Take some of the places at which a modify changes a wording; the result is an edit."""
         host, texts = self._page.host, self._review_queue.texts_without(item)
         before, after, _ = wordings(item, texts)
-        parts = changed_parts(before, after) if before and not is_long(before, after) else ()
-        editing = self._make_editing(item) if len(parts) > 1 else None
+        editing = self._make_editing(item) if has_parts(item, texts) else None
         if editing is None:
             host.tell("its change has no parts that could be chosen: e edits it")
             return
+        parts = changed_parts(before, after)
         taken = await choose(
             self._page.app,
             lambda n, of: f"Take {n} of {of} parts of {item.id}?",

@@ -80,7 +80,7 @@ def test_it_is_there_from_the_first_event_to_the_last_and_never_of_another_run(
                 assert 0 < len(said) <= 73, said  # of 80 columns
         assert not hint(fold_events(other[:n]), "review")
     assert hint(state, "live") == (
-        "Done: held out 0.53 -> 0.93. 4 compares, 7 shows the curve, q leaves."
+        "Done: held out 0.53 -> 0.93. 4 says whether that is chance, q leaves."
     )
     assert hint(fold_events(events[:2]), "live").startswith("First the held-out")
     unseen = state_at_review(workspace.run("demo"), 2)
