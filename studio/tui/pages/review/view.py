@@ -269,11 +269,11 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
         if state.trains_weights:
             key = "1 shows how training went, 5 lists every run."
     elif state.status == "failed":
-        what, key = "The run failed; nothing waits here.", "5 and r resume it, 1 says why."
+        what, key = "The run failed; nothing waits here.", "5 and s r resume it, 1 says why."
     elif state.status in ("stopped", "held"):
-        what, key = "The run was stopped; nothing waits here.", "5 and r resume it."
+        what, key = "The run was stopped; nothing waits here.", "5 and s r resume it."
     elif not living:
-        what, key = "No process of the run is there; nothing waits here.", "5 and r resume it."
+        what, key = "No process of the run is there; nothing waits here.", "5 and s r resume it."
     elif state.status == "paused":
         what, key = "The run is paused.", "s p goes on; proposals of the next lesson come here."
     else:
