@@ -134,8 +134,7 @@ def ending_line(state: RunState) -> Line:
         case "held":
             n = len(state.open_operations)
             what = "weight update" if state.trains_weights else "operation"
-            waits = f"{n} {what} waits" if n == 1 else f"{n} {what}s wait"
-            said = f" held for review: {waits}; "
+            said = f" held for review: {n} {what}{'s' if n != 1 else ''} to decide; "
             return line((said, "flag"), ("2", "key"), " decides, then ", ("s r", "key"), " goes on")
         case "budget":
             said = f" the budget is reached{why}; "

@@ -279,7 +279,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
     else:
         what = "Nothing yet."
         if state.step:
-            what = f"Nothing waits yet: step {state.step} is being tried."
+            what = f"Nothing to decide yet in step {state.step}."
         key = "What is learned from it is proposed here; 1 shows it."
         if state.trains_weights:
             key = "Its weight update is decided here; 1 shows the step."
