@@ -75,7 +75,8 @@ BEGIN = {
 }
 """Pressed first: which group and which two versions are shown."""
 UNRECORDED = re.compile(
-    "drawing operations|evaluating|are reviewed|everything is decided|process|measuring|attached|control"
+    "drawing operations|evaluating|are reviewed|everything is decided"
+    "|process|measuring|attached|control"
 )
 """Of the activity: what is told as it happens, and stands in no journal."""
 COPIED = re.compile(rb"\x1b\]52;c;([A-Za-z0-9+/=]*)")
@@ -251,6 +252,7 @@ class Robot:
         self.press(terminal, "Y", 0.3)
         found = COPIED.search(bytes(terminal.raw[since:]))
         text = base64.b64decode(found[1]).decode() if found else ""
+        text = text.partition("\n\n[turn 0]")[0]  # `$` shows calls, or not
         kept = [line for line in text.splitlines() if not UNRECORDED.search(line)]
         return "\n".join(kept[-60:])  # what happened long ago is left to the journal
 
@@ -287,6 +289,8 @@ def one_session(robot: Robot, keys: int) -> None:
     if found.sessions == 1:
         words = ("run", "rehearsal", "--name", RUN, "--review", "wait", *SETTINGS)
         terminal = robot.open(*words)
+        journal = Workspace(robot.workspace).run(RUN).journal
+        terminal.until(lambda here: journal.exists(), STUCK_S)
     else:
         terminal = robot.open("attach", RUN)
         robot.ctl("resume", RUN)
