@@ -23,7 +23,7 @@ async def practise(practice: RunContext) -> Ending:
         ending = await _run_steps(practice)
         reason = practice.control.stop_reason if ending == "stopped" else ""
     except HoldExpired:
-        ending, reason = "held", "operations wait for a decision"
+        ending, reason = "held", "operations are left to decide"
     except asyncio.CancelledError:
         if not practice.control.stop_reason:
             raise

@@ -116,18 +116,17 @@ class LinePrinter:
             self._waited_for = event.step
             found = trained_step(state, event.step)
             figures = f": {figures_text(found)}" if found else ""
-            line = f"its weight update waits for a person ({_review_command(state)}){figures}"
+            line = f"its weight update is to be decided ({_review_command(state)}){figures}"
         elif event.stage == "review" and left and state.reviewer == "wait":
             line = f"{count_text(left, 'operation')} to review ({_review_command(state)})"
         elif event.stage == "hold" and left:
-            waits = f"{count_text(left, 'operation')}, which {'waits' if left == 1 else 'wait'}"
             move = f"{_review_command(state)}, or a rule with do: defer"
-            line = f"no rule settled {waits} for a person: {move}"
+            line = f"no rule settled {count_text(left, 'operation')}; a person is to decide: {move}"
         elif event.stage == "restore":
             line = "restoring the weights after it …"
         elif event.stage == "ready":
             counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
-            line = f"all is decided ({counted}); its commit waits for the screen that drives"
+            line = f"all is decided ({counted}); the screen that decides commits it"
         return [f"step {event.step}: {line}"] if line else []
 
 

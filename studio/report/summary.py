@@ -241,8 +241,7 @@ def withheld_text(n: int) -> str:
 
 def unparsed_replies_text(n: int, run: str) -> str:
     """How many replies wait for a correction, and the command to correct them."""
-    waits = "waits" if n == 1 else "wait"
-    return f"{count_text(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
+    return f"{count_text(n, 'reply', 'replies')} to be mended: studio review {run}"
 
 
 def next_command(state: RunState) -> str:

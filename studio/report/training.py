@@ -257,7 +257,7 @@ def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
         "rejected": f"update rejected{why}, policy stays",
         "failed": f"update failed{why}, policy stays",
         "no update": "no update: no group had contrast, policy stays",
-        "waits": "its update waits for review, policy",
+        "waits": "its update is to be decided, policy",
         "under way": "under way, policy",
     }[step.became]
     return f"{outcome} v{policy_version}"

@@ -10,7 +10,7 @@ from textual.widgets import TextArea
 from studio.secrets.sanitize import sanitize
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
-from studio.tui.drawing.cells import fit
+from studio.tui.drawing.cells import cell_width, fit
 from studio.tui.drawing.lines import Line, crop_line, line
 from studio.tui.header import SessionStatus, header_line, tab_presses, tabs_line
 from studio.tui.host import Host
@@ -117,7 +117,7 @@ class Painter:
         state, size = self._attachment.state, self._app.size
         top = self._app.screen_stack[0].query_one("#top", Chrome)
         shown = state is not None and is_demo(state) and not is_small(size)
-        top.styles.height = 3 if shown else None  # None: as in the style sheet
+        top.set_class(shown, "-hinting")  # lays the page out anew, and only where it differs
         if state is not None and shown:
             types = isinstance(self._app.focused, TextArea)
             hint = DemoHints(self._host.keys).hint(
@@ -161,6 +161,8 @@ class Painter:
         text = text.replace(f"{path.absolute()}/", f"{path}/")
         if style == "failed":
             text = text.replace(f"{path}/", "")
+        elif cell_width(text) >= self._app.size.width:  # its end names the file
+            text = text.replace(f"{path}/", f".../{path.absolute().name}/")
         self._last_action = ((" " + fit(sanitize(text), 400), style),)
         self._told_at, self._told_of = self._host.clock(), self._standing
         self._is_told_small = is_small(self._app.size)

@@ -49,6 +49,8 @@ BACK_S = 1.0
 """Within which who comes back to a living run sees the same operation again (B9)."""
 AGAIN_S = 5.0
 """Who sees nothing happen for so long looks again, and presses again."""
+OPEN = "◦"
+"""The sign of an operation that is not decided."""
 SIZES = ((120, 36), (120, 36), (80, 24))
 
 Struck = Literal["app", "run", "both"]
@@ -228,7 +230,7 @@ class _Robot:
                 self._press("2", lambda: self.page == "review")
             elif word == "DECIDED":
                 self._press("c", lambda: self.status != "DECIDED")
-            elif word in ("HELD", "NO PROC") and self.sign == "?":
+            elif word in ("HELD", "NO PROC") and self.sign == OPEN:
                 self._approve()
             elif word in ("HELD", "NO PROC") and self.sign:
                 self._next()
@@ -268,7 +270,7 @@ class _Robot:
 
     @property
     def sign(self) -> str:
-        """How the operation under the cursor stands: `?` open, `v` approved."""
+        """How the operation under the cursor stands: `◦` open, `✓` approved."""
         found = _UNDER_CURSOR.search(self._picture) if self.shown else None
         return found[1] if found else ""
 
@@ -287,7 +289,11 @@ class _Robot:
     def _compare(self, shown: str) -> None:
         """Whether the person finds themselves where they were."""
         before, pressed = self.seen.cursor, self.seen.pressed_on
-        if not before or self.seen.struck_at < self.seen.saved_by or (self.sign != "?" and pressed):
+        if (
+            not before
+            or self.seen.struck_at < self.seen.saved_by
+            or (self.sign != OPEN and pressed)
+        ):
             return
         state = Workspace(self.workspace).run(RUN).state()
         if before not in state.operations:
@@ -303,7 +309,7 @@ class _Robot:
     def _approve(self) -> None:
         shown = self.shown
         self.seen.pressed_on = shown
-        self._press("a", lambda: self.shown != shown or self.sign != "?" or self._asks_again)
+        self._press("a", lambda: self.shown != shown or self.sign != OPEN or self._asks_again)
 
     def _open(self) -> None:
         word = self.status
@@ -324,7 +330,7 @@ class _Robot:
 
     def _decides_here(self) -> bool:
         """Whether a few are decided before a run without a process is started again."""
-        here = self.page == "review" and self.sign == "?"
+        here = self.page == "review" and self.sign == OPEN
         return self.offline and (here or (self.page != "review" and not self.came_back))
 
     def _resume(self) -> None:

@@ -180,7 +180,7 @@ def test_the_screen_opens_a_run_that_was_cut_in_review_and_decides_in_it(tmp_pat
         terminal.until("op2.h3")
         terminal.until("Multiply first: when an expression")  # of the draft
         press(terminal, "kkk", "op2.1", "Last change: when a story tells", "s2p0", "#### 51")
-        press(terminal, "3", "E3 Units: name the unit", "E4 Carry: write what is carried")
+        press(terminal, "3", "E3  Units: name the unit", "E4  Carry: write what is carried")
         press(terminal, "5", "5271", "0.500")
         press(terminal, "6", "s2p0r0", "859089888", "expected 51, got 45")
         press(terminal, "2", "op2.1")

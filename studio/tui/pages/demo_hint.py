@@ -66,8 +66,8 @@ class DemoHints:
     ) -> str:
         left = len(state.undecided_operations)
         if left and page != "review":
-            wait = "proposal waits" if left == 1 else "proposals wait"
-            return f"{left} {wait} for you: {self['global.review']} opens Review."
+            what = "proposal" if left == 1 else "proposals"
+            return f"{left} {what} to decide: {self['global.review']} opens Review."
         if page == "review" and reply is not None:
             return self._reply_hint(reply, all_decided=not left)
         if left and op is not None and op in state.undecided_operations:

@@ -165,7 +165,7 @@ def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     if setbacks and last.became in ("rolled back", "rejected", "failed"):
         second.insert(0, (f" {setbacks[0]};", _style_of(setbacks[0])))
     elif last.became == "waits":
-        second.insert(0, (" its update waits for review (2);", "open"))
+        second.insert(0, (" its update is to be decided (2);", "open"))
     elif state.checkpoints:
         second.append((f", checkpoint of step {state.checkpoints[-1].step}", "dim"))
     return [crop_line(head, width), crop_line(tuple(second), width)]

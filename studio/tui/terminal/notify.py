@@ -88,10 +88,10 @@ class Notifier:
         settings = self._host.settings
         self._called_at = now
         run = _run_name(state)
-        what = "operation waits" if self._waiting == 1 else "operations wait"
+        what = "operation" if self._waiting == 1 else "operations"
         if state is not None and state.trains_weights:
-            what = "weight update waits"  # never more than one
-        text = one_line(f"{run}: {self._waiting} {what} for you", 120)
+            what = "weight update"  # never more than one
+        text = one_line(f"{run}: {self._waiting} {what} to decide", 120)
         if settings.bell:
             self._send("\x07")
         if settings.desktop:

@@ -59,14 +59,13 @@ class OpeningLine:
         with self._lock:
             is_ours = self._write is _write_now
         self.stop()
+        for number, handler in self._handlers.items():  # not before: the app has put in its own
+            signal.signal(number, handler)
         if is_ours:
             _write_now(_LEAVE)
             self._restore_keys()
 
     def _restore_keys(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
         with contextlib.suppress(Exception):
             import termios
 

@@ -77,6 +77,6 @@ def test_withheld_ideas_and_replies_to_mend_are_told_with_what_to_do() -> None:
     )
     text = summary_text(state, a_library(), a_library(), "runs/exp")
     assert "withheld 2 ideas not proposed again: rejected before" in text
-    assert "to mend  1 reply waits to be mended: studio review exp" in text
+    assert "to mend  1 reply to be mended: studio review exp" in text
     data = summary_data(state, a_library(), a_library(), "runs/exp")
     assert (data["repairs"], data["withheld"], run_exit_code(state)) == (["s1p0"], 2, 4)

@@ -617,6 +617,8 @@ TABLE: tuple[Row, ...] = (
     bad("config explain", "missing", "", "KEY"),
     bad("config explain", "not there", "practice.grup_size", "practice.group_size"),
     bad("version", "wrong format", "extra", "extra", "unexpected"),
+    bad("guide", "not there", "lora", "Did you mean weights"),
+    bad("guide", "wrong format", "data extra", "extra", "unexpected"),
     bad("completion", "missing", "", "bash|zsh|fish"),
     bad("completion", "wrong format", "tcsh", "tcsh", "'bash', 'zsh'"),
     # doctor
@@ -806,6 +808,7 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
             "config explain": {"wrong format": ALL_TEXT},
             "version": {"missing": NOTHING_TO_NAME, "not there": NOTHING_TO_NAME},
             "completion": {"not there": NO_FILE},
+            "guide": {"missing": "without a topic the pages are listed"},
         }.items()
     },
     "doctor": {

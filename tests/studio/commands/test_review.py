@@ -38,7 +38,7 @@ def an_editor(folder: Path, line: str) -> str:
 def test_a_run_with_nothing_open_says_so_and_its_lost_reply_waits(workspace: Path) -> None:
     ended = studio(*RESUME, workspace=workspace)
     assert ended.code == 4
-    assert "to mend  1 reply waits to be mended: studio review rehearsal" in ended.stdout
+    assert "to mend  1 reply to be mended: studio review rehearsal" in ended.stdout
     shown = json.loads(studio("runs", "show", "rehearsal", "--json", workspace=workspace).stdout)
     assert [(r["id"], r["kind"]) for r in shown["repairs"]] == [("s1", "consolidation")]
 

@@ -375,7 +375,7 @@ def test_after_the_screen_of_a_run_that_ended_its_exit_code_is_that_of_the_comma
         "headless", "rehearsal", *SMALL, "--review=wait", "review.hold_s=0.01", workspace=workspace
     )
     assert held.code == 3
-    line = "run rehearsal: held (operations wait for a decision) after step 0 of 2\n"
+    line = "run rehearsal: held (operations are left to decide) after step 0 of 2\n"
     line += f"next: studio --workspace {workspace} review rehearsal\n"
     assert shown(workspace, AScreen(), run="rehearsal") == (0, line)  # as it was before
     assert shown(workspace, AScreen(ended_here="held"), run="rehearsal") == (3, line)

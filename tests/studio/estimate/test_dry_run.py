@@ -208,7 +208,7 @@ def test_status_says_which_replies_wait_to_be_mended() -> None:
 
     state = RunState(repairs={"s1": UnparsedReply("s1", 1, "consolidation", ("no JSON",), "{")})
     answer = {**status_of(state), "run": "exp"}
-    assert "1 reply waits to be mended: studio review exp" in status_lines(answer)
+    assert "1 reply to be mended: studio review exp" in status_lines(answer)
     assert not any("mended" in line for line in status_lines(status_of(RunState())))
 
 

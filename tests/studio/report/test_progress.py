@@ -124,7 +124,7 @@ def test_rules_that_leave_something_say_so_only_once_they_had_their_say() -> Non
     assert not any("studio review" in line for line in told(*proposed, run=ruled))
     held = told(*proposed, ev.StageEntered(1, "hold", {"undecided": 1}), run=ruled)[-1]
     assert held == (
-        "step 1: no rule settled 1 operation, which waits for a person: studio review exp, "
+        "step 1: no rule settled 1 operation; a person is to decide: studio review exp, "
         "or a rule with do: defer"
     )
 

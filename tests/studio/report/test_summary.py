@@ -99,8 +99,8 @@ def test_adopted_steps_are_named_with_the_run_they_come_from() -> None:
 
 def test_open_operations_name_the_command_that_decides_them() -> None:
     state = fold_events([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
-    text = text_of(ended(state, "held", "operations wait for a decision"), after=BEFORE)
-    assert "held (operations wait for a decision)" in text
+    text = text_of(ended(state, "held", "operations are left to decide"), after=BEFORE)
+    assert "held (operations are left to decide)" in text
     assert "open     1 operation: studio review exp" in text
 
 
@@ -178,7 +178,7 @@ def test_progress_counts_steps_over_all_epochs_and_is_zero_before_anything_is_kn
         ("finished", "", False, False, 0),
         ("finished", "", False, True, 4),
         ("finished", "", True, True, 3),
-        ("held", "operations wait for a decision", True, False, 3),
+        ("held", "operations are left to decide", True, False, 3),
         ("stopped", "Ctrl-C", True, True, 130),
         ("stopped", "studio ctl stop", False, False, 130),
         ("stopped", "after this step", False, False, 0),

@@ -141,14 +141,14 @@ def test_a_checkpoint_is_told_with_its_folder() -> None:
 def test_an_update_that_waits_is_told_with_its_figures_and_the_command() -> None:
     lines = told(*begun(), *tried(1), proposed(1), ev.StageEntered(1, "review"))
     assert lines[-1].startswith(
-        "step 1: its weight update waits for a person (studio review tiny): reward 0.667 (n=12)"
+        "step 1: its weight update is to be decided (studio review tiny): reward 0.667 (n=12)"
     )
 
 
 def test_that_an_update_waits_is_told_once_a_step() -> None:
     review, hold = ev.StageEntered(1, "review"), ev.StageEntered(1, "hold", {"undecided": 1})
     lines = told(*begun(), *tried(1), proposed(1), review, hold)
-    assert sum("waits for a person" in line for line in lines) == 1
+    assert sum("is to be decided" in line for line in lines) == 1
 
 
 def test_the_display_draws_the_curve_and_nothing_before_a_step_is_through() -> None:

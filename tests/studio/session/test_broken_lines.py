@@ -326,11 +326,11 @@ async def test_a_run_is_reached_by_a_path_that_is_longer_than_a_socket_s_may_be(
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc, as Linux has it")
 async def test_a_run_that_was_begun_by_a_short_path_is_reached_by_its_whole_one(
-    tmp_path: Path,
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     whole = tmp_path / ("whole" * 25)
     whole.mkdir()
-    short = tmp_path / "ws"
+    short = tmp_path_factory.getbasetemp() / "ws"  # the test's own folder is long by its name
     short.symlink_to(whole)
     async with a_process(short) as process:
         run = RunDir(whole / "runs" / "exp")

@@ -43,6 +43,20 @@ from tests.support.made_once import made_once
 from tests.support.training_runs import training_workspace
 
 SIZES = [(120, 36), (80, 24)]
+WIDE = (200, 50)
+SHOWN_WIDE = {
+    "start-held",
+    "live-group",
+    "live-wall",
+    "review-held",
+    "library-finished",
+    "diff-finished",
+    "runs-finished",
+    "inspect-split",
+    "progress-finished",
+    "training-running",
+}
+"""A full state of each page, which is looked at on a big terminal, too."""
 _WAIT_FOR_A_PERSON = frozenset({"default", "asks", "type", "search", "set", "detach", "attach"})
 
 _DATA = Path(__file__).parents[3] / "sample_data/arithmetic.jsonl"
@@ -118,13 +132,13 @@ def _orderly_workspace(run: str, folder: Path) -> Workspace:
     def make(made: Path) -> None:
         workspace = finished_workspace(made) if run == "rehearsal" else held_workspace(made)
         for one in workspace.runs():
-            _in_order(one)
+            in_order(one)
 
     kind = "finished" if run == "rehearsal" else "held"
     return copy_workspace(made_once(f"stage-{kind}-in-order", make) / "practice", folder)
 
 
-def _in_order(run: RunDir) -> None:
+def in_order(run: RunDir) -> None:
     """Let the groups of a step end one after another, as chance had it otherwise."""
     found = [entry.event for entry in run.entries()]
     at = 0

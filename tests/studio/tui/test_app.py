@@ -92,6 +92,10 @@ async def test_a_file_that_was_written_is_told_with_the_workspace() -> None:
     async with app.run_test(size=(120, 36)):
         app.tell(f"written to {Path('work').absolute()}/exports/runs.csv")
         assert picture(app)[-2].strip() == "written to work/exports/runs.csv"
+        app.workspace = Workspace(Path("/srv") / ("long" * 30) / "work")
+        app.tell(f"written to {app.workspace.path}/exports/runs.csv")
+        assert picture(app)[-2].strip() == "written to .../work/exports/runs.csv"
+        app.workspace = Workspace(Path("work"))
         app.tell("work/exports/runs.csv: the disk is full", "failed")  # the room is for why
         assert picture(app)[-2].strip() == "exports/runs.csv: the disk is full"
 

@@ -1,4 +1,4 @@
-"""A picture of every page in every state at both sizes, and of one page in every theme.
+"""A picture of every page in every state at two sizes, of full ones at a third, and themes.
 
 `pytest tests/studio/tui/test_pictures.py --update-pictures` draws them anew; read the diff then.
 """
@@ -11,7 +11,7 @@ import pytest
 
 from studio.tui.settings.file import ScreenSettings
 from tests.studio.tui.pictures import check_picture
-from tests.studio.tui.scenes import SCENES, SIZES, on_stage
+from tests.studio.tui.scenes import SCENES, SHOWN_WIDE, SIZES, WIDE, on_stage
 from tests.studio.tui.stage import picture
 
 THEMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
@@ -31,7 +31,8 @@ STREAMING = {"group", "wall", "paused", "evaluating", "disconnected", "died", "r
 VISITS = [
     (name, sizes)
     for name in SCENES
-    for sizes in ([[size] for size in SIZES] if name.split("-")[1] in STREAMING else [SIZES])
+    for wanted in [[*SIZES, WIDE] if name in SHOWN_WIDE else SIZES]
+    for sizes in ([[size] for size in wanted] if name.split("-")[1] in STREAMING else [wanted])
 ]
 
 

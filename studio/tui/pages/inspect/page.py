@@ -56,6 +56,7 @@ class InspectPage(Page):
         self.facts_pane.can_focus = False
         self.text_pane = RowList(id="inspect-text", classes="pane")
         self.other_pane = RowList(id="inspect-other", classes="pane")
+        self._last_width = 0
 
     def compose(self) -> ComposeResult:
         with Container(id="inspect-side"):
@@ -209,6 +210,12 @@ class InspectPage(Page):
         return (
             bool(other) and self.transcripts.go_to_parting(self.other_pane, other, group)
         ) or found
+
+    def on_resize(self) -> None:
+        # Lines break elsewhere now. A page that was hidden and is as wide as before stays put.
+        if self.transcripts.shows_parting and self.size.width not in (0, self._last_width):
+            self.call_after_refresh(self._show_parting)
+        self._last_width = self.size.width or self._last_width
 
     def action_parting(self) -> None:
         """The step at which the rollout parts from one of the other side."""

@@ -68,8 +68,8 @@ class EntryList:
         pane.border_title = Text(view.title_text(contents, len(held) + added, len(self.items)))
         about = [f"/ {one_line(words, 20)}"] if words else []
         if additions := sum(operation.kind == "add" for operation in contents.open):
-            what = "additions wait" if additions > 1 else "addition waits"
-            about.insert(0, f"{additions} {what} (2)")
+            what = "additions" if additions > 1 else "addition"
+            about.insert(0, f"{additions} {what} to decide (2)")
         about.append(f"sort: {self.sort}")
         if self._page.session is None:
             about.append("read-only")
@@ -81,7 +81,7 @@ class EntryList:
         if words := self._page.filter_text:
             return f"nothing here holds {words!r}: esc clears the filter"
         waiting = len(contents.open)
-        wait = "1 operation waits" if waiting == 1 else f"{waiting} operations wait"
+        wait = f"{waiting} operation{'s' * (waiting > 1)} to decide"
         more = "; i proposes one" if self._page.session is not None else ""
         return f"nothing has been learned yet{f'; {wait} in 2 Review' if waiting else ''}{more}"
 

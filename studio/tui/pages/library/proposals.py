@@ -49,7 +49,9 @@ class ProposalKeys:
         lines = [experience, ()]
         if one.won_count:
             lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
-        lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
+        lines.append(
+            line("It is decided in 2 Review like any other operation; its id is never reused.")
+        )
         if await host.confirm(f"Propose to delete {name}?", lines, {"d": "propose"}):
             self._propose(self._make_operation("delete", one.id, ""))
         else:
@@ -158,6 +160,6 @@ class ProposalKeys:
             self._typed.pop(key, None)
             names = " and ".join(one.id for one in made)
             flagged = " (flagged)" if any(one.flags for one in made) else ""
-            return f"{names}{flagged} {'waits' if len(made) == 1 else 'wait'} in 2 Review"
+            return f"{names}{flagged} {'is' if len(made) == 1 else 'are'} to be decided in 2 Review"
 
         self._page.host.ask_run(ask)

@@ -155,7 +155,7 @@ def detail_lines(
         parts.append(("draft", [("it is deleted with the next commit", "removed")]))
     for operation in one.waiting:
         what = f"{operation.id} {operation.kind}" + (" flagged" if operation.flags else "")
-        parts.append(("waits", [(f"{what} (2 Review)", "flag")]))
+        parts.append(("open", [(f"{what} (2 Review)", "flag")]))
     if one.pinned:
         parts.append(("pinned", "nothing may change or delete it (p unpins it)"))
     history = experience.history if experience is not None else ()

@@ -46,10 +46,10 @@ def status_line(
     waiting = len(state.undecided_operations)
     if waiting:
         flagged = sum(bool(op.flags) for op in state.undecided_operations)
-        wait = "operation waits" if waiting == 1 else "operations wait"
-        wait = "weight update waits" if state.trains_weights else wait
+        what = "operation" if waiting == 1 else "operations"
+        what = "weight update" if state.trains_weights else what
         more = f", {flagged} flagged" if flagged else ""
-        return line(" ", ("2", "key"), (f" review: {waiting} {wait} for you{more}", "flag"))
+        return line(" ", ("2", "key"), (f" review: {waiting} {what} to decide{more}", "flag"))
     if state.status == "reviewing":
         if line_facts.ready:
             said = " everything is decided: "
@@ -134,8 +134,7 @@ def ending_line(state: RunState) -> Line:
         case "held":
             n = len(state.open_operations)
             what = "weight update" if state.trains_weights else "operation"
-            waits = f"{n} {what} waits" if n == 1 else f"{n} {what}s wait"
-            said = f" held for review: {waits}; "
+            said = f" held for review: {n} {what}{'s' if n != 1 else ''} to decide; "
             return line((said, "flag"), ("2", "key"), " decides, then ", ("s r", "key"), " goes on")
         case "budget":
             said = f" the budget is reached{why}; "
@@ -247,7 +246,7 @@ _STAGES = {
 _TRAINING_STAGES = {
     "consolidation": "computing its weight update",
     "review": "its weight update is reviewed (2)",
-    "hold": "its weight update waits for a person (2)",
+    "hold": "its weight update is to be decided (2)",
 }
 
 

@@ -52,10 +52,10 @@ _SCORES = {
 
 
 def flag_text(flag: Flag) -> str:
-    """`duplicate (similarity 0.91) of E3`."""
+    """`duplicate (similarity 0.91): of E3`."""
     what = _SCORES.get(flag.name, "score")
     score = "" if flag.score is None else f" ({what} {flag.score:.2f})"
-    return excerpt(f"{flag.name}{score} {flag.detail}".strip())
+    return excerpt(f"{flag.name}{score}: {flag.detail}".removesuffix(": "))
 
 
 def is_long(before: str, after: str) -> bool:

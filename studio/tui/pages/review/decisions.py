@@ -225,7 +225,7 @@ class DecisionKeys:
         )  # fmt: skip
         if waiting is not None:
             queue.go_to(waiting.id)
-            host.tell(f"{waiting.id} waits already: a approves it")
+            host.tell(f"{waiting.id} is open already: a approves it")
             return
         kind: OperationKind = "unpin" if target in queue.pinned else "pin"
         host.queue_request(self._pin(session, Operation("", kind, target, proposer=host.person)))

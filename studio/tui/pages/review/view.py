@@ -262,24 +262,24 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
     elif state is None:
         what, key = "No run is open.", "5 lists them, 0 starts or resumes one."
     elif state.started is None:
-        what, key = "The run is being opened.", "What waits for you comes here."
+        what, key = "The run is being opened.", "What there is to decide comes here."
     elif state.status == "finished":
-        what = "The run is finished; nothing waits to be decided."
+        what = "The run is finished; nothing is left to decide."
         key = "3 shows what was learned, 4 what changed."
         if state.trains_weights:
             key = "1 shows how training went, 5 lists every run."
     elif state.status == "failed":
-        what, key = "The run failed; nothing waits here.", "5 and r resume it, 1 says why."
+        what, key = "The run failed; nothing is to be decided.", "s r resumes it, 1 says why."
     elif state.status in ("stopped", "held"):
-        what, key = "The run was stopped; nothing waits here.", "5 and r resume it."
+        what, key = "The run was stopped; nothing is to be decided.", "s r resumes it."
     elif not living:
-        what, key = "No process of the run is there; nothing waits here.", "5 and r resume it."
+        what, key = "The run has no process; nothing is to be decided.", "s r resumes it."
     elif state.status == "paused":
         what, key = "The run is paused.", "s p goes on; proposals of the next lesson come here."
     else:
         what = "Nothing yet."
         if state.step:
-            what = f"Nothing waits yet: step {state.step} is being tried."
+            what = f"Nothing to decide yet in step {state.step}."
         key = "What is learned from it is proposed here; 1 shows it."
         if state.trains_weights:
             key = "Its weight update is decided here; 1 shows the step."

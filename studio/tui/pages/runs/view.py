@@ -110,7 +110,7 @@ def state_span(run: KnownRun) -> Span:
         return "budget reached (s r: more)", "flag"
     if waiting and shown.word in ("held", "reviewing", "finished", "interrupted"):
         if shown.word == "finished":
-            return f"finished: {waiting} wait for you", "flag"
+            return f"finished: {waiting} to decide", "flag"
         return f"HELD: {waiting} wait, no process", "flag"
     if shown.word in _ENDED:
         return f"{shown.word} (s r resumes)", "failed" if shown.word == "failed" else ""

@@ -81,7 +81,7 @@ def _run_choice(run: KnownRun) -> Choice | None:
     steps = f", step {back.step}/{back.steps}" if back else ""
     where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
     n = int(row["open"])
-    wait = f"{n} operation{'s' * (n != 1)} wait{'s' * (n == 1)} for you"
+    wait = f"{n} operation{'s' * (n != 1)} to decide"
     name = run.run
     if shown.alive and shown.word in ("reviewing", "held") and n:
         return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)

@@ -39,7 +39,7 @@ def hint(state: RunState, page: str = "review", cursor: str = "", **more: bool) 
 def test_each_proposal_is_told_by_what_is_so_of_it(workspace: Workspace) -> None:
     run = workspace.run("demo")
     first = state_at_review(run, 1)
-    assert hint(first, "live") == "3 proposals wait for you: 2 opens Review."
+    assert hint(first, "live") == "3 proposals to decide: 2 opens Review."
     assert hint(first, cursor="op1.1") == (
         "op1.1 rewords E2 (what is new is marked): a approves, A all 2 safe ones."
     )

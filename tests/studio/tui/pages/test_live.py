@@ -385,7 +385,7 @@ async def test_a_lesson_under_review_says_how_many_wait_and_where(tmp_path: Path
         for event in live.events[2 + len(live.events_of(0)) :]:
             if isinstance(event, ev.LessonProposed):
                 await live.hear(event)
-        assert "2 review: 2 operations wait for you" in live.screen
+        assert "2 review: 2 operations to decide" in live.screen
 
 
 async def test_the_end_of_a_run_shows_its_summary_and_z_its_rollouts(tmp_path: Path) -> None:

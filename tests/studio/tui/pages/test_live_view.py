@@ -158,7 +158,7 @@ def test_now_says_what_is_waited_for_and_the_key_that_helps() -> None:
     assert "starting" in said(None, SessionStatus(starting=True))
     assert "waiting for the first of 8 rollouts, 2 problems" in said(a_state())
     assert "1 of 8 rollouts ended, reward so far 1.000 (n=1)" in said(a_state(*judged(0, 0, 1.0)))
-    assert "2 review: 2 operations wait for you" in said(flagless)
+    assert "2 review: 2 operations to decide" in said(flagless)
     assert "p goes on" in said(a_state(ev.RunPaused()))
     assert "r resumes it" in said(a_state(), SessionStatus(living=False))
     through = a_state(reflected(0, "used"), reflected(1, "all-right"))

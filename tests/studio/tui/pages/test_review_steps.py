@@ -316,7 +316,7 @@ async def test_without_a_process_the_advice_is_one_that_works(tmp_path: Path) ->
 
     async with a_desk(tmp_path, change=gone) as desk:
         await desk.press("a")
-        assert "T takes over" not in desk.screen and "r on 1 Live" in desk.told
+        assert "T takes over" not in desk.screen and "approved op1.1" in desk.told
 
 
 async def test_who_takes_over_goes_on_with_the_wording_that_the_other_screen_began(

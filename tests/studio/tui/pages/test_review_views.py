@@ -140,7 +140,7 @@ def test_every_empty_list_names_a_key(status: str) -> None:
     state = a_state()
     state.status, state.started = status, object()  # type: ignore[assignment]
     told_ = drawn(empty_lines(state, living=True))
-    assert len(told_) == 2 and any(key in told_[1] for key in ("1", "3", "5", "p"))
+    assert len(told_) == 2 and any(key in told_[1] for key in ("1", "3", "5", "s p", "s r"))
 
 
 # -- the draft ------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> Non
             "budget reached (s r: more)",
         ),
         (a_run(word="finished"), "finished"),
-        (a_run(word="finished", waiting=1), "finished: 1 wait for you"),
+        (a_run(word="finished", waiting=1), "finished: 1 to decide"),
         (a_run(word="damaged"), "damaged: studio doctor"),
     ],
 )

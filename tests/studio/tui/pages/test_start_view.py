@@ -61,10 +61,10 @@ def test_what_waits_for_a_person_comes_first_and_new_runs_last() -> None:
 def test_a_run_that_holds_says_how_many_operations_wait() -> None:
     (choice,) = choices([a_run(waiting=9)], [], [])
     assert choice.text == (
-        "9 operations wait for you: held, no process (enter takes it up); epoch 1/2, step 4/8"
+        "9 operations to decide: held, no process (enter takes it up); epoch 1/2, step 4/8"
     )
     (single,) = choices([a_run(waiting=1)], [], [])
-    assert single.text.startswith("1 operation waits for you:")
+    assert single.text.startswith("1 operation to decide:")
 
 
 def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:

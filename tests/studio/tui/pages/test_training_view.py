@@ -97,7 +97,7 @@ def test_a_failed_update_tells_why_in_the_style_of_a_failure() -> None:
 
 def test_an_update_that_waits_names_the_key_that_shows_it() -> None:
     assert "needs your review (2)" in text(panel_lines(waits(), 40))
-    assert "its update waits for review (2)" in text(brief_lines(waits(), 80))
+    assert "its update is to be decided (2)" in text(brief_lines(waits(), 80))
 
 
 def test_in_two_lines_the_curve_its_ends_and_the_figures_have_room() -> None:
@@ -145,7 +145,7 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
 
 def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
     state = a_state(*begun(), *tried(1), proposed(1))
-    assert "1 weight update waits for you" in plain_text(
+    assert "1 weight update to decide" in plain_text(
         status_line(state, current_batch(state), LIVES, None)
     )
     computing = a_state(*begun(), *tried(1))

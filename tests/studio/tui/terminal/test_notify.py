@@ -151,9 +151,9 @@ def test_the_terminals_note_goes_through_tmux_wrapped(held: RunState) -> None:
     )
     for terminal in (plain, wrapped):
         settle(on(terminal), a_held_run(held), 10.0)
-    note = "\x1b]9;studio: mine: 2 operations wait for you\x07"
+    note = "\x1b]9;studio: mine: 2 operations to decide\x07"
     assert note in plain.written
-    assert "\x1b]777;notify;studio;mine: 2 operations wait for you\x07" in plain.written
+    assert "\x1b]777;notify;studio;mine: 2 operations to decide\x07" in plain.written
     assert "\x1bPtmux;\x1b" + note + "\x1b\\" in wrapped.written
     assert wrap_for_tmux(note, {}) == note
 
@@ -190,7 +190,7 @@ def test_the_persons_command_gets_the_text_as_one_argument_and_no_shell_reads_it
     terminal = Terminal(replace(QUIET, command='mail -s "a run" ann'))
     settle(on(terminal), state, 10.0)
     ((words, how),) = started
-    assert words == ["mail", "-s", "a run", "ann", "$(touch pwned); 'x: 2 operations wait for you"]
+    assert words == ["mail", "-s", "a run", "ann", "$(touch pwned); 'x: 2 operations to decide"]
     assert how["env"]["STUDIO_NOTE"] == words[-1]
     assert how["start_new_session"] and "shell" not in how
 
