@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 import tempfile
 import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual import events
@@ -18,21 +21,107 @@ from textual.keys import _character_to_key, _get_unicode_name_from_key
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Flag
+from engines.pipeline.gate.results import DecisionPreview
 from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
+from studio.tui.help import GuideScreen, HelpScreen
 from studio.tui.keymap import KEYS
+from studio.tui.pages.diff.picker import ReferencePicker
+from studio.tui.pages.progress.picker import RunPicker
+from studio.tui.pages.review.panes import ReviewPanes
+from studio.tui.settings.screen import SettingsScreen
+from studio.tui.terminal.textual_parts import Palette
+from studio.tui.widgets.confirm import Confirm
+from studio.tui.widgets.edit_box import EditBox
+from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.tick_list import TickList
 from tests.studio.tui.stage import FakeSession, app_on, check_painted, finished_workspace
 
 LEAVES = {"global.detach", "global.interrupt", "global.redraw"}
 PRESSED = [name.strip() for key in KEYS if key.id not in LEAVES for name in key.keys.split(",")]
-TWICE = ("A", "s", "x", "c", "colon", "question_mark", "f2", "e", "M", "R", "m", "slash", "g", "v")
+TWICE = ("A", "s", "s", "c", "colon", "question_mark", "f2", "e", "M", "R", "m", "slash", "g", "v")
 """Open a dialog or a box; whoever holds them down meets its keys, too."""
 ANSWERS = ("enter", "enter", "escape", "escape", "y", "n", "space", "x", "j")
+
+
+WAYS_IN = {
+    "Approve": "2 A",
+    "Commit": "2 c",
+    "merge": "2 home space j space M",
+    "edit": "2 e x",
+    "edit question": "2 e x enter",
+    "reject": "2 R",
+    "note": "2 m",
+    "Take": "2 G tab space",
+    "propose": "3 home p",
+    "Propose to delete": "3 home d",
+    "SettingsScreen": "f2",
+    "theme": "f2 enter j",
+    "HelpScreen": "question_mark",
+    "help filter": "question_mark slash r e enter",
+    "Palette": "colon d i f enter",
+    "GuideScreen": "colon g l o s s a r y enter",
+    "filter": "slash s t enter",
+    "go to": "g s 1 p 0 enter",
+    "pane": "ctrl+w s",
+    "Stop": "s x",
+    "base": "4 b",
+    "lay over": "7 b",
+    "key=value": "0 G e",
+}
+"""What leads from a page to each dialog and box, by what `watch_openings` calls it."""
+
+
+def watch_openings(patch: pytest.MonkeyPatch, opened: set[str]) -> None:
+    """Note what is opened by the first words of its title, or by its class."""
+
+    def watch(owner: type, method: str, name: Callable[..., str]) -> None:
+        made = getattr(owner, method)
+
+        def noting(self: Any, *given: Any, **named: Any) -> Any:
+            done = made(self, *given, **named)
+            opened.add(name(self, *given, **named))
+            return done
+
+        patch.setattr(owner, method, noting)
+
+    watch(Prompt, "ask", lambda self, label, *_: f"{self.id} {label}")
+    watch(Confirm, "__init__", lambda self, title, *_: title)
+    watch(TickList, "__init__", lambda self, title, *_, **__: title(1, 2))
+    for screen in (HelpScreen, GuideScreen, SettingsScreen, Palette):
+        watch(screen, "__init__", lambda self, *_, **__: type(self).__name__)
+    watch(SettingsScreen, "_use", lambda self, settings: "theme")
+    watch(ReviewPanes, "open_box", lambda self, editing, _: "merge" if editing.others else "edit")
+    watch(EditBox, "release", lambda self, asks=False: "edit question" if asks else "")
+    watch(ReferencePicker, "open", lambda self, side, _: side)
+    watch(RunPicker, "show", lambda self, on: "lay over" if on else "")
+    watch(FakeSession, "propose", lambda self, _: "propose")
+
+
+def was_opened(name: str, opened: set[str]) -> bool:
+    starts = {"filter": "prompt filter", "help filter": "help-filter", "go to": "prompt go to"}
+    starts |= {one: f"prompt {one}" for one in ("reject", "note", "pane", "key=value")}
+    return any(one.startswith(starts.get(name, name)) for one in opened)
+
+
+def with_a_modify(event: ev.DurableEvent, session: FakeSession) -> ev.LessonProposed:
+    """The lesson with one more operation, which changes what its first one adds in two places."""
+    assert isinstance(event, ev.LessonProposed)
+    first = event.lesson.operations[0]
+    session.state.decisions[first.id] = Decision(first.id, "approve", assigned="E1")
+    text = f"Always {first.text} Every time."
+    more = replace(first, id=f"op{event.step}.9", kind="modify", target="E1", text=text)
+    operations = (*event.lesson.operations, more)
+    return replace(event, lesson=replace(event.lesson, operations=operations))
 
 
 def keys_of_a_person(chance: random.Random) -> list[str]:
     """A few keys in one go."""
     what = chance.random()
+    if what < 0.15:
+        way = chance.choice([*WAYS_IN.values(), "1 K"]).split()
+        return ["escape"] * 4 + way + chance.choices(ANSWERS, k=chance.randint(1, 4))
     if what < 0.3:
         opener = chance.choice(TWICE)
         return [opener] * chance.randint(1, 2) + chance.choices(ANSWERS, k=chance.randint(1, 4))
@@ -55,7 +144,16 @@ def type_at_once(app: StudioApp, keys: list[str]) -> None:
         app._driver.send_message(pressed)
 
 
-async def type_keys(seed: int, count: int) -> None:
+async def type_keys(seed: int, count: int) -> set[str]:
+    """Returns what of `WAYS_IN` was never opened."""
+    with pytest.MonkeyPatch.context() as patch:
+        opened: set[str] = set()
+        watch_openings(patch, opened)
+        await _type_keys(seed, count, opened)
+    return {name for name in WAYS_IN if not was_opened(name, opened)}
+
+
+async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         workspace = finished_workspace(Path(folder))
@@ -72,9 +170,17 @@ async def type_keys(seed: int, count: int) -> None:
         async with app.run_test(size=(120, 36)) as pilot:
             app.navigation.page("review").wording.in_editor = lambda text: None  # type: ignore[attr-defined]
             app.navigation.page("start").action_check = lambda: None  # type: ignore[attr-defined]
+            session.objected = flagged = DecisionPreview(flags=(Flag("leak"),))
+            await session.push(EventReceived(with_a_modify(coming.pop(0), session)))
+            for way in chance.sample([*WAYS_IN.values()], len(WAYS_IN)):  # in any order
+                await pilot.press(*["escape"] * 4, *way.split())
+                await app.wait_for_requests()
             pressed = 0
             while pressed < count:
                 keys = keys_of_a_person(chance)
+                session.objected = chance.choice(
+                    (flagged, DecisionPreview("E1 says so"), DecisionPreview())
+                )
                 type_at_once(app, keys)
                 await pilot.pause()
                 pressed += len(keys)
@@ -97,4 +203,4 @@ async def type_keys(seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_two_thousand_keys_at_typing_speed_end_no_screen(seed: int) -> None:
-    await type_keys(seed, 1_000)
+    assert not await type_keys(seed, 1_000)
