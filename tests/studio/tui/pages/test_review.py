@@ -258,7 +258,7 @@ async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
         desk.session.objected = DecisionPreview(flags=(Flag("duplicate", 0.91, "of E3"),))
         await desk.press("e", "x", "enter")
         assert desk.made == []
-        assert "duplicate (similarity 0.91) of E3" in desk.screen
+        assert "duplicate (similarity 0.91): of E3" in desk.screen
         await desk.press(key)
         assert desk.made == [("op1.1", "edit")]
 
