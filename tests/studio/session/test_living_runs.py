@@ -233,4 +233,4 @@ def test_rules_that_settle_nothing_say_who_is_waited_for_and_how_to_go_on(tmp_pa
         tmp_path, "headless", "rehearsal", *SMALL, f"--review=rules:{rules}", "review.hold_s=0.01"
     )
     assert held.returncode == 3
-    assert "for a person: studio review rehearsal, or a rule with do: defer" in held.stderr
+    assert "a person is to decide: studio review rehearsal, or a rule with do: defer" in held.stderr

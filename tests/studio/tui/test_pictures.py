@@ -27,7 +27,7 @@ def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # What streams keeps its place when the terminal is resized: here each size begins anew.
-STREAMING = {"group", "wall", "paused", "evaluating", "disconnected", "died", "running"}
+STREAMING = {"group", "wall", "paused", "evaluating", "disconnected", "died", "running", "commit"}
 VISITS = [
     (name, sizes)
     for name in SCENES
