@@ -298,13 +298,13 @@ def diff_changes(diff: LibraryDiff) -> list[tuple[tuple[str, ...], str]]:
     Removed, modified and added ones in that order, then those with another id alone, then pins.
     """
 
-    def reworded(before: Experience, after: Experience) -> str:
+    def change_line(before: Experience, after: Experience) -> str:
         words = sanitize(format_changes(word_diff(before.text, after.text)))
         return f"~ {after.id}{was_text(before.id, after.id)}  {words}"
 
     return [
         *(((e.id,), f"- {e.id}  {sanitize(e.text)}") for e in diff.removed),
-        *((tuple(dict.fromkeys((a.id, b.id))), reworded(b, a)) for b, a in diff.modified),
+        *((tuple(dict.fromkeys((a.id, b.id))), change_line(b, a)) for b, a in diff.modified),
         *(((e.id,), f"+ {e.id}  {sanitize(e.text)}") for e in diff.added),
         *(((a.id, b.id), f"= {a.id} (was {b.id})  {sanitize(a.text)}") for b, a in diff.renamed),
         *(((e.id,), f"* {e.id}  pinned: nothing may change it") for e in diff.pinned),

@@ -280,7 +280,7 @@ class InspectPage(Page):
             return
         self.host.draw_now()
         pane = self._focused_text_pane() or self.text_pane
-        shown = self.transcripts.shown(self._shown_name(pane), self.records.summary).parts
+        shown = self.transcripts.mark_parts(self._shown_name(pane), self.records.summary).parts
         number, count = self.transcripts.go_to_hit(pane, shown, again=again)
         if not count:
             if text:

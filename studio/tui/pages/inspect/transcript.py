@@ -58,7 +58,7 @@ class Transcripts:
             self._compared = made_of, found
         return self._compared[1]
 
-    def shown(self, name: str, group: GroupSummary) -> MarkedParts:
+    def mark_parts(self, name: str, group: GroupSummary) -> MarkedParts:
         """The parts of a rollout, marked where it parts from another if that is shown."""
         parts = self.parts(name, group)
         if not self.shows_parting or (found := self.compare(group)) is None:
@@ -73,7 +73,7 @@ class Transcripts:
         )
 
     def go_to_parting(self, pane: RowList, name: str, group: GroupSummary) -> bool:
-        marked = self.shown(name, group)
+        marked = self.mark_parts(name, group)
         if marked.step is None:
             return False
         row = view.find_hit_row(marked.step, marked.parts, pane.line_width - 2)
@@ -84,7 +84,7 @@ class Transcripts:
         if self._group != group.id:
             self._group = group.id
             self._parts.clear()
-        marked = self.shown(name, group)
+        marked = self.mark_parts(name, group)
         parts, step = marked.parts, marked.step
         about = ""
         if (whole := self._records.rollouts.get(name)) is not None:

@@ -376,8 +376,11 @@ def winners_and_losers(members: Sequence[Member], chosen: str) -> tuple[list[str
     winners = [one.id for one in reversed(ranked) if one.state == "won"]
     losers = sorted((one for one in members if one.state == "lost"),
                     key=lambda one: (one.reward or 0, one.index))  # fmt: skip
-    sides = winners, [one.id for one in losers]
-    return tuple([chosen] if chosen in side else side for side in sides)  # type: ignore[return-value]
+
+    def keep_chosen(side: list[str]) -> list[str]:
+        return [chosen] if chosen in side else side
+
+    return keep_chosen(winners), keep_chosen([one.id for one in losers])
 
 
 def whole_text(parts: Sequence[Part]) -> str:
