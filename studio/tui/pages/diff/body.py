@@ -59,7 +59,7 @@ class ComparisonBody:
             self.at = view.find_next_change(blocks, "", 1)
         equal = sum(not one.differs for one in found.entries)
         pane.border_title = Text(view.pane_title(found, self._room, self.mode))
-        hidden = f"{equal} equal hidden (space)" if equal and not self.shows_equal else ""
+        hidden = f"{equal} equal hidden (=)" if equal and not self.shows_equal else ""
         words = self._page.filter_text
         filtered = f"/ {one_line(words, 20)}" if words else ""
         pane.border_subtitle = Text("  ".join(filter(None, (filtered, hidden))))
@@ -79,7 +79,7 @@ class ComparisonBody:
         if self._page.filter_text:
             return f"nothing here holds {self._page.filter_text!r}: esc clears the filter"
         if equal:
-            return f"no experience differs; {equal} are equal (space shows them)"
+            return f"no experience differs; {equal} are equal (= shows them)"
         return "both are empty"
 
     def scroll_to_change(self) -> None:
