@@ -210,7 +210,7 @@ async def test_a_command_of_another_page_opens_it_and_acts_on_nothing_unseen(
         assert app.page_name == "review"
         assert isinstance(app.session, FakeSession)
         assert "decide" not in app.session.names()
-        await by_title["open: runs (5)"].callback()
+        await by_title["Runs: open the page (5)"].callback()
         await pilot.pause()
         assert app.page_name == "runs"
 
