@@ -281,6 +281,7 @@ async def test_the_palette_finds_what_the_workspace_and_the_run_hold(tmp_path: P
         assert await found("setting bell rings") == ["setting: bell"]
         assert app.screen.query_one(RowList).key == "bell"
         await pilot.press("escape")
+        assert (await found("progress"))[0] == "Progress: open the page (7)"
         assert "run: rehearsal" in await found("run: reh")
         app.attachment.listen(session)
         assert (await found(" ".join(first.text.split()[:4])))[0] == f"experience {first.id}"
