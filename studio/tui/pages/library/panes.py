@@ -53,12 +53,13 @@ class EntryList:
     def draw(self, contents: LibraryState) -> None:
         pane, words = self.pane, self._page.filter_text
         width = max(20, pane.line_width - 2)
-        made_of = (id(contents), self.sort, words, width)
+        size = width, pane.size.height
+        made_of = (id(contents), self.sort, words, size)
         if self._made_of != made_of or not pane.rows:
             self._made_of = made_of
             self.items = view.items(contents, self.sort, words)
             signs = choose_glyphs(self._page.app.has_class("-ascii"))
-            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses), signs=signs)
+            rows = view.item_rows(self.items, *size, cited=bool(self._loader.uses), signs=signs)
             wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
             pane.show_rows(rows or _note_rows(self._nothing_text(contents), "dim", width), wanted)
             if wanted:
@@ -66,10 +67,12 @@ class EntryList:
         held = {e.id for e in contents.library.experiences}
         added = sum(e.id not in held for e in contents.draft.experiences) if contents.draft else 0
         pane.border_title = Text(view.title_text(contents, len(held) + added, len(self.items)))
-        about = [f"/ {one_line(words, 20)}"] if words else []
+        marks = {one.mark for one in self.items}
+        about = [f"{mark} {what}" for mark, what in view.MARK_WORDS.items() if mark in marks]
         if additions := sum(operation.kind == "add" for operation in contents.open):
             what = "additions" if additions > 1 else "addition"
-            about.insert(0, f"{additions} {what} to decide (2)")
+            about.append(f"{additions} {what} to decide (2)")
+        about += [f"/ {one_line(words, 20)}"] if words else []
         about.append(f"sort: {self.sort}")
         if self._page.session is None:
             about.append("read-only")

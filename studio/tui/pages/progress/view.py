@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engines.core.state.curve import Point
 from engines.core.state.run_state import RunState
@@ -13,13 +14,15 @@ from studio.report.training import figure_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, fit, pad
-from studio.tui.drawing.lines import Line, crop_line, line, paragraph
+from studio.tui.drawing.lines import Line, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 
 _SIDE = 9
 """Cells on each side of a plot: what its height means, and its last value."""
-_FIXED = 4
-"""Rows beside the plots: legend, axis, steps and versions."""
+_FIXED = 3
+"""Rows beside the plots and the legend: axis, steps and versions."""
+_LABEL_CELLS = 20
+"""Versions this far apart have room for `v3: 12 experiences`."""
 _TALL = 18
 """With so many rows the smaller plots have several each."""
 _CELLS_A_POINT = 3
@@ -82,16 +85,18 @@ def draw_picture(
     steps = (min(first, 1), max(last_shown_step(run) for run in runs))
     extras = [*shown.updates, shown.tokens, *([shown.cost] if shown.cost else [])]
     rows = max(2, height // 8) if height >= _TALL else 1
-    extras = extras[: max(0, height - _FIXED - 4) // rows]
+    legend = _legend(runs, held_out, width, size[0])[: 2 if height > 8 else 1]
+    fixed = _FIXED + len(legend)
+    extras = extras[: max(0, height - fixed - 4) // rows]
     drawn = [points for run in runs for points in (run.practice.points, _points(run, held_out))]
     bounds = value_range(drawn, share=shown.practice.unit == "reward")
-    main = Plot(width, max(1, height - _FIXED - rows * len(extras)), steps, bounds, glyphs)
+    main = Plot(width, max(1, height - fixed - rows * len(extras)), steps, bounds, glyphs)
     _draw_curves(runs, held_out, main)
     low, high = bounds
     labels = {main.row(value): f"{value:.2f}" for value in (low, (low + high) / 2, high)}
     last = {main.row(p.value): f"{p.value:.3f}" for p in shown.practice.points[-1:]}
-    lines = [crop_line(_legend(runs, held_out, main), size[0])]
-    lines += [*_beside(main, labels, last), _axis_line(shown, main), (), _commits_line(shown, main)]
+    lines = [*legend, *_beside(main, labels, last), _axis_line(shown, main), ()]
+    lines.append(_commits_line(shown, main))
     labels_row = len(lines) - 2
     for series in extras:
         lines += _draw_extra(series, Plot(width, rows, steps, _range_of(series), glyphs))
@@ -102,7 +107,7 @@ def draw_picture(
 
 
 def _draw_curves(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> None:
-    is_dense = _is_dense(runs, plot)
+    is_dense = _is_dense(runs, plot.width)
     starts = runs[0].epochs[1:]
     for number, run in enumerate(runs):
         points: Sequence[Point] = run.practice.points
@@ -127,8 +132,8 @@ def _draw_curves(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> None:
             plot.upright(between, signs.EPOCH, "dim")
 
 
-def _is_dense(runs: Sequence[RunCurves], plot: Plot) -> bool:
-    return any(len(run.practice.points) * _CELLS_A_POINT > plot.width for run in runs)
+def _is_dense(runs: Sequence[RunCurves], width: int) -> bool:
+    return any(len(run.practice.points) * _CELLS_A_POINT > width for run in runs)
 
 
 def _points(run: RunCurves, held_out: str) -> tuple[Point, ...]:
@@ -185,15 +190,17 @@ def _commits_line(run: RunCurves, plot: Plot) -> Line:
     applied = [commit for commit in run.commits if commit.outcome == "applied"]
     at = plot.columns([commit.step for commit in applied])
     labels = []
+    has_room = all(after - before >= _LABEL_CELLS for before, after in pairwise(at))
     for column, commit in reversed(dict(zip(at, applied, strict=True)).items()):
-        size = "" if commit.size is None else f"({commit.size})"
+        n = commit.size if has_room else None
+        size = "" if n is None else f": {n} experience{'s' * (n != 1)}"
         labels.append((column, f"v{commit.version}{size}", ""))
     name = "policy" if run.trains_weights else "library"
     return line((f"{name:>{_SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + _SIDE))
 
 
-def _legend(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> Line:
-    """What each sign on the plot is: in words, so that no colour is needed."""
+def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> list[Line]:
+    """What each sign on a plot of so many cells is: in words, so that no colour is needed."""
     shown, over = runs[0], runs[1] if len(runs) > 1 else None
     name, dense = shown.practice.name, _is_dense(runs, plot)
     mean = f"running mean of {mean_window(len(shown.practice.points))} steps"
@@ -203,14 +210,19 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> Line:
         ("dots", "dim", f"{name} of a step" if dense and over is None else ""),
         (signs.AXIS * 2, "bar", curve or f"{one_line(shown.run, 24)} ({mean if dense else name})"),
         (f"{signs.OTHER} {signs.OTHER}", "edited", one_line(over.run, 24) if over else ""),
-        (signs.MEAN, "approved", f"held out {one_line(held_out, 24)}, 95 %" if held_out else ""),
+        (signs.MEAN + signs.BETWEEN, "approved",
+         f"held out {one_line(held_out, 24)}, 95 % interval" if held_out else ""),
         (signs.COMMIT, "title", "commit" if "applied" in outcomes else ""),
         (signs.REFUSED, "flag", "not applied" if outcomes - {"applied"} else ""),
         (signs.EPOCH, "dim", "epoch" if len(shown.epochs) > 1 else ""),
-    )
-    return line(*(
-        span for sign, style, word in entries if word for span in ((f" {sign}", style), f" {word} ")
-    ))  # fmt: skip
+    )  # fmt: skip
+    out: list[Line] = [()]
+    for sign, style, word in entries:
+        entry = line((f" {sign}", style), f" {word} ") if word else ()
+        if out[-1] and width_of(out[-1]) + width_of(entry) > width:
+            out.append(())
+        out[-1] = (*out[-1], *entry)
+    return [crop_line(each, width) for each in out]
 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:
