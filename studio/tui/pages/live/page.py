@@ -182,11 +182,11 @@ class LivePage(Page):
         self._left.styles.width = self.cursor.left_width
         activity.display = height >= 20
         activity.styles.height = 6 if height >= 30 else 4
-        # Groups have a line each while the figures and stages keep theirs; 15 are not this pane's.
+        # Groups have a line each while the figures and stages keep theirs; 15 rows are of others.
         least, most = (13, 26) if self._trains else (9, 19)
         batch = None if self.cursor.is_measuring else self.cursor.batch
         groups = min(12, len(batch.problems) if batch else 5)
-        self._facts.styles.height = max(0, min(most, height - 19, max(least, height - 15 - groups)))
+        self._facts.styles.height = max(0, min(most, height - 17, max(least, height - 15 - groups)))
         self.wall.arrange_panes(brief_training=brief)
         self._keep_focus()
 

@@ -233,7 +233,9 @@ class ReviewPanes:
         if not is_side:
             lines = len(self.operations.lines) if self.editing is None else self.editing.height
             panes["list"] = min(lines + 2, room // 2)
-        least = [_LEAST[name] for name in panes]
+        least = [min(_LEAST[name], max(panes[name], 3)) for name in panes]
+        if is_side and shown:  # the rest of the change can be scrolled to
+            least[1] = max(least[1], min(panes["evidence"], room * 2 // 5))
         least = [rows if sum(least) <= room else 4 for rows in least]
         now = self._rows if len(self._rows) == len(panes) else ()
         self._rows = share_rows(room, [*panes.values()], least, now)

@@ -102,16 +102,16 @@ def state_span(run: KnownRun) -> Span:
     waiting = int(row["open"])
     if shown.word == "damaged":
         return "damaged: studio doctor", "failed"
-    if shown.alive and shown.word in ("reviewing", "held"):
-        return f"HELD for review: {waiting}", "flag"
+    if shown.alive and shown.word == "held":
+        return f"HELD: {waiting} to decide", "flag"
     if shown.alive:
         return f"{shown.word}, its process lives", "streaming"
     if row.get("ending") == "budget":
         return "budget reached (s r: more)", "flag"
-    if waiting and shown.word in ("held", "reviewing", "finished", "interrupted"):
+    if waiting and shown.word in ("held", "finished", "interrupted"):
         if shown.word == "finished":
             return f"finished: {waiting} to decide", "flag"
-        return f"HELD: {waiting} wait, no process", "flag"
+        return f"HELD: {waiting} open, no process", "flag"
     if shown.word in _ENDED:
         return f"{shown.word} (s r resumes)", "failed" if shown.word == "failed" else ""
     return shown.word, "won" if shown.word == "finished" else ""
