@@ -78,7 +78,7 @@ class EntryList:
             about.append("read-only")
         if self._loader.trouble:
             about.append("could not be read anew")
-        pane.border_subtitle = Text("  ".join(about))
+        pane.say_below("  ".join(about))
 
     def _nothing_text(self, contents: LibraryState) -> str:
         if words := self._page.filter_text:
@@ -98,10 +98,12 @@ class EntryList:
         self.items, self._made_of = (), None
         width = max(20, pane.line_width - 2)
         if page.session is None and not name and loader.libraries:
-            pane.border_title, pane.border_subtitle = "Libraries", "enter opens one"
+            pane.border_title = "Libraries"
+            pane.say_below("enter opens one")
             pane.show_rows(view.library_rows(loader.libraries, page.filter_text, width))
             return True
-        pane.border_title, pane.border_subtitle = "Library", None
+        pane.border_title = "Library"
+        pane.say_below()
         text, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
         if loader.trouble:
             text, style = one_line(loader.trouble, 800), "failed"

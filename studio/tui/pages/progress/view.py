@@ -17,7 +17,7 @@ from studio.tui.drawing.cells import Glyphs, fit, pad
 from studio.tui.drawing.lines import Line, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 
-_SIDE = 9
+SIDE = 9
 """Cells on each side of a plot: what its height means, and its last value."""
 _FIXED = 3
 """Rows beside the plots and the legend: axis, steps and versions."""
@@ -56,8 +56,8 @@ class Picture:
         """The rows with a mark below a step."""
         here = (self.plot.column(step), f"{signs.CURSOR} step {step}", "title")
         out = list(self.lines)
-        row = put_labels([here, *self.labels], self.plot.width + _SIDE)
-        out[self.labels_row] = ((" " * _SIDE, ""), *row)
+        row = put_labels([here, *self.labels], self.plot.width + SIDE)
+        out[self.labels_row] = ((" " * SIDE, ""), *row)
         return out
 
 
@@ -79,7 +79,7 @@ def draw_picture(
     shown: RunCurves, over: RunCurves | None, held_out: str, size: tuple[int, int], glyphs: Glyphs
 ) -> Picture:
     """Reward and the held-out set of this name, then smaller plots of what else is known."""
-    width, height = max(1, size[0] - 2 * _SIDE), size[1]
+    width, height = max(1, size[0] - 2 * SIDE), size[1]
     runs = [shown, *([over] if over else [])]
     first = min((run.steps[0] for run in runs if run.steps), default=1)
     steps = (min(first, 1), max(last_shown_step(run) for run in runs))
@@ -95,7 +95,7 @@ def draw_picture(
     low, high = bounds
     labels = {main.row(value): f"{value:.2f}" for value in (low, (low + high) / 2, high)}
     last = {main.row(p.value): f"{p.value:.3f}" for p in shown.practice.points[-1:]}
-    lines = [*legend, *_beside(main, labels, last), _axis_line(shown, main), ()]
+    lines = [*legend, *beside(main, labels, last), _axis_line(shown, main), ()]
     lines.append(_commits_line(shown, main))
     labels_row = len(lines) - 2
     for series in extras:
@@ -149,9 +149,9 @@ def _draw_extra(series: Series, plot: Plot) -> list[Line]:
     plot.line(series.points, "bar")
     last = _value_text(series, series.points[-1].value if series.points else 0.0)
     if plot.height == 1:
-        return _beside(plot, {0: series.name}, {0: last})
+        return beside(plot, {0: series.name}, {0: last})
     low, high = (_value_text(series, value) for value in _range_of(series))
-    return _beside(plot, {0: high, plot.height - 1: low}, {0: series.name, 1: last})
+    return beside(plot, {0: high, plot.height - 1: low}, {0: series.name, 1: last})
 
 
 def _value_text(series: Series, value: float) -> str:
@@ -162,13 +162,13 @@ def _value_text(series: Series, value: float) -> str:
     return figure_text(series.name, value)
 
 
-def _beside(plot: Plot, labels: Mapping[int, str], values: Mapping[int, str]) -> list[Line]:
+def beside(plot: Plot, labels: Mapping[int, str], values: Mapping[int, str]) -> list[Line]:
     """The rows of a plot between what their height means and values such as the last, by row."""
     out = []
     for number, row in enumerate(plot.lines()):
         edge = signs.EDGE if number in labels else signs.BETWEEN
-        label = f"{fit(labels.get(number, ''), _SIDE - 2):>{_SIDE - 2}} {edge}"
-        value = pad(f" {values.get(number, '')}", _SIDE)
+        label = f"{fit(labels.get(number, ''), SIDE - 2):>{SIDE - 2}} {edge}"
+        value = pad(f" {values.get(number, '')}", SIDE)
         out.append(line((label, "dim"), *row, (value, "title")))
     return out
 
@@ -182,7 +182,7 @@ def _axis_line(run: RunCurves, plot: Plot) -> Line:
             cells[column] = (signs.REFUSED, "flag")
         elif cells[column][0] != signs.REFUSED:
             cells[column] = (signs.COMMIT, "title")
-    return (*line((" " * (_SIDE - 1) + signs.CORNER, "dim")), *join_cells(cells))
+    return (*line((" " * (SIDE - 1) + signs.CORNER, "dim")), *join_cells(cells))
 
 
 def _commits_line(run: RunCurves, plot: Plot) -> Line:
@@ -196,7 +196,7 @@ def _commits_line(run: RunCurves, plot: Plot) -> Line:
         size = "" if n is None else f": {n} experience{'s' * (n != 1)}"
         labels.append((column, f"v{commit.version}{size}", ""))
     name = "policy" if run.trains_weights else "library"
-    return line((f"{name:>{_SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + _SIDE))
+    return line((f"{name:>{SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + SIDE))
 
 
 def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> list[Line]:
