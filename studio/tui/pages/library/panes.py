@@ -139,7 +139,8 @@ class SidePane:
         self.about.scroll_to(y=0, animate=False)
 
     def clear(self) -> None:
-        self.about.border_title = self.about.border_subtitle = None
+        self.about.border_title = None
+        self.about.say_below()
         self.about.show_lines([])
         self.uses.show_rows([])
 
@@ -162,7 +163,7 @@ class SidePane:
             case "history":
                 title, lines = f"{name}: history", self._history_lines()
         about.border_title = Text(title)
-        about.border_subtitle = None if self.shows == "about" else "esc"
+        about.say_below("" if self.shows == "about" else "esc")
         about.show_lines(lines)
 
     def _about_lines(self, one: Item, contents: LibraryState) -> list[Line]:
@@ -185,7 +186,7 @@ class SidePane:
     def _draw_uses(self, one: Item, contents: LibraryState) -> None:
         pane, session, citations = self.uses, self._page.session, self._loader.citations
         pane.border_title = Text(f"{display_text(one.id)}: uses")
-        pane.border_subtitle = "enter opens one, esc"
+        pane.say_below("enter opens one, esc")
         rows = view.use_rows(
             one,
             contents.library.get(one.id),

@@ -85,32 +85,16 @@ class ChangeView(LineView):
         self._on_resized = on_resized
         self._shows: object = None
         self.painted: object = None  # the token of the change that was painted last
-        self._tells_more: tuple[bool, bool] = (False, False)
-        self._has_parts = False
 
     def show_change(self, token: object, lines: Sequence[Line], *, has_parts: bool = False) -> None:
         """Show lines of what `token` stands for; None: of nothing that could be decided."""
-        self._has_parts = has_parts
         if token != self._shows:
             self._shows = token
             self.scroll_to(y=0, animate=False, force=True)
             # One row at least is painted, also where the lines are those of before.
             self.refresh(Region(0, 0, self.size.width, 1))
         self.show_lines(lines)
-        self._update_more_hint()
-
-    def _update_more_hint(self) -> None:
-        """In the border: whether there is more than is seen, and how it is reached."""
-        height = self.scrollable_content_region.height
-        more = len(self.lines) > round(self.scroll_y) + height > 0
-        if (more, self._has_parts) != self._tells_more:
-            self._tells_more = (more, self._has_parts)
-            hints = ["more below (tab, j)"] * more + ["choose parts (tab, space)"] * self._has_parts
-            self.border_subtitle = Content("  ".join(hints)) if hints else None
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        self._update_more_hint()
+        self.say_below("choose parts (tab, space)" if has_parts else "")
 
     def render_line(self, y: int) -> Strip:
         self.painted = self._shows
@@ -118,7 +102,6 @@ class ChangeView(LineView):
 
     def on_resize(self) -> None:
         super().on_resize()
-        self._update_more_hint()
         self._on_resized()
 
 

@@ -169,7 +169,6 @@ class StartPage(Page):
     def draw(self) -> None:
         found = self.list_pane
         found.border_title = Content("Start or resume")
-        found.say_below()
         # A row a choice, while the facts keep theirs; what a filter leaves moves nothing.
         found.styles.height = max(3, min(self.size.height * 9 // 20, 3 + len(self.found or ())))
         shown = self._filtered_choices()
@@ -200,7 +199,7 @@ class StartPage(Page):
         pane, choice = self.facts_pane, self.selected_choice
         name = sanitize(choice.name) if choice is not None else ""
         pane.border_title = Content("It could not be started" if self.refusal else name)
-        pane.border_subtitle = Content(self.loader.busy)
+        pane.say_below(self.loader.busy)
         pane.show_lines(self._facts_lines(choice, pane.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
