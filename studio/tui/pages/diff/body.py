@@ -51,7 +51,8 @@ class ComparisonBody:
     def draw(self) -> None:
         pane, found = self.pane, self.found
         if found is None:
-            pane.border_title = pane.border_subtitle = None
+            pane.border_title = None
+            pane.say_below()
             pane.show_lines([])
             return
         blocks = self.blocks
@@ -62,7 +63,7 @@ class ComparisonBody:
         hidden = f"{equal} equal hidden (=)" if equal and not self.shows_equal else ""
         words = self._page.filter_text
         filtered = f"/ {one_line(words, 20)}" if words else ""
-        pane.border_subtitle = Text("  ".join(filter(None, (filtered, hidden))))
+        pane.say_below("  ".join(filter(None, (filtered, hidden))))
         lines: list[Line] = []
         if blocks:
             for block in blocks:
