@@ -164,11 +164,8 @@ class LibraryPage(Page):
     ) -> None:
         """Ask for a change of one, or of what is under the cursor, if it may be changed."""
         if self._can_change() and (one := one or self.entries.item) is not None:
-            await self._ask(partial(ask, one))
-
-    async def _ask(self, work: Callable[[], Awaitable[None]]) -> None:
-        run_exclusive(self, "asks", work)
-        await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
+            run_exclusive(self, "asks", partial(ask, one))
+            await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     async def action_edit(self) -> None:
         await self._ask_about(self.proposals.edit)
@@ -204,7 +201,8 @@ class LibraryPage(Page):
 
     async def action_insert(self) -> None:
         if self._can_change(needs_one=False):
-            await self._ask(self.proposals.insert)
+            run_exclusive(self, "asks", self.proposals.insert)
+            await asyncio.sleep(0)
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
