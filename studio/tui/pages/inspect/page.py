@@ -68,6 +68,10 @@ class InspectPage(Page):
     def initial_focus(self) -> Widget:
         return self.text_pane if self.records.split else self.list_pane
 
+    @property
+    def is_empty(self) -> bool:
+        return self.records.summary is None
+
     # -- what is shown ---------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:

@@ -27,6 +27,8 @@ from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.row_list import RowList
 
+_CHANGES = {f"library.{name}" for name in ("edit", "delete", "merge", "mark", "pin", "insert")}
+
 
 class LibraryPage(Page):
     """The run's library with its draft; without a run, those of the workspace to read."""
@@ -143,6 +145,16 @@ class LibraryPage(Page):
         if self.is_open:
             self.host.drafts.cursor = event.key
 
+    @property
+    def is_empty(self) -> bool:
+        return self.contents is None
+
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Without a run it is only read."""
+        if self.session is None and self.contents is not None:
+            return [key for key in keys if key.id not in _CHANGES]
+        return super().usable_keys(keys)
+
     # -- keys: changes ---------------------------------------------------------------------
 
     def _can_change(self, *, needs_one: bool = True, command: str = "edit") -> bool:
@@ -167,7 +179,9 @@ class LibraryPage(Page):
         self._ask_about(self.proposals.edit)
 
     def action_delete(self) -> None:
-        self._ask_about(self.proposals.delete)
+        if self._can_change() and (one := self.entries.item) is not None:
+            asks = self.host.expect_question(self.proposals.delete(one))
+            self.run_worker(asks, group="asks")
 
     def action_mark(self) -> None:
         if self.entries.item is not None and self.contents is not None:

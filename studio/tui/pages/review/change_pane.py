@@ -65,7 +65,10 @@ class ChangePane:
         item, state, panes = self.queue.item, self.page.state, self.panes
         banner = self._banner_lines()
         if item is None or state is None:
-            panes.change.show_change(None, banner)
+            empty = paragraph(
+                [("an operation is shown here whole", "dim")], panes.change.line_width
+            )
+            panes.change.show_change(None, banner or empty)
             self._show_findings(None)
             self._made_of = ()
             panes.place(None)
@@ -195,7 +198,7 @@ class ChangePane:
     def _show_findings(self, item: Item | None) -> None:
         panes, found, op = self.panes, self.loader.found, item.operation if item else None
         if op is None or found is None:
-            text = "of each operation, what it rests on and resembles"
+            text = "what an operation rests on, and what it resembles, stands here"
             if op is not None:
                 text = "looking …"
             elif item is not None:

@@ -126,9 +126,13 @@ class ReviewPage(Page):
     def panes(self) -> list[Widget]:
         return self.shown.focusable
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.queue.items
+
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
-        if self.host.is_small:
+        if self.host.is_small or self.is_empty:
             return ()
         if (state := self.state) is not None and state.trains_weights:
             return [key for key in keys if key.id not in _OF_WORDINGS]
@@ -139,6 +143,13 @@ class ReviewPage(Page):
 
     def go_to(self, name: str) -> bool:
         return self.queue.go_to(name)
+
+    def text_to_copy(self, whole: bool) -> str:
+        """Of the list, wordings whole."""
+        if self.app.focused is not self.shown.operations:
+            return super().text_to_copy(whole)
+        found = self.queue.items if whole else filter(None, [self.queue.item])
+        return "\n".join(f"{one.id}  {self.queue.wording(one)}" for one in found)
 
     def apply_filter(self, text: str) -> None:
         self.host.drafts.filter = text
@@ -159,7 +170,7 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.decisions.decide_range(action))
+            self.run_worker(self.host.expect_question(self.decisions.decide_range(action)))
         else:
             self.decisions.decide(action)
 
@@ -183,7 +194,7 @@ class ReviewPage(Page):
 
     def action_approve_safe(self) -> None:
         if self.decisions.require_session() is not None:
-            self.run_worker(self.decisions.approve_safe())
+            self.run_worker(self.host.expect_question(self.decisions.approve_safe()))
 
     def action_undo(self, again: bool = False) -> None:
         """Take a decision back, or make again what was taken back."""
@@ -193,7 +204,7 @@ class ReviewPage(Page):
         """Commit what is decided; its key is heard on every page."""
         if (session := self.decisions.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.decisions.commit(session))
+            self.host.queue_request(self.host.expect_question(self.decisions.commit(session)))
 
     def action_range(self) -> None:
         self.queue.toggle_range()

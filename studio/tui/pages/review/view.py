@@ -265,7 +265,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
         what, key = "The run is being opened.", "What there is to decide comes here."
     elif state.status == "finished":
         what = "The run is finished; nothing is left to decide."
-        key = "3 shows what was learned, 4 what changed."
+        key = "3 shows what was learned, 4 what changed, 7 the reward of each step."
         if state.trains_weights:
             key = "1 shows how training went, 5 lists every run."
     elif state.status == "failed":

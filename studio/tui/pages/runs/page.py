@@ -69,6 +69,10 @@ class RunsPage(Page):
     def initial_focus(self) -> Widget | None:
         return self.list_pane
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.runs
+
     # -- reading ---------------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:
