@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
+from textual.widget import Widget
+from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
@@ -19,7 +21,13 @@ from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_k
 from studio.tui.navigation import Navigation
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
-from studio.tui.terminal.textual_parts import Box, FirstScreen, Palette, TerminalApp
+from studio.tui.terminal.textual_parts import (
+    Box,
+    FirstScreen,
+    Palette,
+    TerminalApp,
+    is_visible,
+)
 from studio.tui.widgets.prompt import ASK_KEYS
 
 
@@ -54,6 +62,17 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def on_screen_resume(self, event: events.ScreenResume) -> None:
         if self._navigation.is_drawn:
             self._host.draw_chrome()
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """What is out of sight never hears keys, and nothing but the prompt while that asks.
+
+        Textual sets a focus later than it is asked to: a page may have been left meanwhile.
+        """
+        is_heard = isinstance(widget, Input) or not self._host.is_asking
+        if widget is None or (is_heard and is_visible(widget)):
+            super().set_focus(widget, scroll_visible, from_app_focus)
 
     # -- pages and panes -----------------------------------------------------------------
 

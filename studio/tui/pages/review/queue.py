@@ -80,7 +80,6 @@ class ItemQueue:
             hints = empty_lines(state, words=page.filter_text, living=living)
             rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
-        self._list.say_below()
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"

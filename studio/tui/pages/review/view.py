@@ -186,13 +186,15 @@ def legend_lines(
     words: str,
     sort: Sort,
     done: int,
-    mean_s: float | None,
     person: str,
+    now: str = "",
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
-    """What the signs mean, what is safe, and how this session goes. Always as many lines."""
+    """What the signs mean, what is safe, and how this session goes. Always as many lines.
+
+    `now` says in place of the last one what is to be done.
+    """
     safe = sum(item.is_safe for item in found)
-    pace = "" if mean_s is None else f", {mean_s:.{0 if mean_s >= 10 else 1}f} s each"
     first: tuple[Standing, ...] = ("open", "approved", "rejected")
     entries = [(sign_of(each, signs), _STYLES.get(each, each), each) for each in first]
     others = [(signs.edited, "edited", "edited"), (signs.later, "dim", "later")]
@@ -200,9 +202,12 @@ def legend_lines(
     return [
         legend_line(*entries, (signs.pinned, "title", "pin")),
         legend_line(*others, (signs.flag, "flag", "flagged"), (signs.note, "focus", "note")),
+        legend_line(*((VERBS[kind], _VERB_STYLES.get(kind, ""), kind) for kind in KINDS[:4])),
         line(("safe: ", "dim"), f"{safe}", (" without flag or delete (A approves)", "dim")),
         line(("filter: ", "dim"), excerpt(words) if words else "all", *order),
-        line(("this session: ", "dim"), f"{done} done{pace}, by {excerpt(person)}"),
+        line((now, "flag"))
+        if now
+        else line(("this session: ", "dim"), f"{done} done, by {excerpt(person)}"),
     ]
 
 

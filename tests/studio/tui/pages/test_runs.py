@@ -65,7 +65,7 @@ async def test_the_table_is_read_and_enter_attaches(
         asked = Asked(app, monkeypatch)
         await pilot.press("5")
         await has_read(pilot)
-        assert any("mine" in row and "HELD: 2 wait, no process" in row for row in picture(app))
+        assert any("mine" in row and "HELD: 2 open, no process" in row for row in picture(app))
         await pilot.press("enter")
         assert asked.attached == ["mine"]
         assert app.page_name == "live"
