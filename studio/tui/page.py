@@ -23,6 +23,7 @@ class Page(Container):
     def __init__(self) -> None:
         super().__init__(id=self.scope)
         self.filter_text = ""
+        self.is_empty = False  # nothing is here that its keys could be about; set as it is drawn
 
     @property
     def host(self) -> Host:
@@ -59,11 +60,6 @@ class Page(Container):
     def panes(self) -> list[Widget]:
         """What `tab` and the jump letters go through, in reading order."""
         return [w for w in self.query("*") if w.can_focus and w.display and w.focusable]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is here that its keys could be about."""
-        return False
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Its own keys as the line at the bottom is to offer them now."""

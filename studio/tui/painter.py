@@ -82,8 +82,8 @@ class Painter:
     def draw_now(self) -> None:
         self._is_dirty = False
         if self._is_mounted:
-            self.draw_chrome()
             self._navigation.page().draw()
+            self.draw_chrome()  # its keys follow from what is on the page
 
     @property
     def _is_mounted(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -194,14 +194,12 @@ class DiffPage(Page):
         self.host.tell(text)
 
     def action_base(self) -> None:
-        self._choose("base")
+        self._trouble = ""
+        self.picker.open("base", self.found)
 
     def action_target(self) -> None:
-        self._choose("target")
-
-    def _choose(self, side: Literal["base", "target"]) -> None:
         self._trouble = ""
-        self.picker.open(side, self.found)
+        self.picker.open("target", self.found)
 
     def action_choose(self) -> None:
         side, reference = self.picker.side, self.picker.reference

@@ -68,10 +68,6 @@ class InspectPage(Page):
     def initial_focus(self) -> Widget:
         return self.text_pane if self.records.split else self.list_pane
 
-    @property
-    def is_empty(self) -> bool:
-        return self.records.summary is None
-
     # -- what is shown ---------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:
@@ -108,6 +104,7 @@ class InspectPage(Page):
         self.records.reload_if_due()
         records, found, group = self.records, self.list_pane, self.records.summary
         self.set_class(records.split is not None, "-split")
+        self.is_empty = group is None
         if group is None:
             found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
             self.text_pane.show_rows([])

@@ -28,8 +28,6 @@ from studio.tui.pages.text import display_text
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.row_list import RowList
 
-_CHANGES = {f"library.{name}" for name in ("edit", "delete", "merge", "mark", "pin", "insert")}
-
 
 class LibraryPage(Page):
     """The run's library with its draft; without a run, those of the workspace to read."""
@@ -126,6 +124,7 @@ class LibraryPage(Page):
             self.side.show("about")
         self.loader.reload_if_due(name)
         self.contents = contents = self._library_state()
+        self.is_empty = contents is None
         if contents is not None:
             self.entries.draw(contents)
             self.side.draw(self.entries.item, contents)
@@ -145,16 +144,6 @@ class LibraryPage(Page):
             self.side.draw(self.entries.item, self.contents)
         if self.is_open:
             self.host.drafts.cursor = event.key
-
-    @property
-    def is_empty(self) -> bool:
-        return self.contents is None
-
-    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """Without a run it is only read."""
-        if self.session is None and self.contents is not None:
-            return [key for key in keys if key.id not in _CHANGES]
-        return super().usable_keys(keys)
 
     # -- keys: changes ---------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ class LivePage(Page):
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
+        self.is_empty = cursor.batch is None and not cursor.is_measuring
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
         self._progress.draw(state, has_room=not self._shows_brief_training)
@@ -216,10 +217,6 @@ class LivePage(Page):
         if self.is_empty or self.cursor.is_showing_streams:
             return super().usable_keys(keys)
         return [key for key in keys if key.id not in ("live.follow", "live.next_group")]
-
-    @property
-    def is_empty(self) -> bool:
-        return self.cursor.batch is None and not self.cursor.is_measuring
 
     def go_to(self, name: str) -> bool:
         place = self.cursor.find(name)

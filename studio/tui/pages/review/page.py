@@ -93,6 +93,7 @@ class ReviewPage(Page):
             self._reset_for(self.session)
         self.queue.base = self.loader.base
         self.queue.draw()
+        self.is_empty = not self.queue.items
         self.change.draw_legend()
         self.change.draw()
 
@@ -127,10 +128,6 @@ class ReviewPage(Page):
     def panes(self) -> list[Widget]:
         return self.shown.focusable
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.queue.items
-
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
         if self.host.is_small or self.is_empty:
@@ -144,13 +141,6 @@ class ReviewPage(Page):
 
     def go_to(self, name: str) -> bool:
         return self.queue.go_to(name)
-
-    def text_to_copy(self, whole: bool) -> str:
-        """Of the list, wordings whole."""
-        if self.app.focused is not self.shown.operations:
-            return super().text_to_copy(whole)
-        found = self.queue.items if whole else filter(None, [self.queue.item])
-        return "\n".join(f"{one.id}  {self.queue.wording(one)}" for one in found)
 
     def apply_filter(self, text: str) -> None:
         self.host.drafts.filter = text

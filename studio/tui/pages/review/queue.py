@@ -22,7 +22,6 @@ from studio.tui.pages.review.view import (
     item_row,
     items,
 )
-from studio.tui.pages.text import display_text
 
 
 class ItemQueue:
@@ -108,14 +107,6 @@ class ItemQueue:
         if state is None or item.decision is None or item.decision.action in ("reject", "defer"):
             return self.texts
         return draft_texts(self._base_texts, self.decider.decided_pairs(state, without=item.id))
-
-    def wording(self, item: Item) -> str:
-        """What it proposes, else what is there now; of a reply to mend, the reply."""
-        if item.unparsed is not None:
-            return display_text(item.unparsed.reply)
-        op = item.operation
-        now = self.texts_without(item).get((op and op.target) or "", "")
-        return display_text((item.decision and item.decision.text) or (op and op.text) or now)
 
     def target_experience(self, op: Operation) -> Experience | None:
         return self.base.get(op.target) if self.base is not None and op.target else None

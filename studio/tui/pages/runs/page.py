@@ -73,10 +73,6 @@ class RunsPage(Page):
     def initial_focus(self) -> Widget | None:
         return self.list_pane
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.runs
-
     # -- reading ---------------------------------------------------------------------------
 
     def open_at(self, target: str = "") -> None:
@@ -122,6 +118,7 @@ class RunsPage(Page):
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
+        self.is_empty = not self.runs
         room = self.size.height
         # A row a run, while the details keep theirs; what a filter leaves moves nothing.
         most = room - max(5, min(11, room * 2 // 5))
