@@ -230,6 +230,10 @@ class ReviewPanes:
             own = given.get("similar") if tab is self.similar else None
             tab.styles.height = "1fr" if own is None else own
 
+    def forget_rows(self) -> None:
+        """Give the panes what their content takes, whatever they had."""
+        self._rows, self._placed_for = (), None
+
     def show_tab(self, tab: TabRows) -> None:
         if self.is_tabbed and tab is not self._tab:
             self._tab = tab
