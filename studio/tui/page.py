@@ -23,7 +23,7 @@ class Page(Container):
     def __init__(self) -> None:
         super().__init__(id=self.scope)
         self.filter_text = ""
-        self.is_empty = False  # nothing is here that its keys could be about; set as it is drawn
+        self.has_nothing = False  # nothing is here that its keys could be about; set as it is drawn
 
     @property
     def host(self) -> Host:
@@ -63,7 +63,7 @@ class Page(Container):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Its own keys as the line at the bottom is to offer them now."""
-        return () if self.is_empty else keys
+        return () if self.has_nothing else keys
 
     def go_to(self, name: str) -> bool:
         """Show an id if this page has it."""

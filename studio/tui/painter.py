@@ -135,12 +135,12 @@ class Painter:
         if not status.living:
             left_out.add("global.steer")
         page = self._navigation.page()
-        has_some = page.scope == "review" and not page.is_empty and not self._host.is_small
+        has_some = page.scope == "review" and not page.has_nothing and not self._host.is_small
         if not status.ready and not has_some:
             left_out.add("global.commit")
         shown = [key for key in keys_of_scope("global", keys) if key.id not in left_out]
         can_resume = state is not None and state.started and state.ending != "finished"
-        if can_resume and not status.living and (page.scope == "live" or page.is_empty):
+        if can_resume and not status.living and (page.scope == "live" or page.has_nothing):
             loop = keys_of_scope("loop", keys)
             shown += [replace(key, rank=10) for key in loop if key.id == "loop.resume"]
         return shown

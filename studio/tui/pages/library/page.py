@@ -124,7 +124,7 @@ class LibraryPage(Page):
             self.side.show("about")
         self.loader.reload_if_due(name)
         self.contents = contents = self._library_state()
-        self.is_empty = contents is None
+        self.has_nothing = contents is None
         if contents is not None:
             self.entries.draw(contents)
             self.side.draw(self.entries.item, contents)

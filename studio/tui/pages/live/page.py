@@ -112,7 +112,7 @@ class LivePage(Page):
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
-        self.is_empty = cursor.batch is None and not cursor.is_measuring
+        self.has_nothing = cursor.batch is None and not cursor.is_measuring
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
         self._progress.draw(state, has_room=not self._shows_brief_training)
@@ -214,7 +214,7 @@ class LivePage(Page):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What would be of no use now is left away."""
-        if self.is_empty or self.cursor.is_showing_streams:
+        if self.has_nothing or self.cursor.is_showing_streams:
             return super().usable_keys(keys)
         return [key for key in keys if key.id not in ("live.follow", "live.next_group")]
 

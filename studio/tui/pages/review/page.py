@@ -93,7 +93,7 @@ class ReviewPage(Page):
             self._reset_for(self.session)
         self.queue.base = self.loader.base
         self.queue.draw()
-        self.is_empty = not self.queue.items
+        self.has_nothing = not self.queue.items
         self.change.draw_legend()
         self.change.draw()
 
@@ -135,7 +135,7 @@ class ReviewPage(Page):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
-        if self.host.is_small or self.is_empty:
+        if self.host.is_small or self.has_nothing:
             return ()
         if (state := self.state) is not None and state.trains_weights:
             return [key for key in keys if key.id not in _OF_WORDINGS]
