@@ -218,7 +218,7 @@ class ReviewPanes:
             panes["list"] = min(lines + 2, room // 2)
         least = [min(_LEAST[name], max(panes[name], 3)) for name in panes]
         if is_side and shown:  # the rest of the change can be scrolled to
-            least[1] = max(least[1], min(panes["evidence"], room * 2 // 5))
+            least[1] = max(least[1], min([*panes.values()][1], room * 2 // 5))
         least = [rows if sum(least) <= room else 4 for rows in least]
         now = self._rows if len(self._rows) == len(panes) else ()
         self._rows = share_rows(room, [*panes.values()], least, now)

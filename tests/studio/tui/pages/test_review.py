@@ -683,6 +683,9 @@ async def test_opened_anew_the_panes_stand_as_on_a_screen_started_now(tmp_path: 
         assert rows() != first  # they move only where something would be cut
         await desk.press("1", "2")
         assert rows() == first
+        await desk.pilot.resize_terminal(169, 21)
+        await desk.press("tab", "tab", "tab")
+        assert desk.page.shown.similar is desk.app.focused  # alone where three share one place
 
 
 async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
