@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
+from textual import events
 from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
@@ -14,12 +17,18 @@ from engines.core.state.run_state import RunState
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.host import Host
-from studio.tui.keymap import bindings, format_key, keys_of_scope, unused_key_text
+from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_key_text
 from studio.tui.navigation import Navigation
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
-from studio.tui.terminal.textual_parts import FirstScreen, Palette, TerminalApp
-from studio.tui.widgets.prompt import is_visible
+from studio.tui.terminal.textual_parts import (
+    Box,
+    FirstScreen,
+    Palette,
+    TerminalApp,
+    is_visible,
+)
+from studio.tui.widgets.prompt import ASK_KEYS
 
 
 class MainScreen(FirstScreen, inherit_bindings=False):
@@ -36,6 +45,23 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         super().__init__(app, id="_default")
         self._terminal_app, self._host, self._navigation = app, host, navigation
         self.is_steering = False  # the next key says how
+
+    @property
+    def heard_keys(self) -> Sequence[Key]:
+        """Those that are heard instead of the page's, while something is asked or written."""
+        top = self.app.screen
+        if isinstance(top, Box | Palette):
+            return top.offered
+        if self.is_steering:
+            return [replace(key, after="") for key in keys_of_scope("loop", self._host.keys)]
+        return ASK_KEYS if self._host.is_asking else self._navigation.page().footer_keys()
+
+    def on_screen_suspend(self) -> None:
+        self._host.draw_chrome()  # the box over it hears other keys
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        if self._navigation.is_drawn:
+            self._host.draw_chrome()
 
     def set_focus(
         self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
@@ -127,8 +153,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         return True
 
     def miss_key(self, pressed: str) -> None:
-        text = unused_key_text(pressed, self._navigation.page_name, self._host.keys)
-        self._host.tell(text)
+        heard, page = self.heard_keys, self._navigation.page_name
+        self._host.tell(unused_key_text(pressed, page, self._host.keys, heard))
 
     def _control(self, command: str, answer: str, **options: bool) -> None:
         """Send the run a command, and tell the answer once it was taken."""
@@ -154,7 +180,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         self._control("step", "one batch through its commit, then it holds")
 
     def action_stop(self) -> None:
-        self.run_worker(self._stop())
+        self.run_worker(self._host.expect_question(self._stop()))
 
     async def _stop(self) -> None:
         session = self._host.session
@@ -171,6 +197,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
             self._control("stop", "it ends after this step", after_step=True)
         elif key:
             self._control("stop", "it ends now", after_step=False)
+        else:
+            self._host.tell("the run goes on")
 
     def action_resume(self) -> None:
         page, session = self._navigation.page(), self._host.session

@@ -26,7 +26,7 @@ from studio.session.base import Session
 from studio.tui.actions import MainScreen
 from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
-from studio.tui.drawing.lines import Lines
+from studio.tui.drawing.lines import Lines, line
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import KEYS, Key, bindings, remap_keys
 from studio.tui.navigation import Navigation
@@ -114,7 +114,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         return MainScreen(self, self, self.navigation)
 
     def compose(self) -> ComposeResult:
-        yield Chrome(id="top")
+        top = Chrome(id="top")
+        top.lines = [line(" studio: opening ...")]  # until the first page is drawn
+        yield top
         with ContentSwitcher(initial="start", id="pages"):
             for page in PAGES:
                 yield page()
@@ -232,11 +234,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         def go_on(done: asyncio.Future[str | None]) -> None:
             if not done.cancelled():  # else the screen ends
                 self.call_later(self.navigation.focus_page)  # another may have opened meanwhile
-                self.call_later(self.draw_chrome)
 
-        # The line below tells the keys that are heard now, and those of the page afterwards.
         asked.add_done_callback(go_on)
-        self.draw_chrome()
         return asked
 
     async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:

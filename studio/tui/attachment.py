@@ -104,7 +104,7 @@ class Attachment:
     async def _wait_for(self, starting: StartingProcess) -> None:
         from studio.run.detached import ReadyRun
 
-        self._host.tell("starting: reading the run file, sending the model a first request …")
+        self._host.tell("starting the run …")
         outcome = await starting.wait_ready()
         if self.starting is starting:
             self.starting, self._arguments = None, ()

@@ -14,11 +14,11 @@ from textual.widgets import Input
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
 from studio.tui.host import Host
-from studio.tui.keymap import SCOPES, Key, keys_of_scope
+from studio.tui.keymap import SCOPES, Key, keys_of_scope, offer_keys
 from studio.tui.pages.text import holds_words
 from studio.tui.terminal.textual_parts import Box, has_synchronized_output
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.prompt import ASK_KEYS, Prompt
 
 SAFE = (
     "Safe is an operation without a flag that adds, modifies or keeps. A flag says that a person "
@@ -118,6 +118,12 @@ class TextScreen(Box[None]):
     def host(self) -> Host:
         return cast("Host", self.app)
 
+    @property
+    def offered(self) -> Sequence[Key]:
+        if any(prompt.is_asking for prompt in self.query(Prompt)):
+            return ASK_KEYS
+        return offer_keys({"slash": "filters", "y": "copies it", "escape": "leaves"})
+
     def text_lines(self, width: int) -> list[Line]:
         """What holds `words`, for a width in cells."""
         raise NotImplementedError
@@ -192,10 +198,10 @@ class GuideScreen(TextScreen):
 
     def text_lines(self, width: int) -> list[Line]:
         from studio.guide import read_page
-        from studio.tui.drawing.markdown import markdown_lines
+        from studio.tui.drawing.markdown import markdown_lines, narrow
 
-        lines = markdown_lines(read_page(self._topic), width - 1)
-        if not self.words:
-            return lines
-        found = [row for row in lines if holds_words(plain_text(row), self.words)]
-        return found or [line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")]
+        text = read_page(self._topic)
+        if self.words:
+            text = narrow(text, lambda block: holds_words(block, self.words))
+        nothing = line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")
+        return markdown_lines(text, width - 1) or [nothing]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from engines.record.run_dir import Workspace
 from studio.session.base import Session
@@ -15,6 +15,8 @@ from studio.tui.drawing.lines import Lines
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import Key
 from studio.tui.settings.file import ScreenSettings
+
+T = TypeVar("T")
 
 
 class Host(Protocol):
@@ -87,6 +89,9 @@ class Host(Protocol):
 
         Await it in a worker (`run_worker`), never in a key's own handler.
         """
+
+    def expect_question(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The same work, which may `confirm`: until that stands, no key is acted on."""
 
     # -- asking the run ------------------------------------------------------------------
 

@@ -250,7 +250,7 @@ KEYS: tuple[Key, ...] = (
         ("next_set", "right_square_bracket", "set", "Next held-out set.", 4, "step_set(1)"),
         ("previous_set", "left_square_bracket", "set", "Previous held-out set.", 0, "step_set(-1)"),
         ("base", "b", "lay over", "Choose a run to lay over this one.", 7),
-        ("target", "B", "alone", "Take the run that is laid over away.", 0),
+        ("target", "B", "alone", "Take the run that is laid over away.", 7),
     ),
     *_make_keys(
         "start",
@@ -259,6 +259,14 @@ KEYS: tuple[Key, ...] = (
         ("set", "e", "set", "Give key=value settings for a new run.", 5),
     ),
 )
+
+
+def offer_keys(offered: Mapping[str, str]) -> tuple[Key, ...]:
+    """Keys with what they do, as the bottom line tells them instead of the page's."""
+    return tuple(
+        Key(f"offer.{key}", key, "", does, "", 99 - number)
+        for number, (key, does) in enumerate(offered.items())
+    )
 
 
 def keys_of_scope(scope: str, keys: tuple[Key, ...] = KEYS) -> tuple[Key, ...]:
@@ -347,10 +355,15 @@ def format_key(key: str) -> str:
     return _WRITTEN.get(key, key)
 
 
-def unused_key_text(pressed: str, page: str, keys: Sequence[Key]) -> str:
-    """What is said of a key that does nothing on this page: which one it was, and where it does."""
+def unused_key_text(pressed: str, page: str, keys: Sequence[Key], heard: Sequence[Key] = ()) -> str:
+    """What is said of a key that does nothing on this page: which one it was, and where it does.
+
+    Where others are `heard` instead of the page's, the first of them are told.
+    """
     numbers = {name: number for name, number, _ in PAGES}
     out = [f"{format_key(pressed)} does nothing here"]
+    if heard:
+        return f"{out[0]}: {', '.join(f'{key.key_text} {key.label}' for key in heard[:3])}"
     for key in keys:
         if pressed not in _split_keys(key.keys) or key.scope in ("global", "list", page):
             continue

@@ -23,6 +23,7 @@ class Page(Container):
     def __init__(self) -> None:
         super().__init__(id=self.scope)
         self.filter_text = ""
+        self.has_nothing = False  # nothing is here that its keys could be about; set as it is drawn
 
     @property
     def host(self) -> Host:
@@ -62,7 +63,7 @@ class Page(Container):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Its own keys as the line at the bottom is to offer them now."""
-        return keys
+        return () if self.has_nothing else keys
 
     def go_to(self, name: str) -> bool:
         """Show an id if this page has it."""
@@ -91,7 +92,8 @@ class Page(Container):
         from studio.tui.widgets.row_list import RowList
 
         view = self.app.focused
-        if isinstance(view, RowList) and not whole:
-            found = next((row.line for row in view.rows if row.key == view.key), ())
-            return plain_text(found).strip()
+        if isinstance(view, RowList) and not (whole and view.keys):
+            found = next((row for row in view.rows if row.key and row.key == view.key), None)
+            lines = (found.line, *found.more) if found is not None else ()
+            return "\n".join(plain_text(each).strip() for each in lines)
         return view.text() if isinstance(view, LineView) else ""

@@ -21,11 +21,6 @@ from studio.tui.terminal.notify import Notifier
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
 
-ASK_KEYS = (
-    Key("ask.take", "enter", "", "hands it in", "", 9),
-    Key("ask.leave", "escape", "", "leaves", "", 8),
-)
-"""What the bottom line tells of while a text is asked for there."""
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
 
@@ -71,9 +66,11 @@ class Painter:
         if not self._is_mounted:
             return  # the screen is being left, and a frame was under way
         if self._last_action:
-            age_s = now - self._told_at
-            most_s = ERROR_S if self._last_action[0][1] else MESSAGE_S
-            if age_s >= most_s or (age_s >= SEEN_S and self._told_of != self._standing):
+            age_s, went_wrong = now - self._told_at, bool(self._last_action[0][1])
+            is_old = age_s >= (ERROR_S if went_wrong else MESSAGE_S)
+            is_old |= age_s >= SEEN_S and self._told_of != self._standing
+            is_old |= age_s >= (MESSAGE_S if went_wrong else SEEN_S) and self._is_answered
+            if is_old:
                 self.forget_message()
         if self._is_dirty:
             self.draw_now()
@@ -85,8 +82,8 @@ class Painter:
     def draw_now(self) -> None:
         self._is_dirty = False
         if self._is_mounted:
-            self.draw_chrome()
             self._navigation.page().draw()
+            self.draw_chrome()  # its keys follow from what is on the page
 
     @property
     def _is_mounted(self) -> bool:
@@ -96,6 +93,8 @@ class Painter:
         return bool(screens) and any(child.id == "top" for child in screens[0].children)
 
     def draw_chrome(self) -> None:
+        if not self._is_mounted:
+            return
         top, size = self._app.screen_stack[0].query_one("#top", Chrome), self._app.size
         state, status = self._attachment.state, self._host.session_status
         self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self._host.clock()
@@ -104,9 +103,8 @@ class Painter:
         tabs = tabs_line(state, name, size.width)
         top.show_line(1, tabs, tab_presses(tabs))
         self._draw_demo_hint()
-        shown = ASK_KEYS if self._host.is_asking else page.footer_keys()
-        if isinstance(base := self._app.screen_stack[0], MainScreen) and base.is_steering:
-            shown = [replace(key, after="") for key in keys_of_scope("loop", keys)]
+        base = self._app.screen_stack[0]
+        shown = base.heard_keys if isinstance(base, MainScreen) else ()
         if not shown:
             shown = [*page.usable_keys(keys_of_scope(name, keys)), *self._common_keys(status)]
         self._bottom.show_line(1, footer_line(shown, size.width), footer_presses(shown))
@@ -136,11 +134,13 @@ class Painter:
         keys, state, left_out = self._host.keys, self._attachment.state, set()
         if not status.living:
             left_out.add("global.steer")
-        if not status.ready and (self._host.page_name != "review" or self._host.is_small):
+        page = self._navigation.page()
+        has_some = page.scope == "review" and not page.has_nothing and not self._host.is_small
+        if not status.ready and not has_some:
             left_out.add("global.commit")
         shown = [key for key in keys_of_scope("global", keys) if key.id not in left_out]
         can_resume = state is not None and state.started and state.ending != "finished"
-        if can_resume and not status.living and self._host.page_name == "live":
+        if can_resume and not status.living and (page.scope == "live" or page.has_nothing):
             loop = keys_of_scope("loop", keys)
             shown += [replace(key, rank=10) for key in loop if key.id == "loop.resume"]
         return shown
@@ -148,6 +148,11 @@ class Painter:
     @property
     def _bottom(self) -> Chrome:
         return self._app.screen_stack[0].query_one("#bottom", Chrome)
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether a key was pressed since a message was told."""
+        return self._app.last_key > self._told_at
 
     @property
     def _standing(self) -> object:

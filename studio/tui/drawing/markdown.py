@@ -6,6 +6,7 @@ Only what the manual uses; Textual's own widget draws no ASCII and cannot be sea
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from studio.tui.drawing.cells import cell_width
@@ -17,21 +18,44 @@ _ITEM = re.compile(r"(?:\*|\d+\.) ")
 
 def markdown_lines(text: str, width: int) -> list[Line]:
     """The page, wrapped to a width in cells."""
-    out: list[Line] = []
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
-    for part in parts:
-        if part.startswith("```"):
-            for row in part.splitlines()[1:-1]:
-                out += paragraph([("  ", ""), (row, "key")], width, "      ")
-            out.append(BLANK)
-            continue
-        for block in re.split(r"\n\s*\n", part.strip("\n")):
-            out += [*_block_lines(block, width), BLANK] if block.strip() else []
-    return out[:-1]
+    return [row for block in _blocks(text) for row in (*_block_lines(block, width), BLANK)][:-1]
+
+
+def narrow(text: str, holds: Callable[[str], bool]) -> str:
+    """The paragraphs, rows of tables and blocks of code that hold something, below their headings.
+
+    All of what stands below a heading that holds it.
+    """
+    out: list[str] = []
+    heading, is_wanted = "", False
+    for block in _blocks(text):
+        rows = block.splitlines()
+        if block.startswith("#"):
+            heading, is_wanted = block, holds(block)
+            found = rows if is_wanted else []
+        elif is_wanted or (rows[0][0] != "|" and holds(re.sub(r"[`*]", "", block))):
+            found = rows
+        else:
+            found = [row for row in rows[2:] if rows[0][0] == "|" and holds(row)]
+            found = [*rows[:2], *found] if found else []
+        if found:
+            out += [heading] if heading and not is_wanted else []
+            out.append("\n".join(found))
+            heading = ""
+    return "\n\n".join(out)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    for part in re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL):
+        found = [part] if part.startswith("```") else re.split(r"\n\s*\n", part.strip("\n"))
+        yield from (block for block in found if block.strip())
 
 
 def _block_lines(block: str, width: int) -> list[Line]:
     rows = block.splitlines()
+    if rows[0].startswith("```"):
+        code = (paragraph([("  ", ""), (row, "key")], width, "      ") for row in rows[1:-1])
+        return [each for lines in code for each in lines]
     if rows[0].startswith("#"):
         return [((rows[0].lstrip("# "), "title"),)]
     if rows[0].startswith("|"):

@@ -16,10 +16,10 @@ from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
 from studio.tui.drawing.themes import NAMES, SHIPPED
 from studio.tui.host import Host
-from studio.tui.keymap import Key
+from studio.tui.keymap import Key, offer_keys
 from studio.tui.settings.file import ScreenSettings, write_settings
 from studio.tui.terminal.textual_parts import Box
-from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.prompt import ASK_KEYS, Prompt
 from studio.tui.widgets.row_list import RowList
 
 MEANING = {
@@ -97,6 +97,14 @@ class SettingsScreen(Box[None]):
     @property
     def host(self) -> Host:
         return cast("Host", self.app)
+
+    @property
+    def offered(self) -> Sequence[Key]:
+        if any(prompt.is_asking for prompt in self.query(Prompt)):
+            return ASK_KEYS
+        return offer_keys(
+            {"enter": "changes it" if self._before is None else "keeps it", "escape": "leaves"}
+        )
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:

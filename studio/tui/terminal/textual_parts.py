@@ -6,8 +6,10 @@ Only this folder touches such parts: pyproject.toml pins Textual's minor version
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,11 +29,14 @@ from textual.widgets import Input, TextArea
 from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
+from studio.tui.keymap import Key, offer_keys
 from studio.tui.terminal.frame_clock import FrameClock
 from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import with_current_size
 
 T = TypeVar("T")
+QUESTION_S = 1.0
+"""So long keys are held for a question that was asked for and does not stand yet."""
 
 
 class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is not wanted
@@ -47,6 +52,9 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
         self._is_size_told = False  # the driver said which one it began with
         # What had the focus when a key came: several may come before the first is acted on.
         self._aims: WeakKeyDictionary[events.Key, Widget | None] = WeakKeyDictionary()
+        self._keys: deque[events.Key] = deque()  # that no widget took
+        self._questions = 0  # works under way that may ask one
+        self._asked_at = 0.0  # when the last of them began
 
     def _build_driver(
         self, headless: bool, inline: bool, mouse: bool, size: tuple[int, int] | None
@@ -75,6 +83,36 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
     async def on_key(self, event: events.Key) -> None:
         """Act on a key that no widget took, after all that came before it."""
         event.prevent_default()
+        self._keys.append(event)
+        await self.act_on_keys()
+
+    async def act_on_keys(self) -> None:
+        """Act on the keys that came, in their order; what may come of one is waited for first."""
+        while self._keys and not self._awaits_question:
+            await self._act_on(self._keys.popleft())
+
+    @property
+    def _awaits_question(self) -> bool:
+        """Whether a question may stand in a moment: what is pressed meanwhile is not the page's."""
+        is_due = self._questions and time.monotonic() - self._asked_at < QUESTION_S
+        return bool(is_due) and len(self.screen_stack) == 1
+
+    def expect_question(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The same work, which may ask a question: until it does, no key is acted on."""
+        self._questions += 1
+        self._asked_at = time.monotonic()
+        self.set_timer(QUESTION_S, self.act_on_keys)
+
+        async def run() -> T:
+            try:
+                return await work
+            finally:
+                self._questions -= 1
+                self.call_later(self.act_on_keys)
+
+        return run()
+
+    async def _act_on(self, event: events.Key) -> None:
         focused = self.focused
         if isinstance(focused, Input | TextArea) and self._aims.get(event, focused) is not focused:
             # The key before it asked for a text, and this one is its beginning.
@@ -84,6 +122,8 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
             return
         base = self.screen_stack[0]
         assert isinstance(base, FirstScreen)
+        if isinstance(self.screen, Box) and self.screen.refuses(event):
+            return
         if len(self.screen_stack) == 1 and await base.take_key(event.key):
             return
         if not await self._check_bindings(event.key):
@@ -167,6 +207,15 @@ class FixedView(ScrollView):
 class Box(ModalScreen[T]):
     """A screen over the page, which is left once however often its key is pressed."""
 
+    @property
+    def offered(self) -> Sequence[Key]:
+        """The keys that are heard in it."""
+        return ()
+
+    def refuses(self, event: events.Key) -> bool:
+        """Whether a key came too early to be meant for it; then says so."""
+        return False
+
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         # Textual would pop whatever is on top by then, and fail on the last one.
         return super().dismiss(result) if self.is_active else AwaitComplete()
@@ -174,6 +223,8 @@ class Box(ModalScreen[T]):
 
 class Palette(CommandPalette):
     """Textual's command palette, without blinking, and with a line where nothing is found."""
+
+    offered = offer_keys({"enter": "does it", "escape": "leaves", "down": "next", "up": "previous"})
 
     def on_mount(self) -> None:
         self.query_one(CommandInput).cursor_blink = False
@@ -187,6 +238,11 @@ class Palette(CommandPalette):
             none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
             self.query_one(CommandList).clear_options().add_option(none)
         self._list_visible = bool(search_value)
+
+
+def is_visible(widget: Widget) -> bool:
+    """Whether neither it nor what it is in is hidden."""
+    return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
 
 
 def make_compact(field: Input | TextArea) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -13,29 +15,23 @@ from textual.widgets import TextArea
 
 from engines.core.text.sanitize import escape_unsafe
 from studio.tui.drawing.cells import normalize_width
-from studio.tui.keymap import Key
+from studio.tui.keymap import offer_keys
 from studio.tui.terminal.textual_parts import make_compact
 
 MOST_CHARS = 200_000
 """What is pasted beyond is refused: nothing that a person reviews is as long."""
-_MOVES = (
-    Key("edit.left", "escape", "", "keeps it for later", "", 8),
-    Key("edit.start", "ctrl+a", "", "line start", "", 3),
-    Key("edit.end", "ctrl+e", "", "line end", "", 3),
-    Key("edit.word", "ctrl+w", "", "cuts a word", "", 4),
-    Key("edit.rest", "ctrl+k", "", "cuts the rest", "", 4),
-)
-EDIT_KEYS = (Key("edit.take", "enter", "", "hands it in", "", 9), *_MOVES)
+_MOVES = {
+    "escape": "keeps it for later",
+    "ctrl+w": "cuts a word",
+    "ctrl+k": "cuts the rest",
+    "ctrl+a": "line start",
+    "ctrl+e": "line end",
+}
+EDIT_KEYS = offer_keys({"enter": "hands it in", **_MOVES})
 """What the bottom line tells of while a text is edited."""
-MEND_KEYS = (
-    Key("edit.take", "ctrl+o", "", "hands it in", "", 9),
-    Key("edit.line", "enter", "", "new line", "", 7),
-    *_MOVES,
-)
-
-ASK_KEYS = (
-    Key("edit.yes", "y", "", "approves it anyway (also enter)", "", 9),
-    Key("edit.back", "e", "", "goes back to the text (also esc)", "", 9),
+MEND_KEYS = offer_keys({"ctrl+o": "hands it in", "enter": "new line", **_MOVES})
+ASK_KEYS = offer_keys(
+    {"y": "approves it anyway (also enter)", "e": "goes back to the text (also esc)"}
 )
 
 
@@ -77,6 +73,7 @@ class EditBox(TextArea):
         self.several_lines = False
         self._is_held = False  # the text was handed in, and nothing is typed
         self.asks = False  # whether it is to be taken in spite of what was said about it
+        self._readable_at = math.inf  # when that question was drawn, by the clock of events
 
     def render_line(self, y: int) -> Strip:
         """As Textual draws it, without the joiners and marks that terminals measure differently."""
@@ -107,6 +104,11 @@ class EditBox(TextArea):
     def release(self, *, asks: bool = False) -> None:
         """What was handed in has an answer: typing goes on, or a question is asked first."""
         self._is_held = self.asks = asks
+        self._readable_at = math.inf
+        self.call_after_refresh(self._note_time)
+
+    def _note_time(self) -> None:
+        self._readable_at = time.monotonic()
 
     def action_hand_in(self) -> None:
         anyway, self._is_held = self.asks, True
@@ -115,7 +117,7 @@ class EditBox(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         if self._is_held:
-            if self.asks and event.key in ("y", "enter"):
+            if self.asks and event.key in ("y", "enter") and event.time >= self._readable_at:
                 self.action_hand_in()
                 self.asks = False
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
@@ -82,7 +84,7 @@ class LineView(FixedView, can_focus=True):
         self.lines: list[Line] = []
         self._folded_for = 0  # the room there was when lines were last shown
         self._base = Style()  # beneath the styles of the lines, as drawn last
-        self.was_painted = False
+        self.painted_at = math.inf  # when it was drawn first, by the clock of events
         # What the lower border says beside how much is out of sight; None where there is none.
         self._said_below = "" if classes == "pane" else None
 
@@ -163,7 +165,7 @@ class LineView(FixedView, can_focus=True):
         return self.lines[at] if at < len(self.lines) else ()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        self.was_painted = True
+        self.painted_at = min(self.painted_at, time.monotonic())
         self._base = self.rich_style  # once for all lines: it is worked out through all ancestors
         return super().render_lines(crop)
 

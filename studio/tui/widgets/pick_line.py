@@ -6,16 +6,11 @@ from textual import events
 from textual.message import Message
 from textual.widgets import Input
 
-from studio.tui.keymap import Key
+from studio.tui.keymap import offer_keys
 from studio.tui.terminal.textual_parts import make_compact
 from studio.tui.widgets.row_list import RowList
 
-PICK_KEYS = (
-    Key("pick.take", "enter", "", "chooses", "", 9),
-    Key("pick.down", "down", "", "next", "", 6),
-    Key("pick.up", "up", "", "previous", "", 6),
-    Key("pick.left", "escape", "", "leaves", "", 8),
-)
+PICK_KEYS = offer_keys({"enter": "chooses", "escape": "leaves", "down": "next", "up": "previous"})
 """What the bottom line tells of meanwhile."""
 
 

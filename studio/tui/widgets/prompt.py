@@ -11,7 +11,11 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from studio.tui.terminal.textual_parts import make_compact
+from studio.tui.keymap import offer_keys
+from studio.tui.terminal.textual_parts import is_visible, make_compact
+
+ASK_KEYS = offer_keys({"enter": "hands it in", "escape": "leaves"})
+"""What the bottom line tells of while a text is asked for."""
 
 
 class _Field(Input):
@@ -78,7 +82,13 @@ class Prompt(Horizontal):
         field.cursor_position = len(value)
         self.display = True
         self.screen.set_focus(field, scroll_visible=False)
+        self._redraw_keys()
         return asked
+
+    def _redraw_keys(self) -> None:
+        """The line below tells the keys that are heard now."""
+        if redraw := getattr(self.app, "draw_chrome", None):
+            self.call_later(redraw)
 
     def answer(self, text: str | None) -> None:
         """End the question."""
@@ -88,14 +98,10 @@ class Prompt(Horizontal):
         # A page may have opened meanwhile: nothing that is out of sight may hear keys.
         seen = before is not None and before.is_attached and is_visible(before)
         self.screen.set_focus(before if seen else None, scroll_visible=False)
+        self._redraw_keys()
         if asked is not None and not asked.done():
             asked.set_result(text)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.answer(event.value)
-
-
-def is_visible(widget: Widget) -> bool:
-    """Whether it and all around it are displayed."""
-    return all(one.display for one in widget.ancestors_with_self if isinstance(one, Widget))

@@ -13,8 +13,9 @@ from textual.content import Content
 
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
 from studio.tui.drawing.lines import Row, line
-from studio.tui.terminal.textual_parts import Box
-from studio.tui.widgets.chrome import Chrome
+from studio.tui.keymap import Key, offer_keys
+from studio.tui.widgets.chrome import Chrome, footer_line, footer_presses
+from studio.tui.widgets.confirm import Question
 from studio.tui.widgets.row_list import RowList
 
 _TICK = 4
@@ -38,13 +39,8 @@ async def choose(
     return await app.push_screen_wait(TickList(title, rows, signs, enter=enter))
 
 
-class TickList(Box[tuple[str, ...] | None]):
+class TickList(Question[tuple[str, ...] | None]):
     """Rows that are all ticked at first."""
-
-    DEFAULT_CSS = """
-    TickList { align: center middle; background: transparent; }
-    TickList Vertical { width: 94%; max-width: 120; height: auto; border: solid $foreground; }
-    """
 
     def __init__(self, title: Title, rows: RowsFor, signs: Glyphs, *, enter: str) -> None:
         super().__init__()
@@ -57,11 +53,12 @@ class TickList(Box[tuple[str, ...] | None]):
             yield RowList(id="ticked")
             yield Chrome(id="offered")
 
+    @property
+    def offered(self) -> Sequence[Key]:
+        moves = {"escape": "leaves it", "space": "ticks", "j": "down", "k": "up"}
+        return offer_keys({"enter": self._enter, **moves})
+
     def on_mount(self) -> None:
-        keys = (("enter", self._enter), ("space", "tick"), ("j k", "move"), ("esc", "leave"))
-        spans = [span for key, what in keys for span in (" ", (key, "key"), f" {what} ")]
-        presses = {"enter": ("enter",), "space": ("space",), "esc": ("escape",)}
-        self.query_one(Chrome).show_line(0, line(*spans), presses)
         self._lay_out()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -73,8 +70,10 @@ class TickList(Box[tuple[str, ...] | None]):
         width = min(120, self.size.width * 94 // 100) - 2
         self._rows = self._make_rows(width - 2 - _TICK)
         lines = sum(1 + len(row.more) for row in self._rows)
-        listed.styles.height = max(1, min(lines, self.size.height - 5))
-        self.query_one(Chrome).styles.height = 1
+        listed.styles.height = max(1, min(lines, self.size.height - 7))
+        offered = self.query_one(Chrome)
+        offered.styles.height = 1
+        offered.show_line(0, footer_line(self.offered, width), footer_presses(self.offered))
         self._draw()
 
     def _draw(self) -> None:
@@ -103,19 +102,15 @@ class TickList(Box[tuple[str, ...] | None]):
         event.stop()
         self._say_more()
 
-    def on_key(self, event: events.Key) -> None:
-        if event.key not in ("escape", "enter", "space"):
-            return
-        event.stop()
+    def hear(self, key: str) -> bool:
         left = tuple(row.key for row in self._rows if row.key and row.key not in self._off)
-        if event.key == "space":
+        if key == "space":
             self._off ^= {key for key in [self.query_one(RowList).key] if key}
             self._draw()
-        elif event.key == "escape":
+        elif key == "escape":
             self.dismiss(None)
-        elif not self.query_one(RowList).was_painted:
-            self.query_one(Vertical).border_subtitle = "it is shown only now: press again"
-        elif left:
+        elif key == "enter" and left:
             self.dismiss(left)
-        else:
+        elif key == "enter":
             self.query_one(Vertical).border_subtitle = "nothing is ticked: space ticks, esc leaves"
+        return key in ("space", "escape", "enter")

@@ -235,6 +235,20 @@ def app_on(
     )
 
 
+def app_before_lesson(folder: Path) -> tuple[StudioApp, FakeSession, list[ev.DurableEvent]]:
+    """The app on a run whose first lesson is still to come, and what comes; it starts no other."""
+    workspace = finished_workspace(folder)
+    session = FakeSession(workspace.run("rehearsal"))
+    coming = [e.event for e in session.run.entries() if not isinstance(e.event, ev.RunEnded)]
+    session.state = RunState()
+    while not isinstance(coming[0], ev.LessonProposed):
+        fold(session.state, coming.pop(0))
+    app = app_on(session, workspace)
+    app.start_run = lambda arguments: None  # type: ignore[method-assign]
+    app.attach = lambda run: None  # type: ignore[method-assign]
+    return app, session, coming
+
+
 def check_painted(app: App[Any]) -> None:
     """What is on the screen is what would be drawn if nothing were kept of what was."""
     shown = picture(app)

@@ -20,7 +20,7 @@ from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, SCOPES, keys_of_scope
 from studio.tui.keymap import Key as TableKey
 from studio.tui.widgets.row_list import RowList
-from tests.studio.tui.scenes import Scene, on_stage
+from tests.studio.tui.scenes import SCENES, Scene, on_stage
 from tests.studio.tui.stage import picture
 
 HELD, FINISHED = Scene(), Scene("rehearsal", living=False)
@@ -274,6 +274,8 @@ async def test_ctrl_w_jumps_to_the_pane_of_a_letter(tmp_path: Path) -> None:
 
 async def test_y_copies_the_item_and_capital_y_the_pane(tmp_path: Path) -> None:
     async with on_stage(FINISHED, tmp_path, (120, 36)) as stage:
+        await stage.press("1", "enter", "shift+tab", "y")
+        assert stage.app.clipboard == "s4p0  What is 67 - 49?"
         await stage.press("3", "j", "y")
         one = stage.app.clipboard
         assert "Multiply first" in one and "Carry:" not in one
@@ -380,6 +382,61 @@ async def test_s_waits_for_a_second_key_and_lists_them_and_any_other_leaves(tmp_
         assert "j is none of s p" in picture(stage.app)[-2] and session.asked == []
         await stage.press("s", "escape", "s", "p")
         assert session.names() == ["pause"]
+
+
+async def test_a_dialog_tells_its_own_keys_and_takes_none_that_came_before_it(
+    tmp_path: Path,
+) -> None:
+    async with on_stage(HELD, tmp_path, (120, 36)) as stage:
+        app, session = stage.app, stage.session
+        assert session is not None
+        await stage.press("2")
+        for opener in "Ac":  # in one write with keys that would confirm it, or move on the page
+            for key in (opener, "enter", "j", "2"):
+                app.post_message(Key(key, key if len(key) == 1 else None))
+            await stage.pilot.pause()
+            await stage.rest()
+            *_, told, keys = picture(app)
+            assert told.strip() == "pressed before the question stood, so not taken: enter, j, 2"
+            assert keys.startswith(" enter ") and "esc leaves it" in keys and "detach" not in keys
+            assert session.asked == [] and not app.navigation.page().shown.opened_evidence  # type: ignore[attr-defined]
+            await stage.press("x")
+            assert "x does nothing here: enter " in picture(app)[-2]
+            await stage.press("escape")
+            assert "nothing was" in picture(app)[-2] and "q detach" in picture(app)[-1]
+        await stage.press("A", "enter")
+        assert set(session.names()) == {"decide"}
+        for opener, keys in (("question_mark", "/ filters"), ("f2", "enter changes it")):
+            await stage.press(opener)
+            assert picture(app)[-1].startswith(f" {keys}  ")
+            await stage.press("escape")
+        await stage.press("1", "s", "x", "escape")
+        assert "the run goes on" in picture(app)[-2]
+
+
+async def test_a_message_goes_with_the_next_key_once_it_was_read(tmp_path: Path) -> None:
+    async with on_stage(HELD, tmp_path, (120, 36)) as stage:
+        app, now = stage.app, [1_000.0]
+        app.clock = lambda: now[0]
+        await stage.press("2", "A", "escape")
+        assert "nothing was decided" in picture(app)[-2]
+        for passed, key, stands in ((1.0, "j", True), (1.5, "", False)):
+            now[0] += passed
+            await stage.press(*[key] if key else [])
+            app.painter.draw_frame()
+            assert ("nothing was decided" in picture(app)[-2]) is stands
+
+
+@pytest.mark.parametrize("scene", ["review-none", "review-finished", "inspect-empty", "diff-empty"])
+async def test_an_empty_page_offers_no_key_that_has_nothing_to_act_on(
+    tmp_path: Path, scene: str
+) -> None:
+    async with on_stage(SCENES[scene], tmp_path, (120, 36)) as stage:
+        offered = {text for text in re.split("  +", picture(stage.app)[-1].strip())}
+        common = {": palette", "? help", "/ filter", "g go to", "q detach"}
+        assert offered - common == ({"b base", "B target"} if scene == "diff-empty" else set())
+        await stage.press("y")
+        assert "nothing to copy here" in picture(stage.app)[-2]
 
 
 async def test_keys_that_come_at_once_are_acted_on_in_their_order(tmp_path: Path) -> None:

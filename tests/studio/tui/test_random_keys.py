@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 
 from engines.core import events as ev
 from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
 from engines.core.types import Decision
 from studio.session.base import (
     ControllerChanged,
@@ -29,7 +28,7 @@ from studio.tui.app import StudioApp
 from studio.tui.keymap import KEYS
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.confirm import Confirm
-from tests.studio.tui.stage import FakeSession, app_on, check_painted, finished_workspace, picture
+from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted, picture
 
 SIZES = ((120, 36), (80, 24), (60, 16), (140, 40), (30, 8))
 LEAVES = {"global.detach", "global.interrupt", "global.start"}
@@ -163,17 +162,8 @@ class Watched:
 
 async def _played(steps: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        workspace = finished_workspace(Path(folder))
-        run = workspace.run("rehearsal")
-        session = FakeSession(run)
-        coming = [e.event for e in run.entries() if not isinstance(e.event, ev.RunEnded)]
-        session.state = RunState()
-        while not isinstance(coming[0], ev.LessonProposed):
-            fold(session.state, coming.pop(0))
+        app, session, coming = app_before_lesson(Path(folder))
         fold(session.state, coming.pop(0))
-        app = app_on(session, workspace)
-        app.start_run = lambda arguments: None  # type: ignore[method-assign]
-        app.attach = lambda run: None  # type: ignore[method-assign]
         async with app.run_test(size=(120, 36)) as pilot:
             watched = Watched(app, pilot, session, coming)
             watched.page.wording.in_editor = lambda text: None

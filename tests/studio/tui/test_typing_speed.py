@@ -20,7 +20,6 @@ from textual.keys import _character_to_key, _get_unicode_name_from_key
 
 from engines.core import events as ev
 from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag
 from engines.pipeline.gate.results import DecisionPreview
 from studio.session.base import EventReceived, TextPiece, TextReceived
@@ -36,7 +35,7 @@ from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.prompt import Prompt, is_visible
 from studio.tui.widgets.tick_list import TickList
-from tests.studio.tui.stage import FakeSession, app_on, check_painted, finished_workspace
+from tests.studio.tui.stage import FakeSession, app_before_lesson, check_painted
 
 LEAVES = {"global.detach", "global.interrupt", "global.redraw"}
 PRESSED = [name.strip() for key in KEYS if key.id not in LEAVES for name in key.keys.split(",")]
@@ -156,16 +155,7 @@ async def type_keys(seed: int, count: int) -> set[str]:
 async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        workspace = finished_workspace(Path(folder))
-        run = workspace.run("rehearsal")
-        session = FakeSession(run)
-        coming = [e.event for e in run.entries() if not isinstance(e.event, ev.RunEnded)]
-        session.state = RunState()
-        while not isinstance(coming[0], ev.LessonProposed):
-            fold(session.state, coming.pop(0))
-        app = app_on(session, workspace)
-        app.start_run = lambda arguments: None  # type: ignore[method-assign]
-        app.attach = lambda run: None  # type: ignore[method-assign]
+        app, session, coming = app_before_lesson(Path(folder))
         app.leave = lambda: None  # type: ignore[method-assign]
         async with app.run_test(size=(120, 36)) as pilot:
             app.navigation.page("review").wording.in_editor = lambda text: None  # type: ignore[attr-defined]
@@ -208,15 +198,8 @@ async def test_two_thousand_keys_at_typing_speed_end_no_screen(seed: int) -> Non
 
 
 async def test_letters_typed_right_after_e_go_into_the_wording(tmp_path: Path) -> None:
-    workspace = finished_workspace(tmp_path)
-    run = workspace.run("rehearsal")
-    session = FakeSession(run)
-    session.state = RunState()
-    for entry in run.entries():
-        fold(session.state, entry.event)
-        if isinstance(entry.event, ev.LessonProposed):
-            break
-    app = app_on(session, workspace)
+    app, session, coming = app_before_lesson(tmp_path)
+    fold(session.state, coming.pop(0))
     async with app.run_test(size=(120, 36)) as pilot:
         for page, box in (("2", "#review-edit"), ("3", "#library-edit")):
             await pilot.press(page)

@@ -68,6 +68,10 @@ class DiffPage(Page):
     def footer_keys(self) -> Sequence[Key]:
         return self.picker.keys
 
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Where nothing is compared, it is to be chosen."""
+        return keys if self.found else [key for key in keys if key.id.endswith(("base", "target"))]
+
     # -- what is compared ------------------------------------------------------------------
 
     @property
@@ -166,10 +170,12 @@ class DiffPage(Page):
     def _step_change(self, step: int) -> None:
         if self.picker.side:
             return
+        self._trouble = ""  # it was read
         there = view.find_next_change(self.body.blocks, self.body.at, step)
         if there and there != self.body.at:
             self.body.go_to_change(there)
         else:
+            self.host.draw_now()
             self.host.tell("there is no further change" if there else "no experience differs")
 
     def action_words(self) -> None:
@@ -182,14 +188,17 @@ class DiffPage(Page):
         self._draw_and_tell("what is equal is shown" if shown else "what is equal is hidden")
 
     def _draw_and_tell(self, text: str) -> None:
+        self._trouble = ""
         self.host.draw_now()
         self.body.scroll_to_change()
         self.host.tell(text)
 
     def action_base(self) -> None:
+        self._trouble = ""
         self.picker.open("base", self.found)
 
     def action_target(self) -> None:
+        self._trouble = ""
         self.picker.open("target", self.found)
 
     def action_choose(self) -> None:

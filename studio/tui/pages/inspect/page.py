@@ -104,6 +104,7 @@ class InspectPage(Page):
         self.records.reload_if_due()
         records, found, group = self.records, self.list_pane, self.records.summary
         self.set_class(records.split is not None, "-split")
+        self.has_nothing = group is None
         if group is None:
             found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
             self.text_pane.show_rows([])

@@ -124,6 +124,7 @@ class LibraryPage(Page):
             self.side.show("about")
         self.loader.reload_if_due(name)
         self.contents = contents = self._library_state()
+        self.has_nothing = contents is None
         if contents is not None:
             self.entries.draw(contents)
             self.side.draw(self.entries.item, contents)
@@ -170,8 +171,10 @@ class LibraryPage(Page):
     async def action_edit(self) -> None:
         await self._ask_about(self.proposals.edit)
 
-    async def action_delete(self) -> None:
-        await self._ask_about(self.proposals.delete)
+    def action_delete(self) -> None:
+        if self._can_change() and (one := self.entries.item) is not None:
+            asks = self.host.expect_question(self.proposals.delete(one))
+            self.run_worker(asks, group="asks")
 
     def action_mark(self) -> None:
         if self.entries.item is not None and self.contents is not None:

@@ -30,6 +30,7 @@ from studio.tui.pages.live.questions import Questions
 from studio.tui.pages.live.streams import Streams
 from studio.tui.pages.live.wall import RolloutWall
 from studio.tui.pages.stage_clock import StageClock
+from studio.tui.terminal.textual_parts import is_visible
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -111,6 +112,7 @@ class LivePage(Page):
     def draw(self) -> None:
         state, cursor = self.state, self.cursor
         self.tracker.update(state)
+        self.has_nothing = cursor.batch is None and not cursor.is_measuring
         signs = choose_glyphs(self.wall.uses_ascii)
         self._arrange()
         self._progress.draw(state, has_room=not self._shows_brief_training)
@@ -195,7 +197,7 @@ class LivePage(Page):
         focused = self.app.focused
         if not self.is_open or self.app.screen is not self.screen:
             return
-        if focused is None or (self in focused.ancestors and not _is_visible(focused)):
+        if focused is None or (self in focused.ancestors and not is_visible(focused)):
             self.initial_focus().focus(scroll_visible=False)
 
     # -- choosing ------------------------------------------------------------------------------
@@ -212,9 +214,9 @@ class LivePage(Page):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What would be of no use now is left away."""
-        if not self.cursor.is_showing_streams:
-            keys = [key for key in keys if key.id not in ("live.follow", "live.next_group")]
-        return keys
+        if self.has_nothing or self.cursor.is_showing_streams:
+            return super().usable_keys(keys)
+        return [key for key in keys if key.id not in ("live.follow", "live.next_group")]
 
     def go_to(self, name: str) -> bool:
         place = self.cursor.find(name)
@@ -234,9 +236,23 @@ class LivePage(Page):
         return True
 
     def text_to_copy(self, whole: bool) -> str:
+        groups = self._groups
         if self.app.focused is self.wall.canvas:
             return self.wall.text_to_copy(whole)
-        return super().text_to_copy(whole)
+        if self.app.focused is not groups:
+            return super().text_to_copy(whole)
+        asked = (self._question_of(name) for name in (groups.keys if whole else [groups.key]))
+        return "\n".join(filter(None, asked))
+
+    def _question_of(self, name: str) -> str:
+        """Of a row of the groups, its problem whole."""
+        held_out, position = self.tracker.held_out.find(name), self.cursor.find_group(name)
+        if held_out is not None:
+            return self.questions.known.get(held_out.problem, "")
+        if self.cursor.batch is None or position is None:
+            return ""
+        problem = self.cursor.batch.problems[position]
+        return f"{name}  {self.questions.known.get(problem, problem)}"
 
     # -- keys ----------------------------------------------------------------------------------
 
@@ -299,7 +315,7 @@ class LivePage(Page):
         if one is None or one.has_ended:
             self.host.tell("no rollout under way is under the cursor", "failed")
             return
-        self.run_worker(_kill_rollout(self.host, one.id))
+        self.run_worker(self.host.expect_question(_kill_rollout(self.host, one.id)))
 
 
 async def _kill_rollout(host: Host, rollout: str) -> None:
@@ -309,6 +325,7 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         line("it has no reward, and its group goes on without it."),
     ]
     if not await host.confirm("Kill this rollout?", lines, {"K": "kill it"}):
+        host.tell(f"{rollout} goes on")
         return
 
     async def end(session: Session) -> str:
@@ -318,10 +335,6 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         return f"{rollout} was not under way: it is queued, or has ended"
 
     host.ask_run(end)
-
-
-def _is_visible(widget: Widget) -> bool:
-    return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
 
 
 def _no_groups_rows(batch: Batch | None, filter_text: str) -> list[Row]:

@@ -246,8 +246,21 @@ class ProgressPage(Page):
         self.picker.show(on=True)
 
     def action_target(self) -> None:
+        taken_away = "the run is shown alone; b lays one over it"
+        self.host.tell(taken_away if self.over else "no run is laid over this one: b chooses one")
         self.over = None
         self.host.draw_now()
+
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """What there is nothing for is left away."""
+        needs = {
+            "progress.open": bool(self.steps),
+            "progress.next": bool(self.steps),
+            "progress.next_set": len(self.set_names) > 1,
+            "progress.base": self.shown is not None,
+            "progress.target": self.over is not None,
+        }
+        return [key for key in keys if needs.get(key.id, True)]
 
     def _choose(self) -> None:
         if run := self.picker.list.key:

@@ -194,7 +194,7 @@ class ChangePane:
     def _show_findings(self, item: Item | None) -> None:
         panes, found, op = self.panes, self.loader.found, item.operation if item else None
         if op is None or found is None:
-            text = "of each operation, what it rests on and resembles"
+            text = "what an operation rests on, and what it resembles, stands here"
             if op is not None:
                 text = "looking …"
             elif item is not None:

@@ -334,9 +334,11 @@ class DecisionKeys:
             self._page.host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif queue.undecided_count(session) or queue.hidden_count(found):
             # Not awaited: requests come in turn, and the person may take long to answer.
-            self._page.run_worker(self._confirm_commit(session))
+            asks = self._page.host.expect_question(self._confirm_commit(session))
+            self._page.run_worker(asks)
         else:
-            await self._send_commit(session, queue.decisions(session))
+            # In turn, but not awaited: no question is asked, so keys are acted on again.
+            self._page.host.queue_request(self._send_commit(session, queue.decisions(session)))
 
     async def _confirm_commit(self, session: Session) -> None:
         host, queue = self._page.host, self._review_queue

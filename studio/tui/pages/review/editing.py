@@ -71,7 +71,8 @@ class WordingKeys:
         if here is None or self._decisions.is_all_or_nothing(here[1]):
             return
         if self._page.app.focused is self._panes.change:
-            self._page.run_worker(self.choose_parts(here[0]))
+            asks = self._page.host.expect_question(self.choose_parts(here[0]))
+            self._page.run_worker(asks)
             return
         if not here[1].text:
             self._page.host.tell(f"a {here[1].kind} has no wording to merge")

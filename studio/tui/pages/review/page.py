@@ -93,6 +93,7 @@ class ReviewPage(Page):
             self._reset_for(self.session)
         self.queue.base = self.loader.base
         self.queue.draw()
+        self.has_nothing = not self.queue.items
         self.change.draw_legend()
         self.change.draw()
 
@@ -134,7 +135,7 @@ class ReviewPage(Page):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
-        if self.host.is_small:
+        if self.host.is_small or self.has_nothing:
             return ()
         if (state := self.state) is not None and state.trains_weights:
             return [key for key in keys if key.id not in _OF_WORDINGS]
@@ -165,7 +166,7 @@ class ReviewPage(Page):
 
     def action_decide(self, action: DecisionAction) -> None:
         if self.queue.has_range and action != "defer":
-            self.run_worker(self.decisions.decide_range(action))
+            self.run_worker(self.host.expect_question(self.decisions.decide_range(action)))
         else:
             self.decisions.decide(action)
 
@@ -188,7 +189,7 @@ class ReviewPage(Page):
 
     def action_approve_safe(self) -> None:
         if self.decisions.require_session() is not None:
-            self.run_worker(self.decisions.approve_safe())
+            self.run_worker(self.host.expect_question(self.decisions.approve_safe()))
 
     def action_undo(self, again: bool = False) -> None:
         """Take a decision back, or make again what was taken back."""
@@ -198,7 +199,7 @@ class ReviewPage(Page):
         """Commit what is decided; its key is heard on every page."""
         if (session := self.decisions.require_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.host.queue_request(self.decisions.commit(session))
+            self.host.queue_request(self.host.expect_question(self.decisions.commit(session)))
 
     def action_range(self) -> None:
         self.queue.toggle_range()

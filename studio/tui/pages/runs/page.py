@@ -118,6 +118,7 @@ class RunsPage(Page):
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
+        self.has_nothing = not self.runs
         room = self.size.height
         # A row a run, while the details keep theirs; what a filter leaves moves nothing.
         most = room - max(5, min(11, room * 2 // 5))

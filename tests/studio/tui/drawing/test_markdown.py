@@ -6,7 +6,7 @@ import pytest
 
 from studio.guide import TOPICS, read_page
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.drawing.markdown import inline_spans, markdown_lines
+from studio.tui.drawing.markdown import inline_spans, markdown_lines, narrow
 
 
 @pytest.mark.parametrize("width", [56, 78, 118])
@@ -41,3 +41,13 @@ def test_the_last_column_of_a_table_wraps_under_itself_or_under_the_row() -> Non
     assert [plain_text(row).strip() for row in markdown_lines(page, 18)] == [
         "a long first one", "two words",
     ]  # fmt: skip
+
+
+def test_a_page_is_narrowed_to_whole_paragraphs_and_rows_below_their_headings() -> None:
+    page = "# One\n\nfirst\nand `last`\n\n## Two\n\nnot here\n\n## Three\n\n| a | b |\n|--|--|\n"
+    page += "| x | last |\n| y | no |\n\n## Last\n\nall of it\n"
+    assert narrow(page, lambda text: "last" in text.casefold()).split("\n\n") == [
+        "# One", "first\nand `last`", "## Three", "| a | b |\n|--|--|\n| x | last |",
+        "## Last", "all of it",
+    ]  # fmt: skip
+    assert narrow(page, lambda _: False) == ""

@@ -147,8 +147,14 @@ async def test_b_lays_a_run_over_and_capital_b_takes_it_away(tmp_path: Path) -> 
         shown = picture(stage.app)
         assert "over it other" in shown[2] and "* * other" in shown[3]
         assert "scripted replies: rehearsal, other" in "\n".join(shown)
+        assert "B alone" in shown[-1]
         await stage.press("B")
         assert page.over is None and "other" not in "\n".join(picture(stage.app))
+        assert (
+            "is shown alone" in picture(stage.app)[-2] and "B alone" not in picture(stage.app)[-1]
+        )
+        await stage.press("B")
+        assert "no run is laid over this one: b chooses one" in picture(stage.app)[-2]
         await stage.press("b", "escape")
         assert not page.picker.is_open and page.over is None
         check_painted(stage.app)
