@@ -415,14 +415,15 @@ class LineReview:
         before, last = tuple(steps), [one.id for one in steps[-1]]
         self._later.difference_update(last)
         try:
-            undone = self.wait_for(self._decider.undo(self.session, {})).asked_again
+            done = self.wait_for(self._decider.undo(self.session, {}))
         except StudioError as error:  # committed meanwhile: the one before may still be undone
             steps[:] = before[:-1]
             self.say(f"{error}")
             return False
-        self._decided -= set(undone)
-        self._later -= set(undone)
-        self.say(f"asked again: {', '.join(undone)}")
+        undone = done.asked_again
+        self._decided.difference_update(undone, last)
+        self._later.difference_update(undone)
+        self.say(f"asked again: {', '.join(undone)}" if undone else done.text)
         return True
 
     def _view_groups(self, groups: Sequence[GroupEvidence]) -> None:

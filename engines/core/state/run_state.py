@@ -178,6 +178,12 @@ class RunState:
         decided = {key for key, made in self.decisions.items() if made.action != "defer"}
         return tuple(op for op in self.operations.values() if op.id not in decided)
 
+    def is_withdrawn_by_undo(self, operation_id: str, decision: Decision) -> bool:
+        """Whether it goes with its decision: one key proposes a pin and approves it."""
+        op = self.operations.get(operation_id)
+        is_pin = op is not None and op.kind in ("pin", "unpin") and op.id in self.own
+        return is_pin and decision.action == "approve"
+
     @property
     def reviewed_operations(self) -> tuple[tuple[Operation, Decision], ...]:
         """Standing decisions that a commit would apply, in journal order."""

@@ -444,6 +444,11 @@ async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: 
         name, proposed = desk.session.asked[-2]
         assert (name, proposed.kind, proposed.target) == ("propose", "pin", "E1")
         assert desk.made[-1] == ("op1.h1", "approve") and "E1 is pinned with" in desk.told
+        await desk.press("u")
+        assert "op1.h1" not in desk.session.state.operations
+        assert "op1.h1 is withdrawn: E1 is as it was" in desk.told
+        await desk.press("ctrl+r")
+        assert desk.made[-1] == ("op1.h2", "approve") and "again: approved op1.h2" in desk.told
 
 
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
