@@ -27,6 +27,7 @@ from studio.review.line_text import (
     operation_text,
     queue_lines,
     reply_lines,
+    unknown_key_hint,
     whole_lines,
 )
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
@@ -109,10 +110,10 @@ class LineReview:
     def _answer(self, operation: Operation, queue: ReviewQueue) -> bool:
         """Take commands until another operation is to be shown; False ends the session."""
         is_weights = operation.kind == "weights"
-        keys = WEIGHTS_KEYS if is_weights else "a e r t m M p u n o w l q"
+        keys = WEIGHTS_KEYS if is_weights else "a e E r R t m M p u n N o w l q"
         experiences = [name for name, _ in queue.draft]
         while True:
-            key, rest = self._ask_key(f"{operation.id}  {keys} ? ")
+            key, rest = self._ask_key(f"{operation.id}  {keys} h ? ")
             if key == "q":
                 return False
             if is_weights and key in ("e", "E", "t", "M", "p", "w"):
@@ -165,8 +166,10 @@ class LineReview:
                     self.say(line)
             case "l":
                 self._list(queue)
-            case _:
+            case "" | "h" | "?" | "help":
                 self.say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
+            case _:
+                self.say(unknown_key_hint(key))
         return False
 
     def _go_back(self) -> bool:
@@ -214,7 +217,7 @@ class LineReview:
     def _answer_reply(self, reply: UnparsedReply, queue: ReviewQueue) -> bool:
         """Take one command about a reply that could not be parsed; False ends the sitting."""
         while True:
-            key, rest = self._ask_key(f"{reply.id}  e d o n l q ? ")
+            key, rest = self._ask_key(f"{reply.id}  e d o n l q h ? ")
             if hint := moved_key_hint(key, rest, (), reply=True):
                 self.say(hint)
                 continue
@@ -235,8 +238,10 @@ class LineReview:
                     self._list(queue)
                 case "q":
                     return False
-                case _:
+                case "" | "h" | "?" | "help":
                     self.say(REPLY_HELP)
+                case _:
+                    self.say(unknown_key_hint(key))
 
     def _ask_key(self, prompt: str, at_end: str = "q") -> tuple[str, str]:
         """A key and the text behind it; `at_end` is the key where the input ends."""

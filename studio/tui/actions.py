@@ -39,7 +39,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_page(self, name: str) -> None:
         self._host.forget_message()
         self._navigation.trail.clear()
-        self._navigation.open_page(name)
+        here = self._navigation.page().group_here if name == "inspect" else ""
+        self._navigation.open_page(name, here, keep_trail=True)
 
     def action_back(self) -> None:
         self._navigation.go_back()

@@ -178,6 +178,12 @@ class RunState:
         decided = {key for key, made in self.decisions.items() if made.action != "defer"}
         return tuple(op for op in self.operations.values() if op.id not in decided)
 
+    @property
+    def put_off_operations(self) -> tuple[Operation, ...]:
+        """Those of the open ones that a person left for later, now or in an earlier step."""
+        later = self.deferred - self.own
+        return tuple(op for op in self.open_operations if op.id in self.decisions or op.id in later)
+
     def is_withdrawn_by_undo(self, operation_id: str, decision: Decision) -> bool:
         """Whether it goes with its decision: one key proposes a pin and approves it."""
         op = self.operations.get(operation_id)

@@ -144,7 +144,8 @@ def counts_text(of: Comparison) -> str:
     equal = signs.count("=") - renamed
     pins = [one.pin for one in of.entries if one.pin]
     pinned = "".join(f", {pins.count(pin)} {pin}" for pin in dict.fromkeys(pins))
-    return change_counts_text(added, reworded, removed, renamed, equal) + pinned
+    same = "" if any(one.differs for one in of.entries) else "the same library: "
+    return same + change_counts_text(added, reworded, removed, renamed, equal) + pinned
 
 
 def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:

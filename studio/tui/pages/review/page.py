@@ -144,6 +144,13 @@ class ReviewPage(Page):
         self.host.drafts.filter = text
         super().apply_filter(text)
 
+    @property
+    def group_here(self) -> str:
+        item = self.queue.item
+        evidence = item.operation.evidence if item is not None and item.operation else ()
+        shown = rollout_of(self.shown.evidence.key) or next(iter(evidence), "")
+        return shown.rpartition("r")[0]
+
     def go_back(self) -> bool:
         if self.queue.has_range:
             self.queue.leave_range()
@@ -207,6 +214,9 @@ class ReviewPage(Page):
     def action_show(self, what: str) -> None:
         """Another order of the list, another form of the change, or the evidence whole."""
         shown = self.shown
+        if what == "evidence" and self.queue.item is None:
+            self.host.tell("there is nothing to decide here")
+            return
         if what == "evidence":
             shown.open_evidence(not shown.opened_evidence)
             self.change.draw()

@@ -83,7 +83,8 @@ class ItemQueue:
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
-        self._list.border_title = f"{what} {shown}"
+        later = sum(item.standing == "later" for item in self.items)
+        self._list.border_title = f"{what} {shown}" + (f", {later} later" if later else "")
 
     def _row(self, item: Item, width: int, signs: Glyphs, has_note: bool) -> Row:
         """As it was drawn before, where nothing of it is new."""
