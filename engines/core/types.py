@@ -437,7 +437,7 @@ class Decision:
 def weights_operation(step: int, update: WeightUpdate) -> Operation:
     """A step's weight update as reviewers decide it; its text tells the figures in words."""
     metrics = update.metrics
-    shown = [f"{name} {metrics[name]:.4g}" for name in _SHOWN_METRICS if name in metrics]
+    shown = [f"{word} {metrics[name]:.4g}" for name, word in _SHOWN.items() if name in metrics]
     if update.rollback_to is not None:
         shown.insert(0, f"back to the weights of step {update.rollback_to}")
     return Operation(
@@ -449,7 +449,8 @@ def weights_operation(step: int, update: WeightUpdate) -> Operation:
     )
 
 
-_SHOWN_METRICS = ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm", "length")
+_SHOWN = {name: name for name in ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm")}
+_SHOWN |= {"kl": "KL", "clip_share": "clipped", "grad_norm": "gradient", "length": "length"}
 
 
 def group_id(step: int, position: int) -> str:

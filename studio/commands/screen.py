@@ -165,14 +165,13 @@ def demo_words(workspace: Workspace, *, auto: bool, fresh: bool) -> list[str]:
     from studio.presets import preset_path
 
     last = workspace.newest_run(DEMO)
-    begins = fresh or last is None or last.state().status == "finished"
-    words = [*["--review=auto"] * auto, *["--restart-step=0"] * begins]
-    words += ["--", str(preset_path(DEMO))]
-    if begins:
-        taken = {folder.name for folder in workspace.libraries()}
-        names = (DEMO, *(f"{DEMO}-{number}" for number in range(2, len(taken) + 2)))
-        words.append(f"library.name={next(name for name in names if name not in taken)}")
-    return words
+    reviewer = ["--review=auto"] * auto
+    if not fresh and last is not None and last.state().status != "finished":
+        return [*reviewer, f"--resume={last.run}"]  # with the library that it began with
+    taken = {folder.name for folder in workspace.libraries()}
+    names = (DEMO, *(f"{DEMO}-{number}" for number in range(2, len(taken) + 2)))
+    name = next(name for name in names if name not in taken)
+    return [*reviewer, "--restart-step=0", "--", str(preset_path(DEMO)), f"library.name={name}"]
 
 
 def why_no_screen(

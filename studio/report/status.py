@@ -46,4 +46,4 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
         move = f"decide: studio review {name}"
     elif status in ("stopped", "held", "failed"):
         move = f"resume: {resume}"
-    return ShownStatus(status, alive, move)
+    return ShownStatus("held" if status == "reviewing" else status, alive, move)

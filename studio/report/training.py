@@ -241,11 +241,14 @@ def figures_text(step: TrainedStep) -> str:
         shown = [f"loss {loss_text(step)}" if "loss" in step.metrics else "loss not known"]
     else:
         shown = [f"reward {reward_text(step)}"]
+    return ", ".join([*shown, *brief_figures(step.metrics)])
+
+
+def brief_figures(metrics: Mapping[str, float]) -> list[str]:
+    """`kl 0.003` and so on, the most telling first."""
     names = {"kl": "kl", "clip_share": "clip", "entropy": "entropy", "grad_norm": "|g|",
              "length": "length"}  # fmt: skip
-    metrics = step.metrics
-    shown += [f"{names[key]} {figure_text(key, metrics[key])}" for key in names if key in metrics]
-    return ", ".join(shown)
+    return [f"{names[key]} {figure_text(key, metrics[key])}" for key in names if key in metrics]
 
 
 def update_outcome_text(step: TrainedStep, policy_version: int) -> str:

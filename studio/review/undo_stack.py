@@ -35,7 +35,6 @@ class UndoStack:
 
     steps: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
-    times_s: list[float] = field(default_factory=list)
     done: int = 0
 
     def add(self, step: Step) -> None:
@@ -43,12 +42,6 @@ class UndoStack:
         self.steps.append(step)
         self.undone.clear()
         self.done += len(step)
-        self.times_s += [t for made in step if (t := made.decision.took_s) is not None]
-
-    @property
-    def mean_s(self) -> float | None:
-        """Seconds a decision took."""
-        return sum(self.times_s) / len(self.times_s) if self.times_s else None
 
     def forget(self, operation_ids: Collection[str]) -> None:
         """These were decided again, so that what was decided before cannot be taken back."""

@@ -6,6 +6,8 @@ import contextlib
 from typing import ClassVar
 
 from textual.binding import BindingType
+from textual.widget import Widget
+from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
@@ -17,6 +19,7 @@ from studio.tui.navigation import Navigation
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
 from studio.tui.terminal.textual_parts import FirstScreen, Palette, TerminalApp
+from studio.tui.widgets.prompt import is_visible
 
 
 class MainScreen(FirstScreen, inherit_bindings=False):
@@ -33,6 +36,17 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         super().__init__(app, id="_default")
         self._terminal_app, self._host, self._navigation = app, host, navigation
         self.is_steering = False  # the next key says how
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """What is out of sight never hears keys, and nothing but the prompt while that asks.
+
+        Textual sets a focus later than it is asked to: a page may have been left meanwhile.
+        """
+        is_heard = isinstance(widget, Input) or not self._host.is_asking
+        if widget is None or (is_heard and is_visible(widget)):
+            super().set_focus(widget, scroll_visible, from_app_focus)
 
     # -- pages and panes -----------------------------------------------------------------
 

@@ -228,10 +228,14 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         base = self.screen_stack[0]
         base.query_one("#bottom").display = True
         asked = base.query_one("#prompt", Prompt).ask(label, value, shortcut)
-        # Where another page opened meanwhile.
-        asked.add_done_callback(lambda _: self.call_later(self.navigation.focus_page))
+
+        def go_on(done: asyncio.Future[str | None]) -> None:
+            if not done.cancelled():  # else the screen ends
+                self.call_later(self.navigation.focus_page)  # another may have opened meanwhile
+                self.call_later(self.draw_chrome)
+
         # The line below tells the keys that are heard now, and those of the page afterwards.
-        asked.add_done_callback(lambda _: self.call_later(self.draw_chrome))
+        asked.add_done_callback(go_on)
         self.draw_chrome()
         return asked
 

@@ -66,7 +66,7 @@ def status_word(state: RunState | None, facts: SessionStatus) -> str:
     if facts.parted and not state.ending:
         return "CONNECTION LOST"
     if state.status == "reviewing" and not state.undecided_operations:
-        return "DECIDED: c commits" if facts.ready else "COMMITTING"
+        return "HELD: c commits" if facts.ready else "COMMITTING"
     if facts.living and state.hold_after is not None and state.status == "running":
         return "STEPPING"
     return _WORDS[state.status]
@@ -83,7 +83,8 @@ def waiting_text(state: RunState | None) -> str:
     if later := len(state.put_off_operations):
         parts.append(f"{later} later")
     if state.repairs:
-        parts.append(f"MEND {len(state.repairs)}")
+        n = len(state.repairs)
+        parts.append(f"{n} {'reply' if n == 1 else 'replies'} to mend")
     return ", ".join(parts)
 
 

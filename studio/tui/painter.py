@@ -92,7 +92,8 @@ class Painter:
     def _is_mounted(self) -> bool:
         """Whether there is something to draw on; not so while the screen is left."""
         screens = self._app.screen_stack
-        return bool(screens) and bool(screens[0].query("#top"))
+        # Asked at each beat: a query would look at every widget of all pages.
+        return bool(screens) and any(child.id == "top" for child in screens[0].children)
 
     def draw_chrome(self) -> None:
         top, size = self._app.screen_stack[0].query_one("#top", Chrome), self._app.size

@@ -46,7 +46,7 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
     for key in host.keys:
         if key.id in _NOT_HERE:
             continue
-        title = f"{_scope_name(key)}: {key.label} ({key.key_text})"
+        title = _title(key)
         call: Callable[[], object] = partial(_open_page, host, key)
         if target := targets.get(key.scope):
             call = partial(app.run_action, key.action, target)
@@ -57,10 +57,11 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
             yield SystemCommand(f"{title}: {words}", key.tooltip, call, False)
 
 
-def _scope_name(key: Key) -> str:
+def _title(key: Key) -> str:
     if key.action.startswith("page("):
-        return "open"
-    return "screen" if key.scope == "global" else SCOPES[key.scope]
+        return f"{SCOPES[key.label]}: open the page ({key.key_text})"
+    scope = "screen" if key.scope == "global" else SCOPES[key.scope]
+    return f"{scope}: {key.label} ({key.key_text})"
 
 
 def _open_page(host: Host, key: Key) -> None:

@@ -228,8 +228,8 @@ class _Robot:
                 self._resume()
             elif page != "review":
                 self._press("2", lambda: self.page == "review")
-            elif word == "DECIDED":
-                self._press("c", lambda: self.status != "DECIDED")
+            elif word == "HELD: c commits":
+                self._press("c", lambda: self.status != "HELD: c commits")
             elif word in ("HELD", "NO PROC") and self.sign == OPEN:
                 self._approve()
             elif word in ("HELD", "NO PROC") and self.sign:
@@ -247,8 +247,8 @@ class _Robot:
     @property
     def status(self) -> str:
         """What the run is doing, in one word or two, whatever the width."""
-        words = ("FINISHED", "DECIDED", "HELD", "NO PROC", "STARTING", "NO RUN", "COMMITTING",
-                 "STOPPED", "FAILED", "PAUSED", "RUN")  # fmt: skip
+        words = ("FINISHED", "HELD: c commits", "HELD", "NO PROC", "STARTING", "NO RUN",
+                 "COMMITTING", "STOPPED", "FAILED", "PAUSED", "RUN")  # fmt: skip
         header = self.terminal.screen.display[0]
         return next((word for word in words if word in header), "")
 

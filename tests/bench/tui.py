@@ -244,16 +244,21 @@ def b6() -> Facts:
 
 
 def _first_paint(name: str, words: Sequence[str]) -> Facts:
-    """Seconds from the beginning of the process until the top line is drawn, and of its CPU."""
+    """Seconds from the beginning of the process until the first frame, and of its CPU.
+
+    The line that stands there meanwhile is no frame: the tabs and the keys are, drawn at once.
+    """
     with Stage(words=words, hooked=False, attaches=False) as stage:
-        took, cpu = [], []
+        line, took, cpu = [], [], []
         for _ in range(5):
             stage.open()
-            stage.until(lambda: "studio" in stage.terminal.screen.display[0], "its top line")
+            stage.until(lambda: "opening" in stage.terminal.screen.display[0], "the line")
+            line.append(time.monotonic() - stage.began)
+            stage.until(lambda: "? help" in stage.terminal.screen.display[1], "its tabs")
             took.append(time.monotonic() - stage.began)
             cpu.append(stage.terminal.cpu_s())
             stage.close()
-        return {f"{name}_s": min(took), f"{name}_cpu_s": min(cpu)}
+        return {f"{name}_line_s": min(line), f"{name}_s": min(took), f"{name}_cpu_s": min(cpu)}
 
 
 def b7() -> Facts:

@@ -193,6 +193,10 @@ def _values(metavar: str | None, current: str, workspace: Path) -> Candidates:
         case "NAME[:SPLIT]":
             folders = (workspace / "datasets", Path(str(files("sample_data"))))
             return [(file.stem, "") for folder in folders for file in folder.glob("*.jsonl")]
+        case "TOPIC":
+            from studio.guide import TOPICS, title_of
+
+            return [(topic, title_of(topic)) for topic in TOPICS]
         case "KEY=VALUE":
             return _assignments(current)
         case "KEY" | "SECTION":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as find_version
 
 from studio.commands import AsObject
 from studio.report.tables import print_result, table
@@ -26,6 +24,9 @@ def version(json: AsObject = False) -> None:
 
 
 def installed_version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as find_version
+
     try:
         return find_version(package)  # read from its metadata: importing torch takes seconds
     except PackageNotFoundError:

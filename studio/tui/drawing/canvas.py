@@ -21,7 +21,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from studio.tui.drawing import themes
-from studio.tui.drawing.cells import cell_width, choose_glyphs, crop, pad
+from studio.tui.drawing.cells import cell_width, choose_glyphs, fit, pad
 from studio.tui.drawing.layout import Box, Mode, grid, visible_range
 from studio.tui.drawing.lines import Span
 from studio.tui.drawing.pane import Pane, PaneModel
@@ -290,7 +290,7 @@ class StreamCanvas(Widget, can_focus=True):
             start = self._scrolled if self.mode == "solo" and not self.follow else None
             new = pane.visible_rows(room, height, self._glyphs, start) if height > 0 else []
             if has_footer:
-                new = [*new, *[""] * (height - len(new)), crop(pane.head.footer, room)]
+                new = [*new, *[""] * (height - len(new)), fit(pane.head.footer, room)]
             if above != pane.above and not regions:
                 regions.append(_title_region(box))
         old, pane.shown = pane.shown, new

@@ -19,7 +19,7 @@ from studio.tui.drawing.lines import Line, Span
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ASCII_DOTS = " '.:"
 
-MEAN, TOP, BOTTOM, BETWEEN = "┿┬┴│"
+MEAN, BETWEEN = "┿│"
 """A held-out mean and its interval. Where signs are ASCII the screen draws them as such."""
 OTHER, OTHER_BETWEEN = "*", ":"
 """The same of the run that is laid over, and its points."""
@@ -122,9 +122,6 @@ class Plot:
             top, bottom = self.row(point.high), self.row(point.low)
             for row in range(top, bottom + 1):
                 self._put(column, row, OTHER_BETWEEN if other else BETWEEN, style)
-            if not other and top != bottom:
-                self._put(column, top, TOP, style)
-                self._put(column, bottom, BOTTOM, style)
         self._put(column, self.row(point.value), OTHER if other else MEAN, style)
 
     def _draw(self, places: Iterable[tuple[int, int]], style: str) -> None:

@@ -15,10 +15,9 @@ from studio.report import training
 from studio.report.training import TrainedStep, figure_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
-from studio.tui.drawing.lines import BLANK, Line, crop_line, line, paragraph
+from studio.tui.drawing.lines import BLANK, Line, Span, crop_line, line, paragraph
 
 _LABEL = 7
-_BRIEF = {"kl": "kl", "clip_share": "clip", "entropy": "ent", "grad_norm": "|g|", "length": "len"}
 _BOUNDS = {
     "kl": "reject_kl_above",
     "kl_step": "reject_kl_above",
@@ -159,16 +158,18 @@ def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     room = max(4, width - 1 - len(text))
     head = line(" ", (curve(known, room, levels(signs)), "bar"), text)
     figures = next((step.metrics for step in reversed(known) if step.metrics), {})
-    texts = [f"{word} {figure_text(k, figures[k])}" for k, word in _BRIEF.items() if k in figures]
-    setbacks = training.setback_lines(steps, 1)
-    second = [(f" {', '.join(texts)}", "dim")]
+    texts, setbacks = training.brief_figures(figures), training.setback_lines(steps, 1)
+    before: Span = ("", "")
     if setbacks and last.became in ("rolled back", "rejected", "failed"):
-        second.insert(0, (f" {setbacks[0]};", _style_of(setbacks[0])))
+        before = (f" {setbacks[0]};", _style_of(setbacks[0]))
     elif last.became == "waits":
-        second.insert(0, (" its update is to be decided (2);", "open"))
+        before = (" its update is to be decided (2);", "open")
     elif state.checkpoints:
-        second.append((f", checkpoint of step {state.checkpoints[-1].step}", "dim"))
-    return [crop_line(head, width), crop_line(tuple(second), width)]
+        texts.append(f"checkpoint of step {state.checkpoints[-1].step}")
+    while len(texts) > 1 and len(before[0]) + len(", ".join(texts)) >= width:
+        texts.pop()  # a figure is shown whole, or not at all
+    second = line(before, (f" {', '.join(texts)}", "dim"))
+    return [crop_line(head, width), crop_line(second, width)]
 
 
 def step_of(operation: Operation) -> int:

@@ -22,10 +22,8 @@ from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.geometry import Size
 
-_RESET = "\x1b[0m"
-_NEAR = 12
-"""Columns up to which a step to the right is shorter than a place."""
-_BRIDGE = 6
+_RESET = "\x1b[m"
+_BRIDGE = 4
 """Cells that stay and are sent all the same, where a step over them takes no less."""
 _BLANKS = re.compile("( {14,})")
 """So many are shorter erased (ECH and a step) than written."""
@@ -36,13 +34,13 @@ class _Writer:
 
     def __init__(self) -> None:
         self.out: list[str] = []
-        self._codes = ""
+        self._codes: str | None = None  # None: whatever something else may have left
         self._place: tuple[int, int] | None = None  # None where the terminal may see it otherwise
 
     def move(self, x: int, y: int) -> None:
         if self._place == (x, y):
             return
-        if self._place is not None and self._place[1] == y and 0 < x - self._place[0] <= _NEAR:
+        if self._place is not None and self._place[1] == y and x > self._place[0]:
             self.out.append(f"\x1b[{x - self._place[0]}C")
         else:
             self.out.append(f"\x1b[{y + 1};{x + 1}H")
@@ -66,8 +64,9 @@ class _Writer:
         return "".join(self.out)
 
     def _set_codes(self, codes: str) -> None:
-        if codes != self._codes:
-            self.out.append(f"\x1b[0;{codes}m" if codes else _RESET)
+        if codes != (self._codes or ""):
+            before = "" if self._codes == "" else "0;"
+            self.out.append(f"\x1b[{before}{codes}m" if codes else _RESET)
             self._codes = codes
 
 

@@ -75,7 +75,8 @@ def _begin_with(app: App[Any], name: str) -> None:
 _ASCII = str.maketrans(
     {
         **dict.fromkeys("─━═┄┈╌▔▁╴╶", "-"),
-        **dict.fromkeys("│┃║┆┊╎▏▕▎▍▌▐", "|"),
+        **dict.fromkeys("│┃║┆╎▏▕▎▍▌▐", "|"),
+        "┊": ";",
         **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
         **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
         **dict.fromkeys("▃▂░▒▓○□", "."),

@@ -6,6 +6,7 @@ Imports nothing that takes time: on a slow machine the screen itself takes secon
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ class OpeningLine:
         _silence_keys(self.attributes)
         _write_now(_ENTER)
         self._draw()
+        gc.disable()  # what is imported stays: looking through it takes a tenth of the time
         threading.Thread(target=self._count, name="opening", daemon=True).start()
 
     def hand_over(self, write: Callable[[str], object], start: Callable[[], None]) -> None:
@@ -50,6 +52,9 @@ class OpeningLine:
 
     def stop(self) -> None:
         """The app draws from now on."""
+        if not self._is_stopped.is_set():
+            gc.freeze()
+            gc.enable()
         self._is_stopped.set()
         with self._lock:
             self._write = None

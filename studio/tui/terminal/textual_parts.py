@@ -184,7 +184,7 @@ class Palette(CommandPalette):
     def _start_no_matches_countdown(self, search_value: str) -> None:
         """At once: an empty list looks as if the search were still going on."""
         if search_value:
-            none = Option(Content("no command has this name"), disabled=True, id=self._NO_MATCHES)
+            none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
             self.query_one(CommandList).clear_options().add_option(none)
         self._list_visible = bool(search_value)
 

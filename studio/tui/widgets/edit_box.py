@@ -98,7 +98,7 @@ class EditBox(TextArea):
         self.load_text(text if several_lines else " ".join(text.split()))
         self.display = True
         self.move_cursor(self.document.end)
-        self.focus(scroll_visible=False)
+        self.screen.set_focus(self, scroll_visible=False)  # at once: the next key is its own
 
     def close(self) -> None:
         self.display = False

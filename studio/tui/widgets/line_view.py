@@ -83,9 +83,31 @@ class LineView(FixedView, can_focus=True):
         self._folded_for = 0  # the room there was when lines were last shown
         self._base = Style()  # beneath the styles of the lines, as drawn last
         self.was_painted = False
+        # What the lower border says beside how much is out of sight; None where there is none.
+        self._said_below = "" if classes == "pane" else None
+
+    def say_below(self, text: str = "") -> None:
+        """Write this into the lower border, behind how much is out of sight."""
+        self._said_below = text
+        self._tell_more()
+
+    def more_text(self) -> str:
+        """What is out of sight; "" where nothing is."""
+        is_more = len(self.lines) > round(self.scroll_y) + self.size.height
+        return "more below (tab, j)" if is_more else ""
+
+    def _tell_more(self) -> None:
+        if self._said_below is not None and self.size:
+            parts = filter(None, (self.more_text(), self._said_below))
+            self.border_subtitle = Content("  ".join(parts))
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_more()
 
     def on_resize(self) -> None:
         self._rewrap()
+        self._tell_more()
 
     def on_show(self) -> None:
         self._rewrap()  # hidden, it had no room at all
@@ -108,6 +130,7 @@ class LineView(FixedView, can_focus=True):
         self._folded_for = self.line_width
         if len(old) != len(self.lines):
             self.set_content_size(Size(self.line_width, len(self.lines)))
+            self._tell_more()
         if not self.size:
             if old != self.lines:
                 self.refresh_line(0)

@@ -86,7 +86,7 @@ class Prompt(Horizontal):
         self.display = False
         before, self._before = self._before, None
         # A page may have opened meanwhile: nothing that is out of sight may hear keys.
-        seen = before is not None and before.is_attached and _is_visible(before)
+        seen = before is not None and before.is_attached and is_visible(before)
         self.screen.set_focus(before if seen else None, scroll_visible=False)
         if asked is not None and not asked.done():
             asked.set_result(text)
@@ -96,5 +96,6 @@ class Prompt(Horizontal):
         self.answer(event.value)
 
 
-def _is_visible(widget: Widget) -> bool:
+def is_visible(widget: Widget) -> bool:
+    """Whether it and all around it are displayed."""
     return all(one.display for one in widget.ancestors_with_self if isinstance(one, Widget))

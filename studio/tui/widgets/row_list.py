@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
@@ -44,7 +43,6 @@ class RowList(LineView):
         self._starts: list[int] = []  # the first line of each row
         self._at = -1
         self.chosen: frozenset[str] = frozenset()  # rows of a range or marked ones, with a `*`
-        self._said_below: str | None = None  # None: the border is not this list's to write
 
     @property
     def key(self) -> str:
@@ -128,11 +126,6 @@ class RowList(LineView):
 
     # -- what lies out of sight ------------------------------------------------------------------
 
-    def say_below(self, text: str = "") -> None:
-        """Write this into the lower border, and from now on how many rows are out of sight."""
-        self._said_below = text
-        self._tell_more()
-
     @property
     def out_of_sight(self) -> tuple[int, int]:
         """Rows that begin above what is seen, and rows that end below it."""
@@ -147,18 +140,8 @@ class RowList(LineView):
         counts = zip(self.out_of_sight, ("above", "below"), strict=True)
         return ", ".join(f"{n} more {where}" for n, where in counts if n)
 
-    def _tell_more(self) -> None:
-        if self._said_below is not None and self.size:
-            parts = filter(None, (self.more_text(), self._said_below))
-            self.border_subtitle = Content("  ".join(parts))
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        self._tell_more()
-
     def on_resize(self) -> None:
         self._scroll_to_cursor()
-        self._tell_more()
 
     # -- moving --------------------------------------------------------------------------------
 

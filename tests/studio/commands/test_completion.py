@@ -69,6 +69,7 @@ def offered(practised: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ("studio eval rehearsal --baseline n", ["none"]),
         ("studio diff rehearsal@0 rehearsal@e", ["rehearsal@epoch:"]),
         ("studio init grpo-t", ["grpo-tiny"]),
+        ("studio guide glos", ["glossary"]),
         ("studio data check arithmetic-h", ["arithmetic-heldout"]),
         ("studio config explain practice.grou", ["practice.group_size"]),
         ("studio --workspace elsewhere runs show ", []),

@@ -77,7 +77,7 @@ def test_a_finished_demo_is_followed_by_a_new_one_and_one_that_was_left_goes_on(
     assert words(workspace, auto=True)[:2] == ["--review=auto", "--restart-step=0"]
     journal = workspace.run("demo").journal
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
-    assert words(workspace) == ["--"]
+    assert words(workspace) == ["--resume=demo"]  # its library is not that of the preset
     assert words(workspace, fresh=True) == [*new, "library.name=demo-2"]
     shutil.rmtree(workspace.path / "runs")  # its library stays
     assert words(workspace) == [*new, "library.name=demo-2"]

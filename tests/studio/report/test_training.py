@@ -315,7 +315,7 @@ def test_line_review_shows_an_update_as_its_figures() -> None:
     state = a_state(*begun(), *tried(1), proposed(1, back_to=1))
     (line, *more) = change_lines(state.operations["op1.w"], {})
     assert line == "^ back to the weights of step 1"
-    assert "^ kl 0.001" in more
+    assert "^ KL 0.001" in more
 
 
 def test_figures_that_an_engine_does_not_give_are_left_away() -> None:

@@ -90,7 +90,7 @@ def test_the_state_is_one_of_the_words_a_person_can_act_on(held: RunState) -> No
     assert status_word(held, SessionStatus(living=False)) == "NO PROCESS"
     held.operations.clear()
     assert status_word(held, ALIVE) == "COMMITTING"
-    assert status_word(held, SessionStatus(living=True, ready=True)) == "DECIDED: c commits"
+    assert status_word(held, SessionStatus(living=True, ready=True)) == "HELD: c commits"
     held.status = "running"
     assert status_word(held, ALIVE) == "RUNNING"
     held.hold_after = 1

@@ -210,7 +210,7 @@ async def test_a_command_of_another_page_opens_it_and_acts_on_nothing_unseen(
         assert app.page_name == "review"
         assert isinstance(app.session, FakeSession)
         assert "decide" not in app.session.names()
-        await by_title["open: runs (5)"].callback()
+        await by_title["Runs: open the page (5)"].callback()
         await pilot.pause()
         assert app.page_name == "runs"
 
@@ -281,6 +281,7 @@ async def test_the_palette_finds_what_the_workspace_and_the_run_hold(tmp_path: P
         assert await found("setting bell rings") == ["setting: bell"]
         assert app.screen.query_one(RowList).key == "bell"
         await pilot.press("escape")
+        assert (await found("progress"))[0] == "Progress: open the page (7)"
         assert "run: rehearsal" in await found("run: reh")
         app.attachment.listen(session)
         assert (await found(" ".join(first.text.split()[:4])))[0] == f"experience {first.id}"

@@ -173,7 +173,7 @@ def test_a_run_that_is_killed_is_told_and_resumed_from_the_screen(workspace: Pat
         screen.until(stands("HELD")).type("2")
         screen.until(lambda here: shown_by(here) not in ("", first, second))
         third = approved(screen)
-        screen.until(stands("DECIDED: c commits")).type("c")
+        screen.until(stands("HELD: c commits")).type("c")
         screen.until(stands("step 2/2")).until(stands("HELD"))
     assert [decision.operation_id for decision in decisions(workspace)] == [first, second, third]
 

@@ -34,7 +34,7 @@ from studio.tui.settings.screen import SettingsScreen
 from studio.tui.terminal.textual_parts import Palette
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.edit_box import EditBox
-from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.prompt import Prompt, is_visible
 from studio.tui.widgets.tick_list import TickList
 from tests.studio.tui.stage import FakeSession, app_on, check_painted, finished_workspace
 
@@ -192,6 +192,7 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
                     messages.append(EventReceived(coming.pop(0)))
                 await session.push(*messages)
                 assert app._exception is None, keys
+                assert app.focused is None or is_visible(app.focused), keys
                 if chance.random() < 0.02:
                     await pilot.resize_terminal(chance.randint(60, 200), chance.randint(16, 50))
                 if chance.random() < 0.05:
@@ -204,3 +205,24 @@ async def _type_keys(seed: int, count: int, opened: set[str]) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_two_thousand_keys_at_typing_speed_end_no_screen(seed: int) -> None:
     assert not await type_keys(seed, 1_000)
+
+
+async def test_letters_typed_right_after_e_go_into_the_wording(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    run = workspace.run("rehearsal")
+    session = FakeSession(run)
+    session.state = RunState()
+    for entry in run.entries():
+        fold(session.state, entry.event)
+        if isinstance(entry.event, ev.LessonProposed):
+            break
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        for page, box in (("2", "#review-edit"), ("3", "#library-edit")):
+            await pilot.press(page)
+            type_at_once(app, ["e" if page == "2" else "i", *"hello2"])
+            await pilot.pause()
+            await pilot.pause()
+            assert app.page_name == {"2": "review", "3": "library"}[page]
+            assert app.query_one(box, EditBox).text.endswith("hello2")
+            await pilot.press("escape")

@@ -51,7 +51,8 @@ class ComparisonBody:
     def draw(self) -> None:
         pane, found = self.pane, self.found
         if found is None:
-            pane.border_title = pane.border_subtitle = None
+            pane.border_title = None
+            pane.say_below()
             pane.show_lines([])
             return
         blocks = self.blocks
@@ -59,10 +60,10 @@ class ComparisonBody:
             self.at = view.find_next_change(blocks, "", 1)
         equal = sum(not one.differs for one in found.entries)
         pane.border_title = Text(view.pane_title(found, self._room, self.mode))
-        hidden = f"{equal} equal hidden (space)" if equal and not self.shows_equal else ""
+        hidden = f"{equal} equal hidden (=)" if equal and not self.shows_equal else ""
         words = self._page.filter_text
         filtered = f"/ {one_line(words, 20)}" if words else ""
-        pane.border_subtitle = Text("  ".join(filter(None, (filtered, hidden))))
+        pane.say_below("  ".join(filter(None, (filtered, hidden))))
         lines: list[Line] = []
         if blocks:
             for block in blocks:

@@ -114,7 +114,7 @@ class InspectPage(Page):
             return
         title = f"{group.id} {one_line(group.question, 80)}".rstrip()
         found.border_title = Content(fit(title, max(4, found.line_width - 2)))
-        found.border_subtitle = Content("reading ..." if records.is_reading else "")
+        found.say_below("reading ..." if records.is_reading else "")
         found.show_rows(view.group_rows(group, found.line_width - 2), records.chosen)
         self._draw_facts(group)
         left, right = records.split or (records.chosen, "")

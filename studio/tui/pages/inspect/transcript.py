@@ -96,7 +96,7 @@ class Transcripts:
         count = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted and hits else ""
         if not count and step is not None and (found := self.compare(group)) is not None:
             count = f"> parts here from {found[1] if name == found[0] else found[0]}"
-        pane.border_subtitle = Content(count)
+        pane.say_below(count)
         drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted, step)
         if self._drawn.get(pane) == drawn_from:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -158,16 +159,19 @@ class LibraryPage(Page):
             return True
         return False
 
-    def _ask_about(self, ask: Callable[[Item], Awaitable[None]], one: Item | None = None) -> None:
+    async def _ask_about(
+        self, ask: Callable[[Item], Awaitable[None]], one: Item | None = None
+    ) -> None:
         """Ask for a change of one, or of what is under the cursor, if it may be changed."""
         if self._can_change() and (one := one or self.entries.item) is not None:
             run_exclusive(self, "asks", partial(ask, one))
+            await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
-    def action_edit(self) -> None:
-        self._ask_about(self.proposals.edit)
+    async def action_edit(self) -> None:
+        await self._ask_about(self.proposals.edit)
 
-    def action_delete(self) -> None:
-        self._ask_about(self.proposals.delete)
+    async def action_delete(self) -> None:
+        await self._ask_about(self.proposals.delete)
 
     def action_mark(self) -> None:
         if self.entries.item is not None and self.contents is not None:
@@ -175,7 +179,7 @@ class LibraryPage(Page):
             text = {0: "none is marked", 1: "1 marked: mark another one, then M"}
             self.host.tell(text.get(n, f"{n} marked: M merges two"))
 
-    def action_merge(self) -> None:
+    async def action_merge(self) -> None:
         one, contents = self.entries.item, self.contents
         marked = [found for found in self.entries.items if found.id in self.entries.pane.chosen]
         if len(marked) in (0, 2):
@@ -188,16 +192,17 @@ class LibraryPage(Page):
         alike = self.loader.similar(contents.library, one) if contents is not None and one else None
         likeliest = alike[0][0] if alike else ""
         ask = partial(self.proposals.merge, others=others, likeliest=likeliest, into=into)
-        self._ask_about(ask, one)
+        await self._ask_about(ask, one)
         self.entries.forget_marks()
 
     def action_pin(self) -> None:
         if self._can_change(command="pin") and self.entries.item is not None:
             self.proposals.pin(self.entries.item)
 
-    def action_insert(self) -> None:
+    async def action_insert(self) -> None:
         if self._can_change(needs_one=False):
             run_exclusive(self, "asks", self.proposals.insert)
+            await asyncio.sleep(0)
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()

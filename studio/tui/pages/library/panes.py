@@ -53,12 +53,13 @@ class EntryList:
     def draw(self, contents: LibraryState) -> None:
         pane, words = self.pane, self._page.filter_text
         width = max(20, pane.line_width - 2)
-        made_of = (id(contents), self.sort, words, width)
+        size = width, pane.size.height
+        made_of = (id(contents), self.sort, words, size)
         if self._made_of != made_of or not pane.rows:
             self._made_of = made_of
             self.items = view.items(contents, self.sort, words)
             signs = choose_glyphs(self._page.app.has_class("-ascii"))
-            rows = view.item_rows(self.items, width, cited=bool(self._loader.uses), signs=signs)
+            rows = view.item_rows(self.items, *size, cited=bool(self._loader.uses), signs=signs)
             wanted = self.wanted if self.wanted in {one.id for one in self.items} else None
             pane.show_rows(rows or _note_rows(self._nothing_text(contents), "dim", width), wanted)
             if wanted:
@@ -66,16 +67,18 @@ class EntryList:
         held = {e.id for e in contents.library.experiences}
         added = sum(e.id not in held for e in contents.draft.experiences) if contents.draft else 0
         pane.border_title = Text(view.title_text(contents, len(held) + added, len(self.items)))
-        about = [f"/ {one_line(words, 20)}"] if words else []
+        marks = {one.mark for one in self.items}
+        about = [f"{mark} {what}" for mark, what in view.MARK_WORDS.items() if mark in marks]
         if additions := sum(operation.kind == "add" for operation in contents.open):
             what = "additions" if additions > 1 else "addition"
-            about.insert(0, f"{additions} {what} to decide (2)")
+            about.append(f"{additions} {what} to decide (2)")
+        about += [f"/ {one_line(words, 20)}"] if words else []
         about.append(f"sort: {self.sort}")
         if self._page.session is None:
             about.append("read-only")
         if self._loader.trouble:
             about.append("could not be read anew")
-        pane.border_subtitle = Text("  ".join(about))
+        pane.say_below("  ".join(about))
 
     def _nothing_text(self, contents: LibraryState) -> str:
         if words := self._page.filter_text:
@@ -95,10 +98,12 @@ class EntryList:
         self.items, self._made_of = (), None
         width = max(20, pane.line_width - 2)
         if page.session is None and not name and loader.libraries:
-            pane.border_title, pane.border_subtitle = "Libraries", "enter opens one"
+            pane.border_title = "Libraries"
+            pane.say_below("enter opens one")
             pane.show_rows(view.library_rows(loader.libraries, page.filter_text, width))
             return True
-        pane.border_title, pane.border_subtitle = "Library", None
+        pane.border_title = "Library"
+        pane.say_below()
         text, style = "no library in this workspace yet: 0 starts a run that learns one", "dim"
         if loader.trouble:
             text, style = one_line(loader.trouble, 800), "failed"
@@ -134,7 +139,8 @@ class SidePane:
         self.about.scroll_to(y=0, animate=False)
 
     def clear(self) -> None:
-        self.about.border_title = self.about.border_subtitle = None
+        self.about.border_title = None
+        self.about.say_below()
         self.about.show_lines([])
         self.uses.show_rows([])
 
@@ -157,7 +163,7 @@ class SidePane:
             case "history":
                 title, lines = f"{name}: history", self._history_lines()
         about.border_title = Text(title)
-        about.border_subtitle = None if self.shows == "about" else "esc"
+        about.say_below("" if self.shows == "about" else "esc")
         about.show_lines(lines)
 
     def _about_lines(self, one: Item, contents: LibraryState) -> list[Line]:
@@ -180,7 +186,7 @@ class SidePane:
     def _draw_uses(self, one: Item, contents: LibraryState) -> None:
         pane, session, citations = self.uses, self._page.session, self._loader.citations
         pane.border_title = Text(f"{display_text(one.id)}: uses")
-        pane.border_subtitle = "enter opens one, esc"
+        pane.say_below("enter opens one, esc")
         rows = view.use_rows(
             one,
             contents.library.get(one.id),

@@ -11,7 +11,7 @@ from engines.core.library import Experience, Library
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.diff.view import change_spans
@@ -26,6 +26,7 @@ NEAR_MOST = 5
 
 LABEL = 10
 MARKS = {"+": "added", "-": "removed", "~": "flag", "?": "flag", " ": ""}
+MARK_WORDS = {"?": "to decide", "+": "added", "~": "reworded", "-": "deleted"}
 History = Sequence[tuple[Library, LibraryCommitted | None]]
 
 
@@ -102,24 +103,44 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
 
 
 def item_rows(
-    found: Sequence[Item], width: int, *, cited: bool, signs: Glyphs = GLYPHS_UNICODE
+    found: Sequence[Item],
+    width: int,
+    height: int = 0,
+    *,
+    cited: bool,
+    signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Row]:
-    """The list; `cited` says whether anything is cited at all, and uses are to be told."""
+    """The list; each wording takes as many lines as `height` has for all of them.
+
+    `cited` says whether anything is cited at all, and uses are to be told.
+    """
     name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
+    figures = [_figures_text(one, cited=cited, wide=width >= 56) for one in found]
+    room = max(4, width - name - 6 - max(map(len, figures), default=0))
+    pieces = [[display_text(one.drafted or one.text)] for one in found]
+    if len(found) < height:  # else one line each, and no long list is wrapped in vain
+        pieces = [wrap(" ".join(text.split()), room) for (text,) in pieces]
+    counts = [len(each) for each in pieces]
+    most = max((n for n in {*counts} if sum(min(n, m) for m in counts) <= height), default=1)
     out = []
-    for one in found:
-        figures = f"{one.words:>4}w"
-        if cited and width >= 56:
-            figures += f"  used {len(one.uses):>2}  win {one.won_count:>2}"
-        elif cited:
-            figures += f" {one.won_count:>2}/{len(one.uses)}"
+    for one, of, texts in zip(found, figures, pieces, strict=True):
+        texts[most - 1 :] = [fit(" ".join(texts[most - 1 :]), room)] * (len(texts) >= most)
+        style = MARKS[one.mark] if one.mark in "+-" else ""
         pin = signs.pinned if one.pinned else " "
         head = f"{one.mark} {pad(display_text(one.id), name)}{pin} "
-        room = max(4, width - cells(head) - cells(figures) - 2)
-        text = fit(display_text(one.drafted or one.text), room)
-        left = line((head, MARKS[one.mark]), (text, MARKS[one.mark] if one.mark in "+-" else ""))
-        out.append(Row(one.id, spread(left, line((figures, "dim")), width)))
+        left = line((head, MARKS[one.mark]), (texts[0], style))
+        more = tuple(line(" " * cells(head), (text, style)) for text in texts[1:])
+        out.append(Row(one.id, spread(left, line((of, "dim")), width), more))
     return out
+
+
+def _figures_text(one: Item, *, cited: bool, wide: bool) -> str:
+    words = f"{one.words:>4} word{'s' if one.words != 1 else ' '}"
+    if not cited:
+        return words
+    if wide:
+        return f"{words}  used {len(one.uses):>2}  won {one.won_count:>2}"
+    return f" won {one.won_count:>2} of {len(one.uses):>2}"
 
 
 def title_text(contents: LibraryState, total: int, listed: int) -> str:

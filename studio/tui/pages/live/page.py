@@ -70,6 +70,7 @@ class LivePage(Page):
         self._progress = ProgressStrip(id="live-progress")
         self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
+        self._groups.say_below()  # the border around it says what is out of sight
         self._facts.can_focus = False
         self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
 
@@ -163,6 +164,8 @@ class LivePage(Page):
         title = f"Groups {count}" if count else "Groups"
         if self.cursor.is_measuring:
             title = "Held-out problems"
+        if self._groups.size and (more := self._groups.more_text()):
+            title += f"  {more}"
         under = f"filter: {one_line(self.filter_text, 20)}" if self.filter_text else ""
         # Setting one draws all that is in the pane.
         if str(left.border_title or "") != title:
@@ -171,7 +174,7 @@ class LivePage(Page):
             left.border_subtitle = Text(under)
 
     def _arrange(self) -> None:
-        """Which panes there are, from the size of the terminal alone, and what they show."""
+        """Which panes there are, from the size of the terminal and of the batch."""
         height, narrow = self.app.size.height, self.cursor.is_narrow
         brief, activity = self._shows_brief_training, self.feed.activity
         self._strip.display, self._left.display = narrow, not narrow
@@ -179,8 +182,11 @@ class LivePage(Page):
         self._left.styles.width = self.cursor.left_width
         activity.display = height >= 20
         activity.styles.height = 6 if height >= 30 else 4
-        most, groups = (26, 18) if self._trains else (19, 20)  # its figures come on top
-        self._facts.styles.height = max(0, min(most, height - groups))
+        # Groups have a line each while the figures and stages keep theirs; 15 rows are of others.
+        least, most = (13, 26) if self._trains else (9, 19)
+        batch = None if self.cursor.is_measuring else self.cursor.batch
+        groups = min(12, len(batch.problems) if batch else 5)
+        self._facts.styles.height = max(0, min(most, height - 17, max(least, height - 15 - groups)))
         self.wall.arrange_panes(brief_training=brief)
         self._keep_focus()
 

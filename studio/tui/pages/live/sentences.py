@@ -61,10 +61,10 @@ def status_line(
         return line((busy, "flag"), ("s p", "key"), " goes on")
     if evaluating is not None:
         when = f"after step {evaluating.step}" if evaluating.step else "baseline"
-        what = f" evaluating {when} on {one_line(evaluating.data, 40)}: "
-        done = f"{evaluating.done} of {evaluating.total}{timing}"
+        done = f"{evaluating.done} of {evaluating.total}"
         mean = f", reward {mean_text(evaluating)}" if evaluating.known else ""
-        return line((what, "title"), f"{done}{mean}")
+        on = f", on {one_line(evaluating.data, 40)}"  # last: where it is cut, the panes name it
+        return line((f" evaluating {when}: ", "title"), f"{done}{mean}{timing}{on}")
     return line((f" {doing or _progress_text(state, batch)}", "title"))
 
 

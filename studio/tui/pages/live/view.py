@@ -131,10 +131,10 @@ def held_out_rows(
 
 
 def mean_text(evaluating: ev.EvaluationProgressed) -> str:
-    """`0.310 so far (n=37)`."""
+    """`0.310 (n=37)`."""
     if not evaluating.known:
         return "not known yet"
-    return f"{evaluating.right / evaluating.known:.3f} so far (n={evaluating.known})"
+    return f"{evaluating.right / evaluating.known:.3f} (n={evaluating.known})"
 
 
 def question_lines(name: str, question: str, width: int, most: int) -> list[Line]:

@@ -102,8 +102,8 @@ class RolloutWall(Vertical):
         models = [self._pane_model(one, mode) for one in rollouts]
         canvas.set_panes(models, columns=cursor.groups_at_once[1] or None)
         caption = f"Wall  step {batch.step}" if batch else "Wall"
-        if cursor.is_measuring:
-            caption = "Held-out problems"
+        if cursor.is_measuring and self._tracker.evaluating is not None:
+            caption = f"Held-out problems of {one_line(self._tracker.evaluating.data, 40)}"
         canvas.set_caption(caption if mode == "wall" else "")
         self._draw_question()
         self._draw_followed()

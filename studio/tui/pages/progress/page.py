@@ -168,7 +168,8 @@ class ProgressPage(Page):
             return
         shown, pane, width = self.shown, self.plot_pane, self.plot_pane.line_width
         if shown is None or not shown.curves.steps:
-            pane.border_title, pane.border_subtitle = Text("Progress"), None
+            pane.border_title = Text("Progress")
+            pane.say_below()
             pane.show_lines(self._empty_lines(width))
             self.detail_pane.show_lines([])
             return
@@ -178,9 +179,7 @@ class ProgressPage(Page):
             title += f", over it {one_line(over.run, 40)}"
         pane.border_title = Text(fit(f"Progress  {title}", max(1, width - 4)))
         scripted = [one_line(one.run, 24) for one in (curves, over) if one and one.rehearsal]
-        pane.border_subtitle = Text(
-            f"rehearsal, scripted replies: {', '.join(scripted)}" if scripted else ""
-        )
+        pane.say_below(f"rehearsal, scripted replies: {', '.join(scripted)}" if scripted else "")
         signs = choose_glyphs(wants_ascii(self.host.settings, self.host.environ))
         made_of = (curves, over, self.held_out, (width, pane.size.height), signs)
         if self.drawn is None or self.drawn[0] != made_of:

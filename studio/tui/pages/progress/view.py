@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engines.core.state.curve import Point
 from engines.core.state.run_state import RunState
@@ -13,13 +14,15 @@ from studio.report.training import figure_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing import plot as signs
 from studio.tui.drawing.cells import Glyphs, fit, pad
-from studio.tui.drawing.lines import Line, crop_line, line, paragraph
+from studio.tui.drawing.lines import Line, crop_line, line, paragraph, width_of
 from studio.tui.drawing.plot import Plot, join_cells, nice_step, put_labels, split_at, value_range
 
-_SIDE = 9
+SIDE = 9
 """Cells on each side of a plot: what its height means, and its last value."""
-_FIXED = 4
-"""Rows beside the plots: legend, axis, steps and versions."""
+_FIXED = 3
+"""Rows beside the plots and the legend: axis, steps and versions."""
+_LABEL_CELLS = 20
+"""Versions this far apart have room for `v3: 12 experiences`."""
 _TALL = 18
 """With so many rows the smaller plots have several each."""
 _CELLS_A_POINT = 3
@@ -53,8 +56,8 @@ class Picture:
         """The rows with a mark below a step."""
         here = (self.plot.column(step), f"{signs.CURSOR} step {step}", "title")
         out = list(self.lines)
-        row = put_labels([here, *self.labels], self.plot.width + _SIDE)
-        out[self.labels_row] = ((" " * _SIDE, ""), *row)
+        row = put_labels([here, *self.labels], self.plot.width + SIDE)
+        out[self.labels_row] = ((" " * SIDE, ""), *row)
         return out
 
 
@@ -76,22 +79,24 @@ def draw_picture(
     shown: RunCurves, over: RunCurves | None, held_out: str, size: tuple[int, int], glyphs: Glyphs
 ) -> Picture:
     """Reward and the held-out set of this name, then smaller plots of what else is known."""
-    width, height = max(1, size[0] - 2 * _SIDE), size[1]
+    width, height = max(1, size[0] - 2 * SIDE), size[1]
     runs = [shown, *([over] if over else [])]
     first = min((run.steps[0] for run in runs if run.steps), default=1)
     steps = (min(first, 1), max(last_shown_step(run) for run in runs))
     extras = [*shown.updates, shown.tokens, *([shown.cost] if shown.cost else [])]
     rows = max(2, height // 8) if height >= _TALL else 1
-    extras = extras[: max(0, height - _FIXED - 4) // rows]
+    legend = _legend(runs, held_out, width, size[0])[: 2 if height > 8 else 1]
+    fixed = _FIXED + len(legend)
+    extras = extras[: max(0, height - fixed - 4) // rows]
     drawn = [points for run in runs for points in (run.practice.points, _points(run, held_out))]
     bounds = value_range(drawn, share=shown.practice.unit == "reward")
-    main = Plot(width, max(1, height - _FIXED - rows * len(extras)), steps, bounds, glyphs)
+    main = Plot(width, max(1, height - fixed - rows * len(extras)), steps, bounds, glyphs)
     _draw_curves(runs, held_out, main)
     low, high = bounds
     labels = {main.row(value): f"{value:.2f}" for value in (low, (low + high) / 2, high)}
     last = {main.row(p.value): f"{p.value:.3f}" for p in shown.practice.points[-1:]}
-    lines = [crop_line(_legend(runs, held_out, main), size[0])]
-    lines += [*_beside(main, labels, last), _axis_line(shown, main), (), _commits_line(shown, main)]
+    lines = [*legend, *beside(main, labels, last), _axis_line(shown, main), ()]
+    lines.append(_commits_line(shown, main))
     labels_row = len(lines) - 2
     for series in extras:
         lines += _draw_extra(series, Plot(width, rows, steps, _range_of(series), glyphs))
@@ -102,7 +107,7 @@ def draw_picture(
 
 
 def _draw_curves(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> None:
-    is_dense = _is_dense(runs, plot)
+    is_dense = _is_dense(runs, plot.width)
     starts = runs[0].epochs[1:]
     for number, run in enumerate(runs):
         points: Sequence[Point] = run.practice.points
@@ -127,8 +132,8 @@ def _draw_curves(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> None:
             plot.upright(between, signs.EPOCH, "dim")
 
 
-def _is_dense(runs: Sequence[RunCurves], plot: Plot) -> bool:
-    return any(len(run.practice.points) * _CELLS_A_POINT > plot.width for run in runs)
+def _is_dense(runs: Sequence[RunCurves], width: int) -> bool:
+    return any(len(run.practice.points) * _CELLS_A_POINT > width for run in runs)
 
 
 def _points(run: RunCurves, held_out: str) -> tuple[Point, ...]:
@@ -144,9 +149,9 @@ def _draw_extra(series: Series, plot: Plot) -> list[Line]:
     plot.line(series.points, "bar")
     last = _value_text(series, series.points[-1].value if series.points else 0.0)
     if plot.height == 1:
-        return _beside(plot, {0: series.name}, {0: last})
+        return beside(plot, {0: series.name}, {0: last})
     low, high = (_value_text(series, value) for value in _range_of(series))
-    return _beside(plot, {0: high, plot.height - 1: low}, {0: series.name, 1: last})
+    return beside(plot, {0: high, plot.height - 1: low}, {0: series.name, 1: last})
 
 
 def _value_text(series: Series, value: float) -> str:
@@ -157,13 +162,13 @@ def _value_text(series: Series, value: float) -> str:
     return figure_text(series.name, value)
 
 
-def _beside(plot: Plot, labels: Mapping[int, str], values: Mapping[int, str]) -> list[Line]:
+def beside(plot: Plot, labels: Mapping[int, str], values: Mapping[int, str]) -> list[Line]:
     """The rows of a plot between what their height means and values such as the last, by row."""
     out = []
     for number, row in enumerate(plot.lines()):
         edge = signs.EDGE if number in labels else signs.BETWEEN
-        label = f"{fit(labels.get(number, ''), _SIDE - 2):>{_SIDE - 2}} {edge}"
-        value = pad(f" {values.get(number, '')}", _SIDE)
+        label = f"{fit(labels.get(number, ''), SIDE - 2):>{SIDE - 2}} {edge}"
+        value = pad(f" {values.get(number, '')}", SIDE)
         out.append(line((label, "dim"), *row, (value, "title")))
     return out
 
@@ -177,7 +182,7 @@ def _axis_line(run: RunCurves, plot: Plot) -> Line:
             cells[column] = (signs.REFUSED, "flag")
         elif cells[column][0] != signs.REFUSED:
             cells[column] = (signs.COMMIT, "title")
-    return (*line((" " * (_SIDE - 1) + signs.CORNER, "dim")), *join_cells(cells))
+    return (*line((" " * (SIDE - 1) + signs.CORNER, "dim")), *join_cells(cells))
 
 
 def _commits_line(run: RunCurves, plot: Plot) -> Line:
@@ -185,15 +190,17 @@ def _commits_line(run: RunCurves, plot: Plot) -> Line:
     applied = [commit for commit in run.commits if commit.outcome == "applied"]
     at = plot.columns([commit.step for commit in applied])
     labels = []
+    has_room = all(after - before >= _LABEL_CELLS for before, after in pairwise(at))
     for column, commit in reversed(dict(zip(at, applied, strict=True)).items()):
-        size = "" if commit.size is None else f"({commit.size})"
+        n = commit.size if has_room else None
+        size = "" if n is None else f": {n} experience{'s' * (n != 1)}"
         labels.append((column, f"v{commit.version}{size}", ""))
     name = "policy" if run.trains_weights else "library"
-    return line((f"{name:>{_SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + _SIDE))
+    return line((f"{name:>{SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + SIDE))
 
 
-def _legend(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> Line:
-    """What each sign on the plot is: in words, so that no colour is needed."""
+def _legend(runs: Sequence[RunCurves], held_out: str, plot: int, width: int) -> list[Line]:
+    """What each sign on a plot of so many cells is: in words, so that no colour is needed."""
     shown, over = runs[0], runs[1] if len(runs) > 1 else None
     name, dense = shown.practice.name, _is_dense(runs, plot)
     mean = f"running mean of {mean_window(len(shown.practice.points))} steps"
@@ -203,14 +210,19 @@ def _legend(runs: Sequence[RunCurves], held_out: str, plot: Plot) -> Line:
         ("dots", "dim", f"{name} of a step" if dense and over is None else ""),
         (signs.AXIS * 2, "bar", curve or f"{one_line(shown.run, 24)} ({mean if dense else name})"),
         (f"{signs.OTHER} {signs.OTHER}", "edited", one_line(over.run, 24) if over else ""),
-        (signs.MEAN, "approved", f"held out {one_line(held_out, 24)}, 95 %" if held_out else ""),
+        (signs.MEAN + signs.BETWEEN, "approved",
+         f"held out {one_line(held_out, 24)}, 95 % interval" if held_out else ""),
         (signs.COMMIT, "title", "commit" if "applied" in outcomes else ""),
         (signs.REFUSED, "flag", "not applied" if outcomes - {"applied"} else ""),
         (signs.EPOCH, "dim", "epoch" if len(shown.epochs) > 1 else ""),
-    )
-    return line(*(
-        span for sign, style, word in entries if word for span in ((f" {sign}", style), f" {word} ")
-    ))  # fmt: skip
+    )  # fmt: skip
+    out: list[Line] = [()]
+    for sign, style, word in entries:
+        entry = line((f" {sign}", style), f" {word} ") if word else ()
+        if out[-1] and width_of(out[-1]) + width_of(entry) > width:
+            out.append(())
+        out[-1] = (*out[-1], *entry)
+    return [crop_line(each, width) for each in out]
 
 
 def detail_lines(shown: ShownRun, over: ShownRun | None, step: int, width: int) -> list[Line]:

@@ -65,7 +65,8 @@ class ChangePane:
         item, state, panes = self.queue.item, self.page.state, self.panes
         banner = self._banner_lines()
         if item is None or state is None:
-            panes.change.show_change(None, banner)
+            empty = [line(("of each operation, what it would change", "dim"))]
+            panes.change.show_change(None, banner or empty)
             self._show_findings(None)
             self._made_of = ()
             panes.place(None)
@@ -178,16 +179,14 @@ class ChangePane:
         if self.panes.is_tabbed or made_of == self._legend_of:
             return
         self._legend_of = made_of
+        now = "all decided: c commits" if queue.is_all_decided else ""
+        if not now and session is not None and session.controls and not session.living:
+            now = "no process: decided here, s r resumes"
         lines = legend_lines(
             queue.items, words=page.filter_text, sort=queue.sort, done=sitting.done,
-            mean_s=sitting.mean_s, person=page.host.person, signs=self.panes.signs,
+            person=page.host.person, now=now, signs=self.panes.signs,
         )  # fmt: skip
-        last = BLANK
-        if queue.is_all_decided:
-            last = line(("all decided: c commits", "flag"))
-        elif session is not None and session.controls and not session.living:
-            last = line(("no process: decided here, s r resumes", "dim"))
-        for number, each in enumerate([*lines, last]):
+        for number, each in enumerate(lines):
             self.panes.legend.show_line(number, each)
 
     # -- what it rests on --------------------------------------------------------------------

@@ -74,7 +74,7 @@ def head_line(
     op = item.operation
     right = line((f"{at[0]} of {at[1]} ", "dim"))
     if op is None:
-        return spread(line(("MEND ", "title"), (item.id, "title")), right, width)
+        return spread(line(("REPLY TO MEND ", "title"), (item.id, "title")), right, width)
     groups = len({name.rpartition("r")[0] for name in op.evidence})
     wanted = effective_operation(op, item.decision) if item.decision else op
     target = excerpt(wanted.target or ("policy" if wanted.kind == "weights" else ""))
@@ -86,7 +86,7 @@ def head_line(
         spans.insert(1, (f" {pin} pinned", "flag"))
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
-    lengths = [str(word_count(text)) for text in (before, after) if text]
+    lengths = [str(word_count(text)) for text in dict.fromkeys((before, after)) if text]
     if lengths:
         spans.append((f"  {' -> '.join(lengths)} words", "dim"))
     if item.is_own and item.standing == "open":
@@ -102,11 +102,11 @@ def _standing_text(item: Item) -> str:
     return f"{word} by {excerpt(by)}" if by else word
 
 
-def flag_lines(flags: Sequence[Flag], width: int) -> list[Line]:
-    if not flags:
-        return []
-    text = "; ".join(flag_text(flag) for flag in flags)
-    return paragraph([("FLAG ", "flag"), (text, "flag")], width, "     ")
+def flag_lines(flags: Sequence[Flag], width: int, *, compact: bool = False) -> list[Line]:
+    """A line for each, or where it is `compact` all of them as one text."""
+    texts = [flag_text(flag) for flag in flags]
+    texts = ["; ".join(texts)] if compact and texts else texts
+    return [row for each in texts for row in paragraph([(f"FLAG {each}", "flag")], width, "     ")]
 
 
 def diff_lines(
@@ -185,7 +185,10 @@ def change_lines(
     op = item.operation
     assert op is not None
     before, after, proposed = wordings(item, texts)
-    out = [head_line(item, before, after, at, width, pin), *flag_lines(op.flags, width)]
+    out = [
+        head_line(item, before, after, at, width, pin),
+        *flag_lines(op.flags, width, compact=compact),
+    ]
     if draft:
         out += labelled_lines("yours", f"{_shortened(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
@@ -246,8 +249,6 @@ def source_lines(
 ) -> list[Line]:
     """Who or what proposed it, on which library, and what became of its target before."""
     who = excerpt(op.proposer) or "(unknown)"
-    if op.prompt_hash:
-        who += f", prompt {excerpt(op.prompt_hash)}"
     on = f"library v{state.base_version}"
     if op.kind == "weights":
         on = f"policy v{state.policy_version}"

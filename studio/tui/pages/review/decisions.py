@@ -166,7 +166,7 @@ class DecisionKeys:
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
             panes.close_box()
-        self._page.draw()
+        queue.draw()  # the list alone: the cursor leaves what was decided at once
         if panes.editing is None:
             if outcome.go_to:
                 queue.go_to(outcome.go_to)

@@ -12,7 +12,7 @@ def share_rows(room: int, needs: Sequence[int], least: Sequence[int], now: Rows 
     """Rows of each pane, borders included; together they are `room`.
 
     Panes stay as they are `now` while that shows all. Else each gets what it needs, the first
-    ones first where that is too much, and what is left over is shared out. Where something is cut
+    ones first where that is too much, and the second one gets the rest. Where something is cut
     either way, nothing moves for two rows: drawing borders anew costs more than they show.
 
     Args:
@@ -29,8 +29,12 @@ def share_rows(room: int, needs: Sequence[int], least: Sequence[int], now: Rows 
         more = min(max(0, need - given[at]), max(0, left))
         given[at] += more
         left -= more
-    each, rest = divmod(max(0, left), len(given))
-    out = tuple(rows + each + (at < rest) for at, rows in enumerate(given))
+    slack = min(
+        _STILL, max(0, left)
+    )  # of the first one, so that the next change finds it large enough
+    given[0] += slack
+    given[-1 if len(given) == 1 else 1] += max(0, left) - slack
+    out = tuple(given)
     if not sum(needs) > room == sum(now):
         return out
     is_near = all(abs(a - b) <= _STILL for a, b in zip(out, now, strict=True))

@@ -5,6 +5,7 @@ The page hears the keys; a part with a module of its own answers each.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -178,12 +179,13 @@ class ReviewPage(Page):
                 asks.reject_because(op) if what == "reject" else asks.ask_note(item, op)
             )
 
-    def action_reword(self, how: str) -> None:
+    async def action_reword(self, how: str) -> None:
         """Change a wording in the box or in $EDITOR, merge it, or mark it for that."""
         if how in ("merge", "mark"):
             (self.wording.merge if how == "merge" else self.wording.mark)()
         else:
             self.wording.edit(in_editor=how == "editor")
+        await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
 
     def action_drop(self) -> None:
         self.wording.drop()

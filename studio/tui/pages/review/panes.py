@@ -85,32 +85,16 @@ class ChangeView(LineView):
         self._on_resized = on_resized
         self._shows: object = None
         self.painted: object = None  # the token of the change that was painted last
-        self._tells_more: tuple[bool, bool] = (False, False)
-        self._has_parts = False
 
     def show_change(self, token: object, lines: Sequence[Line], *, has_parts: bool = False) -> None:
         """Show lines of what `token` stands for; None: of nothing that could be decided."""
-        self._has_parts = has_parts
         if token != self._shows:
             self._shows = token
             self.scroll_to(y=0, animate=False, force=True)
             # One row at least is painted, also where the lines are those of before.
             self.refresh(Region(0, 0, self.size.width, 1))
         self.show_lines(lines)
-        self._update_more_hint()
-
-    def _update_more_hint(self) -> None:
-        """In the border: whether there is more than is seen, and how it is reached."""
-        height = self.scrollable_content_region.height
-        more = len(self.lines) > round(self.scroll_y) + height > 0
-        if (more, self._has_parts) != self._tells_more:
-            self._tells_more = (more, self._has_parts)
-            hints = ["more below (tab, j)"] * more + ["choose parts (tab, space)"] * self._has_parts
-            self.border_subtitle = Content("  ".join(hints)) if hints else None
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        self._update_more_hint()
+        self.say_below("choose parts (tab, space)" if has_parts else "")
 
     def render_line(self, y: int) -> Strip:
         self.painted = self._shows
@@ -118,7 +102,6 @@ class ChangeView(LineView):
 
     def on_resize(self) -> None:
         super().on_resize()
-        self._update_more_hint()
         self._on_resized()
 
 
@@ -233,7 +216,9 @@ class ReviewPanes:
         if not is_side:
             lines = len(self.operations.lines) if self.editing is None else self.editing.height
             panes["list"] = min(lines + 2, room // 2)
-        least = [_LEAST[name] for name in panes]
+        least = [min(_LEAST[name], max(panes[name], 3)) for name in panes]
+        if is_side and shown:  # the rest of the change can be scrolled to
+            least[1] = max(least[1], min(panes["evidence"], room * 2 // 5))
         least = [rows if sum(least) <= room else 4 for rows in least]
         now = self._rows if len(self._rows) == len(panes) else ()
         self._rows = share_rows(room, [*panes.values()], least, now)

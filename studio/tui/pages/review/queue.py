@@ -19,6 +19,7 @@ from studio.tui.pages.review.view import (
     SORTS,
     Item,
     empty_lines,
+    item_now,
     item_row,
     items,
 )
@@ -79,7 +80,6 @@ class ItemQueue:
             hints = empty_lines(state, words=page.filter_text, living=living)
             rows = [Row("", each) for each in hints]
         self._list.show_rows(rows, key=self._cursor_target())
-        self._list.say_below()
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
@@ -122,7 +122,8 @@ class ItemQueue:
 
     def current_item(self, item: Item) -> Item | None:
         """The same from the run's state now: a frame may not have been drawn since it changed."""
-        return next((one for one in self.current_items() if one.id == item.id), None)
+        state = self._page.state
+        return item_now(item.id, state, self.decider.decisions(state)) if state else None
 
     def decisions(self, session: Session) -> dict[str, Decision]:
         """Those that stand, as far as is known here."""

@@ -16,11 +16,20 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, export_file, write_export
-from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
+from studio.tui.pages.runs.view import (
+    SORTS,
+    Sort,
+    curve_lines,
+    detail_lines,
+    filter_runs,
+    runs_csv,
+    runs_rows,
+)
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -36,12 +45,7 @@ class RunsPage(Page):
 
     scope = "runs"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
-    SCOPED_CSS = False  # the size classes stand on the screen
-    DEFAULT_CSS = """
-    RunsPage #runs-detail { height: 11; }
-    .-short RunsPage #runs-detail { height: 8; }
-    .-flat RunsPage #runs-detail { height: 5; }
-    """
+    DEFAULT_CSS = "RunsPage #runs-detail { height: 1fr; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,6 +118,10 @@ class RunsPage(Page):
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
+        room = self.size.height
+        # A row a run, while the details keep theirs; what a filter leaves moves nothing.
+        most = room - max(5, min(11, room * 2 // 5))
+        found.styles.height = max(3, min(most, 3 + len(self.runs or ())))
         empty = [] if rows else self._empty_lines(found.line_width - 2)
         found.show_rows(rows or [Row("", each) for each in empty])
         title = "Runs" if self.runs is None else f"Runs {len(self.runs)}"
@@ -125,7 +133,8 @@ class RunsPage(Page):
             about.insert(0, f"filter: {sanitize(self.filter_text)}")
             if self.runs is not None:
                 title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.runs)}"
-        found.border_title, found.border_subtitle = Content(title), Content("   ".join(about))
+        found.border_title = Content(title)
+        found.say_below("   ".join(about))
         self._draw_detail()
 
     def _rows(self) -> list[Row]:
@@ -147,7 +156,13 @@ class RunsPage(Page):
 
     def _draw_detail(self) -> None:
         view = self.detail_pane
-        lines = detail_lines(self.selected_run, view.line_width, self.now())
+        run, width, signs = (
+            self.selected_run,
+            view.line_width,
+            choose_glyphs(self.app.has_class("-ascii")),
+        )
+        lines = detail_lines(run, width, self.now())
+        lines += curve_lines(run, width, view.size.height - len(lines), signs)
         if self.trouble and self.runs:  # what was read before stays, but is not the newest
             lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
         view.show_lines(lines)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from engines.core.state.curve import Point
 from studio.report.decisions import to_decide_text
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import one_line, sanitize
+from studio.tui.drawing.cells import Glyphs, fit, pad
 from studio.tui.drawing.cells import cell_width as cells
-from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
+from studio.tui.drawing.lines import BLANK, Line, Row, Span, labelled_lines, line
+from studio.tui.drawing.plot import Plot, value_range
+from studio.tui.pages.progress.view import SIDE, beside
 from studio.tui.pages.text import holds_words
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 Sort = Literal["time", "reward", "cost", "name"]
 SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
 _LEAST_STATE = 26
+_CURVE_ROWS = range(4, 21)
+"""A curve has so many rows, or is left out."""
 _CSV = (
     *("run", "status", "model", "data", "epoch", "epochs", "steps", "library", "version"),
     *("reward", "reward_n", "held_out", "tokens", "cost_usd", "open", "losses", "rehearsal"),
@@ -103,13 +108,13 @@ def state_span(run: KnownRun) -> Span:
     waiting = to_decide_text(row["open"], row.get("later", 0))
     if shown.word == "damaged":
         return "damaged: studio doctor", "failed"
-    if shown.alive and shown.word in ("reviewing", "held"):
+    if shown.alive and shown.word == "held":
         return f"HELD: {waiting}", "flag"
     if shown.alive:
         return f"{shown.word}, its process lives", "streaming"
     if row.get("ending") == "budget":
         return "budget reached (s r: more)", "flag"
-    if row["open"] and shown.word in ("held", "reviewing", "finished", "interrupted"):
+    if row["open"] and shown.word in ("held", "finished", "interrupted"):
         if shown.word == "finished":
             return f"finished: {waiting}", "flag"
         return f"no process: {waiting}", "flag"
@@ -146,7 +151,7 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     if back is not None and back.measured:
         sets = "; ".join(_held_out_text(measured) for measured in back.measured)
         out += labelled_lines("held out", one_line(f"{scripted}{sets}", 400), width)
-    lost = f", {row['losses']} losses" if row["losses"] else ""
+    lost = f", {row['losses']} loss{'es' * (row['losses'] > 1)}" if row["losses"] else ""
     money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
     steps = f"step {row['steps']}" + (f" of {back.steps}" if back else "")
     spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {learned_text(row)}"
@@ -158,6 +163,22 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     if row["rehearsal"]:
         out.append(((fit("~ rehearsal: replies were scripted", width), "dim"),))
     return out
+
+
+def curve_lines(run: KnownRun | None, width: int, rows: int, signs: Glyphs) -> list[Line]:
+    """Its curve below its details, where so many rows are free; [] where that is too few."""
+    curve: Mapping[str, Any] = run.listed.row["curve"] if run is not None else {"points": ()}
+    points, height = [Point(*each) for each in curve["points"]], min(rows - 2, _CURVE_ROWS[-1])
+    if len(points) < 2 or height not in _CURVE_ROWS:
+        return []
+    low, high = bounds = value_range([points], share=curve["of"] == "reward")
+    first, last = points[0].step, points[-1].step
+    plot = Plot(max(1, width - 2 * SIDE), height, (first, last), bounds, signs)
+    plot.line(points, "bar")
+    labels = {0: f"{high:.2f}", height - 1: f"{low:.2f}"}
+    title = line((f"{curve['of']} of each step, {first} to {last}", "dim"))
+    values = {plot.row(points[-1].value): f"{points[-1].value:.3f}"}
+    return [BLANK, title, *beside(plot, labels, values)]
 
 
 def _held_out_text(measured: MeasuredSet) -> str:

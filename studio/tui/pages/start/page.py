@@ -19,11 +19,13 @@ from engines.core import events as ev
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
+from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
 from studio.tui.pages.live.sentences import starting_text
+from studio.tui.pages.runs.view import curve_lines
 from studio.tui.pages.stage_clock import StageClock
 from studio.tui.pages.start import view
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
@@ -46,11 +48,7 @@ class StartPage(Page):
 
     scope = "start"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("start")]
-    SCOPED_CSS = False  # the size classes stand on the screen
-    DEFAULT_CSS = """
-    StartPage #start-facts { height: 55%; }
-    .-short StartPage #start-facts, .-flat StartPage #start-facts { height: 60%; }
-    """
+    DEFAULT_CSS = "StartPage #start-facts { height: 1fr; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,6 +169,8 @@ class StartPage(Page):
     def draw(self) -> None:
         found = self.list_pane
         found.border_title = Content("Start or resume")
+        # A row a choice, while the facts keep theirs; what a filter leaves moves nothing.
+        found.styles.height = max(3, min(self.size.height * 9 // 20, 3 + len(self.found or ())))
         shown = self._filtered_choices()
         if shown:
             rows = view.choice_rows(shown, found.line_width - 2)
@@ -199,7 +199,7 @@ class StartPage(Page):
         pane, choice = self.facts_pane, self.selected_choice
         name = sanitize(choice.name) if choice is not None else ""
         pane.border_title = Content("It could not be started" if self.refusal else name)
-        pane.border_subtitle = Content(self.loader.busy)
+        pane.say_below(self.loader.busy)
         pane.show_lines(self._facts_lines(choice, pane.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
@@ -214,6 +214,8 @@ class StartPage(Page):
         out: list[Line] = []
         if choice.run is not None:
             out = view.run_lines(choice.run, width, self.now())
+            free = self.facts_pane.size.height - len(out) - 2
+            out += curve_lines(choice.run, width, free, choose_glyphs(self.app.has_class("-ascii")))
         elif isinstance(known, RunFacts):
             out = view.facts_lines(known, width, self.loader.overrides_of(choice))
         elif known is not None:

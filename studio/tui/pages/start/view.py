@@ -85,7 +85,7 @@ def _run_choice(run: KnownRun) -> Choice | None:
     later = row.get("later", 0)
     wait = to_decide_text(n, later, f"operation{'s' * (n - later != 1)} to decide")
     name = run.run
-    if shown.alive and shown.word in ("reviewing", "held") and n:
+    if shown.alive and shown.word == "held" and n:
         return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)
     if shown.alive:
         return Choice("attach", name, name, f"{where}, {shown.word}", "streaming", run=run)
@@ -96,7 +96,7 @@ def _run_choice(run: KnownRun) -> Choice | None:
         return Choice("resume", name, name, text, "", budget, run)
     if shown.word == "finished":
         return Choice("open", name, name, f"finished, {wait}", "flag", run=run) if n else None
-    if n and shown.word in ("reviewing", "held", "interrupted"):
+    if n and shown.word in ("held", "interrupted"):
         text = f"{wait}: held, no process (enter takes it up); {where}"
         return Choice("resume", name, name, text, "flag", run=run)
     return Choice("resume", name, name, f"{where}, {shown.word}", run=run)

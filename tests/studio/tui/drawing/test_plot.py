@@ -83,7 +83,7 @@ def test_an_interval_has_its_mean_and_both_ends_and_the_other_runs_stands_beside
     point = Point(2, 0.5, 20, 0.0, 1.0)
     plot.interval(point, "approved")
     plot.interval(point, "edited", other=True)
-    assert text(plot) == ["  ┬: ", "  │: ", f"  {MEAN}* ", "  │: ", "  ┴: "]
+    assert text(plot) == ["  │: ", "  │: ", f"  {MEAN}* ", "  │: ", "  │: "]
     plot.interval(Point(4, 0.5, 20), "edited", other=True)  # at the edge it stands before it
     assert text(plot)[2] == f"  {MEAN}* "
 

@@ -677,7 +677,7 @@ async def test_held_out_tries_stream_in_panes_with_their_problem_and_their_rewar
         assert live.session.subscribed == {"h1p6r0", "h1p7r0"}
         await live.stream(TextPiece("h1p6r0", 0, "There are 12"))
         for wanted in (
-            *("evaluating after step 1 on aime: 5 of 20", "0.400 so far (n=5)"),
+            *("evaluating after step 1: 5 of 20, reward 0.400 (n=5)", "on aime"),
             *("7 of 10, try 1/2", "There are 12", "How many apples are left?"),
             "Held-out problems",
         ):

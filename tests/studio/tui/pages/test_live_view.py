@@ -118,11 +118,11 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
 
 def test_the_first_evaluation_is_said_to_be_the_baseline() -> None:
     begun = ev.EvaluationProgressed(0, "arithmetic-heldout", 0, 20)
-    assert "evaluating baseline on arithmetic-heldout" in plain_text(
+    assert "evaluating baseline: 0 of 20, on arithmetic-heldout" in plain_text(
         status_line(a_state(), None, LIVES, begun)
     )
     later = ev.EvaluationProgressed(4, "arithmetic-heldout", 0, 20)
-    assert "evaluating after step 4 on arithmetic-heldout" in plain_text(
+    assert "evaluating after step 4: 0 of 20" in plain_text(
         status_line(a_state(), None, LIVES, later)
     )
 

@@ -137,7 +137,7 @@ async def test_brackets_choose_the_held_out_set(tmp_path: Path) -> None:
         for key, name in (("right_square_bracket", names[1]), ("left_square_bracket", names[0])):
             await stage.press(key)
             assert page.held_out == name
-            assert f"held out {name}, 95 %" in picture(stage.app)[3]
+            assert f"┿│ held out {name}, 95 % interval  ┴ commit  ┊ epoch" in picture(stage.app)[3]
 
 
 async def test_b_lays_a_run_over_and_capital_b_takes_it_away(tmp_path: Path) -> None:

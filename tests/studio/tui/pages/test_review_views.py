@@ -119,7 +119,7 @@ def test_a_row_says_how_it_stands_without_any_colour() -> None:
 
 def test_the_legend_never_changes_its_height() -> None:
     shown = [
-        legend_lines(found, words=words, sort="in order", done=0, mean_s=None, person="sam")
+        legend_lines(found, words=words, sort="in order", done=0, person="sam")
         for found, words in (([], ""), ([Item("a", add(1))], "carry"))
     ]
     assert len(shown[0]) == len(shown[1])
@@ -336,8 +336,8 @@ def test_the_inverse_of_each_kind() -> None:
 
 def test_a_new_decision_forgets_what_could_be_made_again() -> None:
     sitting = UndoStack(undone=[(UndoEntry(add(1), approve(add(1))),)])
-    sitting.add((UndoEntry(add(2), replace(approve(add(2)), took_s=3.0)),))
-    assert not sitting.undone and sitting.mean_s == 3.0 and sitting.done == 1
+    sitting.add((UndoEntry(add(2), approve(add(2))),))
+    assert not sitting.undone and sitting.done == 1
 
 
 def test_only_ones_own_decision_is_found_again() -> None:
@@ -377,10 +377,10 @@ def test_the_rows_of_a_thousand_operations_take_a_few_milliseconds() -> None:
 
 
 def test_panes_get_the_rows_they_need_and_stay_where_they_are_while_that_is_enough() -> None:
-    even = share_rows(30, (5, 5, 5), (4, 4, 4))
-    assert even == (10, 10, 10)
+    even = share_rows(30, (8, 5, 4), (4, 4, 4))
+    assert even == (10, 16, 4)  # the second one, the evidence, gets the rest
     assert share_rows(30, (20, 6, 4), (4, 4, 4), even) == (20, 6, 4)
-    assert share_rows(30, (9, 10, 8), (4, 4, 4), even) == even  # all of it is seen: nothing moves
+    assert share_rows(30, (9, 15, 4), (4, 4, 4), even) == even  # all of it is seen: nothing moves
     crowded = share_rows(30, (40, 40, 40), (6, 5, 4), even)
     assert crowded == (21, 5, 4)  # the first one is what is decided
     assert share_rows(30, (20, 40, 40), (6, 5, 4), crowded) == crowded
@@ -406,7 +406,7 @@ def test_no_sign_of_a_standing_is_a_key_name() -> None:
         assert len(set(found)) == len(found)
         assert not {*found} & {key.key_text for key in KEYS}
         legend = lines_text(
-            legend_lines([], words="", sort="in order", done=0, mean_s=1, person="s", signs=signs)
+            legend_lines([], words="", sort="in order", done=0, person="s", signs=signs)
         )
         assert all(sign in legend for sign in found)
 

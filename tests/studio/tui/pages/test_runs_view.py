@@ -123,7 +123,7 @@ def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> Non
     ("run", "expected"),
     [
         (a_run(word="held", waiting=9), "no process: 9 to decide"),
-        (a_run(word="reviewing", alive=True, waiting=2), "HELD: 2 to decide"),
+        (a_run(word="held", alive=True, waiting=2), "HELD: 2 to decide"),
         (a_run(word="held", waiting=9, later=1), "no process: 8 to decide, 1 later"),
         (a_run(word="finished", waiting=1, later=1), "finished: 1 later"),
         (a_run(word="running", alive=True), "running, its process lives"),

@@ -103,7 +103,7 @@ def test_an_update_that_waits_names_the_key_that_shows_it() -> None:
 def test_in_two_lines_the_curve_its_ends_and_the_figures_have_room() -> None:
     first, second = (plain_text(line) for line in brief_lines(a_state(*finished()), 80))
     assert first == " ▃▅▆▅█▂▇ 0.250 -> 0.917 (n=12) in 7 steps, policy v4"
-    assert second == " kl 0.007, clip 2 %, ent 0.43, |g| 0.8, len 31, checkpoint of step 7"
+    assert second == " kl 0.007, clip 2 %, entropy 0.43, |g| 0.8, length 31, checkpoint of step 7"
 
 
 @pytest.mark.parametrize("width", [12, 30, 80, 118])

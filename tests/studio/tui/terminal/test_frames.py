@@ -87,6 +87,14 @@ async def test_a_cursor_that_moves_sends_its_two_rows_and_no_blanks() -> None:
         assert 0 < drawn.sent - before < 150
 
 
+def test_a_step_to_the_right_and_a_colour_take_no_more_than_they_need() -> None:
+    writer = _Writer()
+    for x, text, codes in ((2, "a", "1"), (90, "b", ""), (91, "c", "32"), (92, "d", "1;32")):
+        writer.move(x, 3)
+        writer.write_text(text, codes, 1)
+    assert writer.finish() == ("\x1b[4;3H\x1b[0;1ma\x1b[87C\x1b[mb\x1b[32mc\x1b[0;1;32md\x1b[m")
+
+
 def test_a_signal_that_has_all_forgotten_in_the_middle_of_a_frame_breaks_nothing() -> None:
     """A continued process draws all again, from a handler that runs between any two steps."""
     picture, writer = ScreenBuffer(), _Writer()

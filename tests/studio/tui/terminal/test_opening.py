@@ -12,13 +12,17 @@ import termios
 import pytest
 
 PROGRAM = """
-import sys, time
+import gc, sys, time
 from studio.tui.terminal.opening import opening_line
 heavy = {"textual", "rich", "asyncio"} & set(sys.modules)
-with opening_line():
-    assert not heavy, heavy
-    sys.stdin.readline()
-    %s
+try:
+    with opening_line():
+        assert not heavy, heavy
+        assert not gc.isenabled()  # while all is imported
+        sys.stdin.readline()
+        %s
+finally:
+    assert gc.isenabled() and gc.get_freeze_count()
 """
 LFLAG = 3
 
