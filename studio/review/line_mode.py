@@ -165,7 +165,7 @@ class LineReview:
                 for line in whole_lines(operation, dict(queue.draft)):
                     self.say(line)
             case "l":
-                self._list(queue)
+                self.say("\n".join(queue_lines(queue)))
             case "" | "h" | "?" | "help":
                 self.say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
             case _:
@@ -235,7 +235,7 @@ class LineReview:
                 case "o":
                     self._view_reply(reply)
                 case "l":
-                    self._list(queue)
+                    self.say("\n".join(queue_lines(queue)))
                 case "q":
                     return False
                 case "" | "h" | "?" | "help":
@@ -448,7 +448,3 @@ class LineReview:
                 for message in replies:
                     mark = f"[{message.role}]\n" if len(replies) > 1 else ""
                     self.say(f"{mark}{sanitize(message.content)}")
-
-    def _list(self, queue: ReviewQueue) -> None:
-        for line in queue_lines(queue):
-            self.say(line)

@@ -53,7 +53,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_page(self, name: str) -> None:
         self._host.forget_message()
         self._navigation.trail.clear()
-        here = self._navigation.page().group_here if name == "inspect" else ""
+        page = self._navigation.page()
+        here = page.queue.group if name == "inspect" and isinstance(page, ReviewPage) else ""
         self._navigation.open_page(name, here, keep_trail=True)
 
     def action_back(self) -> None:

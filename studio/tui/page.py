@@ -47,11 +47,6 @@ class Page(Container):
     def handle_message(self, message: Message) -> None:
         """One message of the session, also while another page is open; must be cheap."""
 
-    @property
-    def group_here(self) -> str:
-        """The group that the cursor's item rests on, which Inspect opens at; "" where none is."""
-        return ""
-
     def open_at(self, target: str = "") -> None:
         """It was opened, perhaps at an id. Focus goes to `initial_focus`."""
         if target:

@@ -145,13 +145,6 @@ class ReviewPage(Page):
         self.host.drafts.filter = text
         super().apply_filter(text)
 
-    @property
-    def group_here(self) -> str:
-        item = self.queue.item
-        evidence = item.operation.evidence if item is not None and item.operation else ()
-        shown = rollout_of(self.shown.evidence.key) or next(iter(evidence), "")
-        return shown.rpartition("r")[0]
-
     def go_back(self) -> bool:
         if self.queue.has_range:
             self.queue.leave_range()

@@ -14,6 +14,7 @@ from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import Row
 from studio.tui.page import Page
+from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (
     SORTS,
@@ -160,6 +161,14 @@ class ItemQueue:
         """What is under the cursor."""
         name = self._list.key
         return next((item for item in self.items if item.id == name), None)
+
+    @property
+    def group(self) -> str:
+        """The group that the operation under the cursor rests on first; "" where none is."""
+        operation = self.item.operation if self.item is not None else None
+        evidence = operation.evidence if operation is not None else ()
+        shown = rollout_of(self._panes.evidence.key) or next(iter(evidence), "")
+        return shown.rpartition("r")[0]
 
     def _cursor_target(self) -> str:
         """What the cursor belongs on: where it is, but on what is new once something is."""
