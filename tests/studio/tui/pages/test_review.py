@@ -451,6 +451,20 @@ async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: 
         assert desk.made[-1] == ("op1.h2", "approve") and "again: approved op1.h2" in desk.told
 
 
+async def test_enter_on_an_empty_list_says_so_and_6_opens_the_group_under_the_cursor(
+    tmp_path: Path,
+) -> None:
+    first, second = an_add(1), replace(an_add(2), evidence=("s1p1r0",))
+    async with a_desk(tmp_path, first, second) as desk:
+        await desk.press("j")
+        assert desk.page.queue.group == "s1p1"
+        desk.session.state.operations.clear()
+        desk.page.queue.made_of = ()
+        desk.page.draw()
+        await desk.press("enter")
+        assert "there is nothing to decide here" in desk.told
+
+
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("M")
