@@ -132,7 +132,8 @@ class Workspace:
             known = [found.run for found in self.runs()]
             newest = "There are" if len(known) <= 8 else "The newest are"
             listed = f"{newest}: {', '.join(known[-8:])}." if known else "There is none yet."
-            raise ConflictError(f"run {run}", f"there is none in {self.path}.", listed)
+            more = "A new run appears once its process has opened it."
+            raise ConflictError(f"run {run}", f"there is none in {self.path}.", f"{listed} {more}")
         return folder
 
     def newest_run(self, exp_id: str) -> RunDir | None:

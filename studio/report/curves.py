@@ -110,7 +110,7 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
 def curves_key(state: RunState) -> tuple[object, ...]:
     """What changes whenever a curve does; cheap, so that it can be asked for at every frame."""
     last = state.steps.get(state.step)
-    stage = (last.finished, last.committed, last.lesson is not None) if last else ()
+    stage = (last.finished, last.committed, last.lesson and last.usage) if last else ()
     evaluated, ended = len(state.evaluations), state.ending
     return (id(state), state.step, stage, evaluated, ended, state.epochs, state.started is None)
 
@@ -139,8 +139,12 @@ def _metric_points(state: RunState, name: str) -> tuple[Point, ...]:
 
 
 def _spent(state: RunState) -> tuple[Series, Series | None]:
-    """Tokens and money up to the end of each step."""
-    spent = {number: step.usage for number, step in state.steps.items()}
+    """Tokens and money up to each step whose rollouts are through."""
+    spent = {
+        number: step.usage
+        for number, step in state.steps.items()
+        if step.lesson is not None or step.committed or step.finished
+    }
     for found in state.evaluations:
         spent[found.step] = spent.get(found.step, NO_USAGE) + found.usage
     tokens, cost, known = 0, 0.0, True

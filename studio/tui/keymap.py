@@ -195,7 +195,7 @@ KEYS: tuple[Key, ...] = (
         ("more", "z", "more", "All figures of a weight update, or few.", 0, "show('more')"),
         ("sort", "S", "sort", "Flagged first, by kind, or in order.", 0, "show('sort')"),
         ("pin", "p", "pin", "Pin the experience that it is about, or unpin it.", 1),
-        ("drop", "d", "let go", "Let a reply go that cannot be understood.", 0),
+        ("drop", "d", "let go", "Let a reply go that cannot be understood.", 0, "reword('drop')"),
     ),
     *_make_keys(
         "library",

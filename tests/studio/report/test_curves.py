@@ -114,7 +114,8 @@ def test_the_key_changes_with_each_event_that_changes_a_curve_and_no_other() -> 
 
 
 def _shown(curves: RunCurves) -> tuple[object, ...]:
-    return curves.practice, curves.held_out, curves.commits, curves.steps, curves.epochs
+    shown = (curves.practice, curves.held_out, curves.commits, curves.steps, curves.epochs)
+    return (*shown, curves.tokens, curves.cost)
 
 
 def test_a_running_mean_weighs_each_step_by_its_rollouts() -> None:

@@ -189,7 +189,7 @@ def test_restart_step_applies_to_the_run_that_resume_picks(practised: Path) -> N
         ((), "it needs a run file or a preset"),
         (("rehearsal", "--resume", "rehearsal"), "--resume"),
         (("--resume", "rehearsal", "--name", "x"), "--resume"),
-        (("--resume", "nope"), "There are: rehearsal"),
+        (("--resume", "nope"), "There are: rehearsal. A new run appears"),
         (("nope",), "nope"),
         (("rehearsal", "practice.epoch=2"), "epochs"),
         (("rehearsal", "nonsense"), "nonsense"),

@@ -121,7 +121,8 @@ def item_rows(
     if len(found) < height:  # else one line each, and no long list is wrapped in vain
         pieces = [wrap(" ".join(text.split()), room) for (text,) in pieces]
     counts = [len(each) for each in pieces]
-    most = max((n for n in {*counts} if sum(min(n, m) for m in counts) <= height), default=1)
+    tries = range(min(height, max(counts, default=1)), 1, -1)
+    most = next((n for n in tries if sum(min(n, m) for m in counts) <= height), 1)
     out = []
     for one, of, texts in zip(found, figures, pieces, strict=True):
         texts[most - 1 :] = [fit(" ".join(texts[most - 1 :]), room)] * (len(texts) >= most)

@@ -121,6 +121,11 @@ class ReviewPage(Page):
 
     # -- what every page has -------------------------------------------------------------------
 
+    def open_at(self, target: str = "") -> None:
+        if not target:  # else the person comes back to what stood there
+            self.shown.forget_rows()
+        super().open_at(target)
+
     def initial_focus(self) -> Widget:
         return self.shown.operations if self.shown.editing is None else self.shown.box
 
@@ -173,15 +178,13 @@ class ReviewPage(Page):
             )
 
     async def action_reword(self, how: str) -> None:
-        """Change a wording in the box or in $EDITOR, merge it, or mark it for that."""
-        if how in ("merge", "mark"):
-            (self.wording.merge if how == "merge" else self.wording.mark)()
+        """Change a wording in the box or in $EDITOR, merge it, mark it for that, or let it go."""
+        others = {"merge": self.wording.merge, "mark": self.wording.mark, "drop": self.wording.drop}
+        if how in others:
+            others[how]()
         else:
             self.wording.edit(in_editor=how == "editor")
         await asyncio.sleep(0)  # the box opens: the next key is the text's first letter
-
-    def action_drop(self) -> None:
-        self.wording.drop()
 
     def action_approve_safe(self) -> None:
         if self.decisions.require_session() is not None:

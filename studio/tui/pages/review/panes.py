@@ -218,7 +218,7 @@ class ReviewPanes:
             panes["list"] = min(lines + 2, room // 2)
         least = [min(_LEAST[name], max(panes[name], 3)) for name in panes]
         if is_side and shown:  # the rest of the change can be scrolled to
-            least[1] = max(least[1], min(panes["evidence"], room * 2 // 5))
+            least[1] = max(least[1], min([*panes.values()][1], room * 2 // 5))
         least = [rows if sum(least) <= room else 4 for rows in least]
         now = self._rows if len(self._rows) == len(panes) else ()
         self._rows = share_rows(room, [*panes.values()], least, now)
@@ -229,6 +229,10 @@ class ReviewPanes:
             # The last one takes what is left: together they always fill the page.
             own = given.get("similar") if tab is self.similar else None
             tab.styles.height = "1fr" if own is None else own
+
+    def forget_rows(self) -> None:
+        """Give the panes what their content takes, whatever they had."""
+        self._rows, self._placed_for = (), None
 
     def show_tab(self, tab: TabRows) -> None:
         if self.is_tabbed and tab is not self._tab:

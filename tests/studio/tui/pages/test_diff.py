@@ -134,7 +134,7 @@ async def test_equals_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> N
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "equals_sign")
         assert [block.id for block in page.body.blocks] == ["E1", "-E2", "E5"]
-        assert "2 equal hidden" in "\n".join(picture(app))
+        assert "2 equal hidden (=)" in "\n".join(picture(app))
         await pressed(pilot, "equals_sign")
         assert len(page.body.blocks) == 5
 

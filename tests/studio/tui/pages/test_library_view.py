@@ -72,6 +72,15 @@ def test_uses_are_told_only_where_something_cites() -> None:
     assert "cited by  2 rollouts: 1 won, 1 lost" in [plain_text(line) for line in detail]
 
 
+def test_wordings_take_the_rows_that_are_free_for_all_of_them() -> None:
+    found = view.items(LibraryState(a_library("a long wording " * 6, "short")))
+    whole = view.item_rows(found, 40, 20, cited=False)
+    lines = [plain_text(each).strip() for row in whole for each in (row.line, *row.more)]
+    assert " ".join(lines).count("wording") == 6 and len(whole[0].more) > 2
+    few = view.item_rows(found, 40, 3, cited=False)
+    assert [len(row.more) for row in few] == [1, 0] and plain_text(few[0].more[0]).endswith("..")
+
+
 @pytest.mark.parametrize("width", [24, 40, 76])
 def test_rows_and_details_fit_whatever_a_model_wrote(width: int) -> None:
     library = a_library(HOSTILE, "中" * 80)

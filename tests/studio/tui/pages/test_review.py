@@ -690,6 +690,23 @@ async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: P
         assert desk.app.page_name == "review" and desk.page.shown.operations.key == "op1.2"
 
 
+async def test_opened_anew_the_panes_stand_as_on_a_screen_started_now(tmp_path: Path) -> None:
+    long = "When the digits of a column are added, carry what is above nine. " * 12
+    async with a_desk(tmp_path, an_add(1), an_add(2, long)) as desk:
+
+        def rows() -> list[int]:
+            return [pane.outer_size.height for pane in desk.page.panes()]
+
+        first = rows()
+        await desk.press("j", "k")
+        assert rows() != first  # they move only where something would be cut
+        await desk.press("1", "2")
+        assert rows() == first
+        await desk.pilot.resize_terminal(169, 21)
+        await desk.press("tab", "tab", "tab")
+        assert desk.page.shown.similar is desk.app.focused  # alone where three share one place
+
+
 async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
     def known(session: FakeSession) -> None:
         session.state.decisions["op1.1"] = Decision("op1.1", "approve", assigned="E1")

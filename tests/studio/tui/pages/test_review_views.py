@@ -124,6 +124,16 @@ def test_the_legend_never_changes_its_height() -> None:
     ]
     assert len(shown[0]) == len(shown[1])
     assert "safe: 1 without flag or delete (A approves)" in drawn(shown[1])
+    assert "+ add  ~ modify  - delete  = keep" in drawn(shown[1])
+
+
+def test_each_flag_has_a_line_and_a_length_that_stays_is_told_once() -> None:
+    flags = (Flag("leak"), Flag("too long"))
+    keep = Item("a", Operation("op1.2", "keep", "E1", flags=flags))
+    state, at = a_state(keep.operation), (1, 1)
+    shown = drawn(change_lines(keep, {"E1": "One two."}, state, at=at, mode="words", width=60))
+    assert shown[0].startswith("NO CHANGE TO E1  op1.2  2 words ")
+    assert shown[1:3] == ["FLAG leak", "FLAG too long"]
 
 
 def test_a_commit_of_rejections_leaves_the_version_as_it_is() -> None:

@@ -5,8 +5,33 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from studio.tui.drawing.lines import Row, line
+from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.stage import check_painted, picture
+
+
+async def test_a_pane_says_in_its_border_what_is_out_of_sight() -> None:
+    class Panes(App[None]):
+        CSS = ".pane { border: solid white; }"
+
+        def compose(self) -> ComposeResult:
+            yield RowList(classes="pane")
+            yield LineView(id="text", classes="pane")
+
+    app = Panes()
+    async with app.run_test(size=(40, 10)) as pilot:
+        view, text = app.query_one(RowList), app.query_one("#text", LineView)
+        view.show_rows([Row(f"k{n}", line("x" * 38)) for n in range(6)])
+        text.show_lines([line(f"line {n}") for n in range(6)])
+        await pilot.pause()
+        assert (str(view.border_subtitle), str(text.border_subtitle)) == (
+            "3 more below",
+            "more below (tab, j)",
+        )
+        assert "below" not in "".join(picture(app)[1:4])  # no row is written over
+        text.scroll_to(y=3, animate=False, force=True)
+        await pilot.pause()
+        assert not text.border_subtitle
 
 
 async def test_a_row_is_moved_over_and_shown_as_a_whole() -> None:
