@@ -54,6 +54,7 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
         studio data list --json
     """
     from studio.data.catalogue import listed_data
+    from studio.report.next_step import tell_next
 
     found = listed_data(open_workspace(context))
     rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
@@ -62,6 +63,8 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
     for entry in found:
         if entry.trouble and entry.where != "bundled":  # ours are as they should be
             print(f"note: {entry.trouble}", file=sys.stderr)
+    if not json:
+        tell_next(f"studio data check {quote(found[0].name)}", context.obj)
 
 
 @app.command()
@@ -140,12 +143,15 @@ def preview(
     from engines.data.rows import open_table
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import preview_text, problem_data
+    from studio.report.next_step import tell_next
 
     source = find_data(name, open_workspace(context))
     fields = field_names(question, answer)
     shown = read_numbered_problems(source, fields=fields, needs_answer=False, limit=n)
     rows = [problem_data(line, problem) for line, problem in shown]
     print_result(rows, preview_text(shown, open_table(source).unit), json=json)
+    if not json:
+        tell_next(f"studio data check {quote(name)}", context.obj)
 
 
 @app.command()
@@ -165,11 +171,14 @@ def check(
     from engines.data.dataset import check_dataset
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
+    from studio.report.next_step import tell_next
 
     source = find_data(name, open_workspace(context))
     report = check_dataset(source, fields=field_names(question, answer))
     about = source.stem, str(source), report
     print_result(report_data(*about), report_text(*about), json=json)
+    if not json:
+        tell_next(f"studio headless rehearsal data.practice={quote(name)}", context.obj)
 
 
 @app.command()

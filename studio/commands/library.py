@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -38,6 +39,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         studio library list --json
     """
     from studio.library.text import library_row
+    from studio.report.next_step import tell_next
 
     rows = [library_row(folder) for folder in open_workspace(context).libraries()]
     if json:
@@ -53,6 +55,8 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
             f"{found['library']:30} v{found['version']:<4} {found['experiences']:>3} experiences "
             f"{found['tokens_per_call']:>5} tokens a call"
         )
+    if rows:
+        tell_next(f"studio library show {quote(str(rows[0]['library']))}", context.obj)
 
 
 @app.command()
@@ -75,9 +79,12 @@ def show(
     """
     from studio.library.references import find_version
     from studio.library.text import library_data, library_lines
+    from studio.report.next_step import tell_next
 
     library = find_version(reference, open_workspace(context)).library
     print_result(library_data(library), "\n".join(library_lines(library)), json=json)
+    if not json and (context.obj / "libraries" / library.name).is_dir():
+        tell_next(f"studio library history {quote(library.name)}", context.obj)
 
 
 @app.command()

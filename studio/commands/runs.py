@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -33,6 +34,7 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
         studio runs list
         studio runs list --json
     """
+    from studio.report.next_step import tell_next
     from studio.workspace.listing import listed_runs, runs_table
 
     found = listed_runs(open_workspace(context))
@@ -40,6 +42,7 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
         print_json([run.data for run in found])
     elif found:
         print(runs_table(found))
+        tell_next(f"studio runs show {quote(found[0].data['run'])}", context.obj)
     else:
         print(
             f"no run in {sanitize(str(context.obj))} yet: studio headless rehearsal",
@@ -70,6 +73,7 @@ def show(
         studio runs show rehearsal --step 1 --prompts
         studio runs show rehearsal --rollout s1p0r2
     """
+    from studio.report.next_step import command_after_run, tell_next
     from studio.report.rollout import rollout_facts, rollout_text
     from studio.report.run import run_facts, run_text
     from studio.report.step import step_facts, step_text
@@ -93,6 +97,9 @@ def show(
         facts = run_facts(folder, workspace, alive=is_alive(folder))
         text = run_text(facts)
     print_result(facts, text, json=json)
+    following = command_after_run(folder.state())
+    if not json and not following.startswith("studio runs show"):
+        tell_next(following, context.obj)
 
 
 @app.command()

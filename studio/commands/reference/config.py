@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from difflib import get_close_matches
@@ -60,6 +61,8 @@ def list_settings(
             raise _unknown_key(section)
     shown = [s for s in found if section is not None or not _repeats_policy(s.key)]
     print_result([asdict(s) for s in found], _table(shown), json=json)
+    if not json:
+        print(f"next: studio config explain {shown[-1].key}", file=sys.stderr)
 
 
 @app.command()

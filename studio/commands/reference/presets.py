@@ -37,6 +37,8 @@ def list_presets(json: AsJson = False) -> None:
 
     data = [{"name": name, "about": about} for name, about in find_presets()]
     print_result(data, _presets_table(), json=json)
+    if not json:
+        print("next: studio init rehearsal", file=sys.stderr)
 
 
 def _presets_table() -> str:

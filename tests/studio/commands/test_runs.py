@@ -54,7 +54,7 @@ def test_a_living_run_that_waits_names_the_command_that_decides(
     waiting: Process, workspace: Path
 ) -> None:
     row = listed(workspace)["rehearsal"]
-    assert (row["status"], row["alive"]) == ("reviewing", True)
+    assert (row["status"], row["alive"]) == ("held", True)
     assert row["next"] == "decide: studio review rehearsal"
     facts = json.loads(studio("runs", "show", "rehearsal", "--json", workspace=workspace).stdout)
     assert facts["alive"] and facts["open"]

@@ -31,7 +31,7 @@ def test_contradictory_rows_are_told_as_data_is_added(workspace: Path) -> None:
 
 
 def test_a_list_of_data_warns_of_ones_own_alone(workspace: Path) -> None:
-    assert studio("data", "list", workspace=workspace).stderr == ""
+    assert "note: " not in studio("data", "list", workspace=workspace).stderr
     (workspace / "datasets").mkdir(parents=True)
     (workspace / "datasets" / "bad.jsonl").write_text("no JSON\n")
     assert "bad.jsonl" in studio("data", "list", workspace=workspace).stderr
@@ -103,3 +103,13 @@ def test_an_extra_is_installed_from_the_checkout_there_is(
     assert f"'{root}[grpo]'" in extras.install_command("grpo")
     monkeypatch.setattr(extras, "_ROOT", tmp_path)
     assert extras.install_command("grpo") == "pip install 'practice-studio[grpo]'"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["runs", "runs show rehearsal", "library", "library show rehearsal", "data",
+     "data check arithmetic", "data preview arithmetic", "presets", "config list policy"],
+)  # fmt: skip
+def test_what_lists_or_shows_ends_with_what_to_do_next(command: str, practised: Path) -> None:
+    shown = studio(*command.split(), workspace=practised)
+    assert shown.code == 0 and shown.stderr.splitlines()[-1].startswith("next: studio ")

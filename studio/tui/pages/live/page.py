@@ -315,7 +315,7 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
         answer = await session.control("kill", rollout=rollout)
         if answer.get("killed", True):
             return f"killed {rollout}"
-        return f"{rollout} was not under way: it waits its turn, or has ended"
+        return f"{rollout} was not under way: it is queued, or has ended"
 
     host.ask_run(end)
 
