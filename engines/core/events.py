@@ -182,6 +182,7 @@ class DecisionUndone:
     step: int
     operation_id: str
     reason: str = ""
+    withdrawn: bool = False  # the operation is gone with its decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "version": state.library_version,
         "policy_version": state.policy_version if state.trains_weights else None,
         "open": len(state.open_operations),
+        "later": len(state.put_off_operations),  # of these
         "rewards": {
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()

@@ -104,7 +104,7 @@ def as_lines(older: FoundVersion, newer: FoundVersion) -> list[DiffLine]:
         return [DiffLine(text) for text in (sides, *weights, *results, *verdicts)]
     head = [DiffLine(text) for text in (f"{sides}  {diff_counts_text(found)}", *results)]
     changes = [DiffLine(text, _COLOURS.get(text[0])) for text in diff_lines(found)]
-    return head + (changes or [DiffLine("no experience differs")])
+    return head + (changes or [DiffLine("the same library: no experience differs")])
 
 
 def _result_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:

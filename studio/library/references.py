@@ -98,7 +98,14 @@ def _find_in_library(
             found = (e for e in state.evaluations if e.library_version == version)
             measured |= {e.data: e for e in found if e.mean is not None}
     known = tuple(measured.values())
-    return FoundVersion(label, folder.at(version), _result_texts(known), known)
+    library = folder.at(version)
+    return FoundVersion(_label(label, library), library, _result_texts(known), known)
+
+
+def _label(called: str, library: Library) -> str:
+    """A library that began with experiences, as that of a fork, says so: it is no empty v0."""
+    n = len(library.experiences)
+    return called if library.version or not n else f"{called}, begun with {n}"
 
 
 def _result_texts(measured: Iterable[EvaluationFinished]) -> tuple[str, ...]:
@@ -138,12 +145,19 @@ def _find_in_run(
         return replace(adopted, label=f"{reference} ({adopted.label})")
     version = version_at(state, step)
     library = workspace.library(started.library).at(version)
-    measured = tuple(e for e in state.evaluations if e.step == step and e.mean is not None)
+    known = {  # a library that no later step changed was measured where it came about
+        e.data: e
+        for e in state.evaluations
+        if e.mean is not None
+        and (e.step == step or (e.library_version == version and not state.trains_weights))
+    }
+    measured = tuple(known.values())
     results = _result_texts(measured)
     if state.trains_weights:
         label = f"{reference} (weights after step {step})"
         return FoundVersion(label, library, results, measured, _weights_text(state, step))
-    return FoundVersion(f"{reference} ({started.library}@{version})", library, results, measured)
+    label = _label(f"{started.library}@{version}", library)
+    return FoundVersion(f"{reference} ({label})", library, results, measured)
 
 
 def _weights_text(state: RunState, step: int) -> str:

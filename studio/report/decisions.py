@@ -17,6 +17,12 @@ def kind_title(kind: str) -> str:
     return "NO CHANGE TO" if kind == "keep" else kind.upper()
 
 
+def to_decide_text(open_count: int, put_off: int, what: str = "to decide") -> str:
+    """`5 to decide, 1 later`: what was put off is told apart, alike on every face."""
+    left = [f"{open_count - put_off} {what}"] if open_count > put_off or not put_off else []
+    return ", ".join([*left, f"{put_off} later"] if put_off else left)
+
+
 def misfit_text(reason: str) -> str:
     """What became of an approval that the gate turned down; `reason` is the gate's.
 

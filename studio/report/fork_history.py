@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import RunDir, Workspace
@@ -14,15 +16,28 @@ def load_state_with_parents(run: RunDir, workspace: Workspace) -> RunState:
     parent that is gone or damaged is left out.
     """
     state = run.state()
-    started = state.started
-    if started is None or started.forked_from is None:
-        return state
+    return with_parent(state, load_parent(state, workspace))
+
+
+def load_parent(state: RunState, workspace: Workspace) -> RunState | None:
+    """The run that this one was forked from, with its own parents; None where it is gone."""
+    if state.started is None or state.started.forked_from is None:
+        return None
     try:
-        parent = load_state_with_parents(workspace.run(started.forked_from), workspace)
+        return load_state_with_parents(workspace.run(state.started.forked_from), workspace)
     except StudioError:
+        return None
+
+
+def with_parent(state: RunState, parent: RunState | None) -> RunState:
+    """The run preceded by what it adopted of its parent."""
+    if parent is None or state.started is None:
         return state
-    adopted = {n: step for n, step in parent.steps.items() if n <= started.forked_steps}
-    state.steps = {**adopted, **state.steps}
-    measured = [e for e in parent.evaluations if e.step <= started.forked_steps]
-    state.evaluations = [*measured, *state.evaluations]
-    return state
+    adopted = state.started.forked_steps
+    before = [e for e in parent.evaluations if e.step <= adopted]
+    return replace(
+        state,
+        steps={n: step for n, step in parent.steps.items() if n <= adopted} | state.steps,
+        training={n: step for n, step in parent.training.items() if n <= adopted} | state.training,
+        evaluations=[*before, *state.evaluations],
+    )

@@ -224,12 +224,13 @@ class Decider:
         """Take the last step back, or propose its inverse where it is committed.
 
         `texts` are those of the library as the standing decisions would leave it. The last
-        decision of `person` before this session is taken back after all of this session are.
+        decision of `person` is taken back first where it was made elsewhere, as on another page.
         """
         state, sitting = session.state, self.sitting
-        if person and not sitting.steps:
+        if person:
             before = last_step_of(self.decisions(state), state.operations, person)
-            sitting.steps += [before] if before else []
+            known = {one.id for step in sitting.steps for one in step}
+            sitting.steps += [before] if before and before[0].id not in known else []
         if not sitting.steps:
             nothing = "nothing was decided in this session: there is nothing to take back"
             return ActionResult(nothing, failed=True)
@@ -256,11 +257,14 @@ class Decider:
         if self._restores and name not in state.operations:
             await done.propose_inverse(made)
         elif not self._restores or name in self.decisions(state):
+            withdrawn = state.is_withdrawn_by_undo(name, made.decision)
             asked = await session.undo(name)
             for each in asked:
                 self.just.pop(each, None)
             done.undone.append(made)
-            done.asked += asked
+            if withdrawn:
+                done.words.append(f"{name} is withdrawn: {made.operation.target} is as it was")
+            done.asked += [each for each in asked if each != name or not withdrawn]
             if self._restores and made.earlier is not None and made.earlier.reviewer != GATE:
                 # What the gate rejected it judges anew by itself.
                 stands = await self._send(session, [renew_decision(made.earlier)])
@@ -274,8 +278,13 @@ class Decider:
         """Decide again what was last taken back; what the run refuses stays to be made again."""
         if not self.sitting.undone:
             return ActionResult("nothing was taken back: there is nothing to decide again", True)
-        step = self.sitting.undone.pop()
-        gone = [one.id for one in step if one.id not in session.state.operations]
+        step, open_ = self.sitting.undone.pop(), session.state.operations
+        pin = step[0].operation
+        if pin.kind in ("pin", "unpin") and pin.id not in open_:  # it was withdrawn
+            pin = await session.propose(replace(pin, id=""))
+            open_ = {**open_, pin.id: pin}
+            step = (UndoEntry(pin, replace(step[0].decision, operation_id=pin.id)),)
+        gone = [one.id for one in step if one.id not in open_]
         left = [one for one in step if one.id not in gone]
         asked = [renew_decision(one.asked or one.decision) for one in left]
         try:

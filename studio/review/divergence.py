@@ -2,9 +2,10 @@
 
 A step is a sentence of a reply, a tool call, or a line of a tool's result. The winner has a
 step of the loser too, in whatever place, where the words are alike, or where both find the same
-numbers. What only repeats the question or what was said before parts nobody, and neither does
-another way to a result that both reach. The first step of the loser after that is where they
-part, beside the winner's next one. Found so in GSM8K, by eye: see `tests/studio/review`.
+numbers by the same calculation, however it is written: 16 - 7 after 3 + 4 = 7 is 16 - 3 - 4. What
+only repeats the question or what was said before parts nobody. The first step of the loser after
+that is where they part, beside the winner's next one, and so is a step by which another method
+happens to reach the same number. Found so in GSM8K, by eye: see `tests/studio/review`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from typing import Literal
 
 from engines.core.text.similarity import Change
 from engines.core.types import Message
+from studio.review.calculation import (
+    SIGNS,
+    Calculation,
+    Equation,
+    find_equations,
+    is_same_calculation,
+)
 from studio.secrets.sanitize import sanitize
 
 Piece = tuple[str, str]
@@ -31,6 +39,7 @@ _MOST_SHOWN = 240
 """Characters of a step that stand together where only its words are shown."""
 _SAME_WORDS, _SAME_CALL, _SAME_TOPIC = 0.6, 0.8, 0.25
 """Shares of words in common of the same step, the same call, and a step about the same things."""
+_SAME_STEP = 0.9
 _RESTATES = 0.8
 """Share of a step's words that were said before, from which it says nothing new."""
 
@@ -44,9 +53,13 @@ _NUMBERING = re.compile(
 _CALCULATOR = re.compile(r"<<[^<>]*>>")  # notes such as <<48/2=24>> in GSM8K
 _NUMBER = r"\.?\d+(?:,\d{3})*(?:\.\d+)?"
 _TOKEN = re.compile(rf"(?:(?<=[=(])|(?<== ))-?{_NUMBER}|(?<!\d){_NUMBER}|[^\W\d_]+|[^\w\s]")
-_OPERATORS = dict(zip("+-*/x×·÷", "+-*/***/", strict=True))
-_SPELT = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_NUMBER_WORDS = {word: str(number) for number, word in enumerate(_SPELT, 1)}
+_LATEX = re.compile(
+    r"(\\[dt]?frac)\{([^{}]*)\}\{([^{}]*)\}|\\(?:(times|cdot)|div)(?![a-z])|\\[()\[\]$%,;!]"
+)
+_OPERATION = re.compile("(add|plus)|(subtract|minus)|(multipl|times)|(divid)")
+_SPELT = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBER_WORDS = {word: str(number) for number, word in enumerate(_SPELT, 2)}  # "one" is a pronoun
+_NO_EQUATION = Equation((), (), "", (), is_right=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +70,18 @@ class _Step:
     tokens: tuple[tuple[str, int, int], ...]  # normalized, and where they stand in the piece
     words: frozenset[str]
     numbers: frozenset[str]
-    result: str = ""  # the number behind its last "="
-    operators: frozenset[str] = frozenset()
-    operands: frozenset[str] = frozenset()  # numbers beside an operator
-    fresh: frozenset[str] = (
-        frozenset()
-    )  # numbers that neither the question nor this side said before
+    fresh: frozenset[str]  # numbers that neither the question nor this side said before
+    verbs: frozenset[int | None]  # its operations in words
+    equation: Equation  # its last one
+
+    @property
+    def result(self) -> str:
+        return self.equation.result
+
+    @property
+    def acts(self) -> bool:
+        """Whether it calls a tool, or tells an operation with numbers."""
+        return self.key.startswith("call") or bool(self.verbs and len(self.numbers) > 1)
 
     def findings(self, said: set[str]) -> frozenset[str]:
         """What it computes, or else its numbers that were not said before."""
@@ -119,20 +138,33 @@ def find_divergence(
         return None
     computes = all(any(step.numbers - asked for step in side) for side in (ours, theirs))
     apart: dict[int, int] = {}  # the loser's own steps → the winner's last in common by then
-    first, said, passed = -1, set(asked), -1
+    first, said, passed, rest = -1, set(asked), -1, 0
+    met: set[int] = set()  # the winner's steps that were in the loser so far
     for i, step in enumerate(theirs[:-1]):
         findings = step.findings(said)
-        match = next((j for j, one in enumerate(ours) if _is_same(step, one, findings)), None)
+        same = (j for j, one in enumerate(ours) if _is_same(step, one, findings, asked))
+        # What was found before is found again where the words are those, too.
+        match = next(
+            (j for j in same if j not in met or _share(step.words, ours[j].words) >= _SAME_STEP),
+            None,
+        )
         if match is not None:
-            passed = max(passed, match)
+            met.add(match)
+            passed, rest = max(passed, match), i + 1
             if findings and computes:
-                _drop_ways_to(step, theirs, apart)
+                own = max(
+                    (j for j in range(match) if ours[j].equation.method and j not in met),
+                    default=-1,
+                )
+                since = {i for i, before in apart.items() if own <= before < match}
+                _drop_detours(step, ours[match], theirs, apart, since)
         elif _says_something(step, findings, said, computes):
             apart[i] = passed
             first = i if first < 0 else first
         said |= step.words | step.numbers
     # Where only the end differs, a wrong way may have led to the winner's figures by chance.
-    i = next(iter(apart), first if first >= 0 else len(theirs) - 1)
+    end = next(j for j in range(rest, len(theirs)) if theirs[j].numbers >= theirs[-1].numbers)
+    i = next(iter(apart), first if first >= 0 else end)
     passed = apart.get(i, passed if first < 0 else -1)
     j = _find_counterpart(theirs[i], ours, passed + 1, asked)
     new, cut = _mark_words(ours[j], theirs[i])
@@ -159,6 +191,7 @@ def _shorten(text: str) -> str:
 
 def _tokens(text: str) -> list[tuple[str, int, int]]:
     text = _CALCULATOR.sub(lambda found: " " * len(found[0]), text)
+    text = _LATEX.sub(_plain_signs, text)
     numbered = _NUMBERING.match(text)
     out = []
     for found in _TOKEN.finditer(text, numbered.end() if numbered else 0):
@@ -169,8 +202,19 @@ def _tokens(text: str) -> list[tuple[str, int, int]]:
     return out
 
 
+def _plain_signs(latex: re.Match[str]) -> str:
+    """The same without LaTeX, in as many characters."""
+    command, over, under, times = latex.groups()
+    if command:
+        return f"{'(':>{len(command) + 1}}{over})/{under} "
+    last = latex[0][-1]
+    sign = "*" if times else "/" if last == "v" else last if last in "$%" else " "
+    return f"{sign:>{len(latex[0])}}"
+
+
 def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
     out, seen = [], set(asked)
+    made: dict[str, Calculation] = {}  # how numbers of earlier steps were found
     for key, text in pieces:
         whole_lines = key.startswith(("call", "tool"))
         parts = (_LINE if whole_lines else _SENTENCE).finditer(text)
@@ -182,14 +226,13 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
             words = frozenset(name for name in names if name[0].isalpha())
             if not words and not numbers:
                 continue
-            behind = names[len(names) - names[::-1].index("=") :] if "=" in names else []
-            result = next((name for name in behind if name in numbers), "")
-            beside = zip(names, [*names[1:], ""], ["", *names], strict=False)
-            operands = {n for n, *both in beside if n in numbers and _OPERATORS.keys() & both}
+            found = find_equations(names, made)
+            made |= {e.result: e.whole for e in found if e.is_right and e.result not in asked}
+            verbs = filter(None, map(_OPERATION.match, words))
             out.append(
-                _Step(key, at, part.end(), tokens, words, numbers, result,
-                      frozenset(_OPERATORS[name] for name in names if name in _OPERATORS),
-                      frozenset(operands - {result}), numbers - seen)
+                _Step(key, at, part.end(), tokens, words, numbers, numbers - seen,
+                      frozenset(verb.lastindex for verb in verbs),
+                      found[-1] if found else _NO_EQUATION)
             )  # fmt: skip
             seen |= numbers
             if len(out) == _MOST_STEPS:
@@ -197,37 +240,54 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
     return out
 
 
-def _is_same(step: _Step, other: _Step, findings: frozenset[str]) -> bool:
+def _is_same(step: _Step, other: _Step, findings: frozenset[str], asked: set[str]) -> bool:
     """Whether a step of the other side says what this one says."""
     if [token for token, _, _ in step.tokens] == [token for token, _, _ in other.tokens]:
         return True
     if step.key[:4] != other.key[:4] and "call" in (step.key[:4], other.key[:4]):
         return False
     alike = _share(step.words, other.words)
+    operation = step.verbs == other.verbs or not (step.verbs and other.verbs)
     if step.key.startswith("call") or not findings:
         least = _SAME_CALL if step.key.startswith("call") else _SAME_WORDS
-        return alike >= least and step.numbers == other.numbers
-    if step.result and other.result:  # 25 may be 20 + 5 people, or 5 * 5 pounds
-        one, two = step.operands, other.operands
-        likely = one == two or (step.operators & other.operators and (one & two or alike >= 0.8))
-        apart = (step.fresh ^ other.fresh) - one - two  # "write 6" and "write 6, carry 1"
-        same = step.result == other.result and not apart
-        return same and bool(likely or not (one and two))
+        return alike >= least and step.numbers == other.numbers and operation
+    if step.result and other.result:
+        # "write 6" and "write 6, carry 1" are two steps; that it is in 3 days is no news.
+        noted, too = (
+            [n for n in e.behind if n not in asked] for e in (step.equation, other.equation)
+        )
+        return step.result == other.result and noted == too and _is_same_way(step, other)
     both = _share(step.words | step.numbers, other.words | other.numbers)
-    return both >= _SAME_TOPIC and findings <= other.numbers
+    stated = other.fresh if step.result else other.numbers
+    return both >= _SAME_TOPIC and findings <= stated and operation
 
 
-def _drop_ways_to(shared: _Step, steps: Sequence[_Step], apart: dict[int, int]) -> None:
-    """Another way to a result that both have is harmless: 3 * 2 = 6 before 6 + 1 = 7."""
+def _is_same_way(step: _Step, other: _Step) -> bool:
+    one, two = step.equation, other.equation
+    if not (one.method and two.method) or is_same_calculation(one.method, two.method):
+        return True
+    alike = _share(step.words, other.words) >= _SAME_TOPIC
+    return alike and is_same_calculation(one.whole, two.whole)
+
+
+def _drop_detours(
+    shared: _Step, other: _Step, steps: Sequence[_Step], apart: dict[int, int], since: set[int]
+) -> None:
+    """A detour to a result that both have is harmless: 3 * 2 = 6 before 6 + 1 = 7.
+
+    It is none where the winner has a step of its own at that place, as it has none for `since`,
+    unless the winner's step does without that number.
+    """
     used = set(shared.numbers)
     for i in sorted(apart, reverse=True):
-        if {steps[i].result or "-"} & used:
+        result = steps[i].result
+        if result in used and (i in since or result not in other.numbers):
             used |= steps[i].numbers
             del apart[i]
 
 
 def _says_something(step: _Step, findings: frozenset[str], said: set[str], computes: bool) -> bool:
-    if findings or step.key.startswith("call"):
+    if findings or step.acts:
         return True
     return not computes and len(step.words & said) < _RESTATES * len(step.words)
 
@@ -236,7 +296,7 @@ def _find_counterpart(step: _Step, others: Sequence[_Step], first: int, asked: s
     """From `first` on the first step that finds anything, else the one most like this."""
     said = asked.union(*(one.words | one.numbers for one in others[:first]))
     for j, other in enumerate(others[first:], first):
-        if other.findings(said) or other.key.startswith("call"):
+        if other.findings(said) or other.acts:
             return j
     rest = range(min(first, len(others) - 1), len(others))
     return max(rest, key=lambda j: (_share(step.words, others[j].words), -j))
@@ -259,7 +319,7 @@ def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
             if tag == "equal" or i == j:
                 continue
             start, end = step.tokens[i][1], step.tokens[j - 1][2]
-            if i - last <= 1 and step.tokens[last][0] not in step.numbers | {"=", *_OPERATORS}:
+            if i - last <= 1 and step.tokens[last][0] not in step.numbers | {"=", *SIGNS}:
                 start = marked[side].pop()[0]
             marked[side].append((start, end))
             last = j

@@ -27,6 +27,7 @@ from studio.review.line_text import (
     operation_text,
     queue_lines,
     reply_lines,
+    unknown_key_hint,
     whole_lines,
 )
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
@@ -109,10 +110,10 @@ class LineReview:
     def _answer(self, operation: Operation, queue: ReviewQueue) -> bool:
         """Take commands until another operation is to be shown; False ends the session."""
         is_weights = operation.kind == "weights"
-        keys = WEIGHTS_KEYS if is_weights else "a e r t m M p u n o w l q"
+        keys = WEIGHTS_KEYS if is_weights else "a e E r R t m M p u n N o w l q"
         experiences = [name for name, _ in queue.draft]
         while True:
-            key, rest = self._ask_key(f"{operation.id}  {keys} ? ")
+            key, rest = self._ask_key(f"{operation.id}  {keys} h ? ")
             if key == "q":
                 return False
             if is_weights and key in ("e", "E", "t", "M", "p", "w"):
@@ -164,9 +165,11 @@ class LineReview:
                 for line in whole_lines(operation, dict(queue.draft)):
                     self.say(line)
             case "l":
-                self._list(queue)
-            case _:
+                self.say("\n".join(queue_lines(queue)))
+            case "" | "h" | "?" | "help":
                 self.say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
+            case _:
+                self.say(unknown_key_hint(key))
         return False
 
     def _go_back(self) -> bool:
@@ -214,7 +217,7 @@ class LineReview:
     def _answer_reply(self, reply: UnparsedReply, queue: ReviewQueue) -> bool:
         """Take one command about a reply that could not be parsed; False ends the sitting."""
         while True:
-            key, rest = self._ask_key(f"{reply.id}  e d o n l q ? ")
+            key, rest = self._ask_key(f"{reply.id}  e d o n l q h ? ")
             if hint := moved_key_hint(key, rest, (), reply=True):
                 self.say(hint)
                 continue
@@ -232,11 +235,13 @@ class LineReview:
                 case "o":
                     self._view_reply(reply)
                 case "l":
-                    self._list(queue)
+                    self.say("\n".join(queue_lines(queue)))
                 case "q":
                     return False
-                case _:
+                case "" | "h" | "?" | "help":
                     self.say(REPLY_HELP)
+                case _:
+                    self.say(unknown_key_hint(key))
 
     def _ask_key(self, prompt: str, at_end: str = "q") -> tuple[str, str]:
         """A key and the text behind it; `at_end` is the key where the input ends."""
@@ -415,14 +420,15 @@ class LineReview:
         before, last = tuple(steps), [one.id for one in steps[-1]]
         self._later.difference_update(last)
         try:
-            undone = self.wait_for(self._decider.undo(self.session, {})).asked_again
+            done = self.wait_for(self._decider.undo(self.session, {}))
         except StudioError as error:  # committed meanwhile: the one before may still be undone
             steps[:] = before[:-1]
             self.say(f"{error}")
             return False
-        self._decided -= set(undone)
-        self._later -= set(undone)
-        self.say(f"asked again: {', '.join(undone)}")
+        undone = done.asked_again
+        self._decided.difference_update(undone, last)
+        self._later.difference_update(undone)
+        self.say(f"asked again: {', '.join(undone)}" if undone else done.text)
         return True
 
     def _view_groups(self, groups: Sequence[GroupEvidence]) -> None:
@@ -442,7 +448,3 @@ class LineReview:
                 for message in replies:
                     mark = f"[{message.role}]\n" if len(replies) > 1 else ""
                     self.say(f"{mark}{sanitize(message.content)}")
-
-    def _list(self, queue: ReviewQueue) -> None:
-        for line in queue_lines(queue):
-            self.say(line)

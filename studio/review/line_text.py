@@ -73,6 +73,11 @@ def moved_key_hint(key: str, rest: str, known: Collection[str], *, reply: bool =
     return _MOVED.get(key, "") if key in ("v", "d") else ""
 
 
+def unknown_key_hint(key: str) -> str:
+    """What is said of a letter without a meaning."""
+    return f"{one_line(key, 20)} does nothing here; ? lists the letters"
+
+
 def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
     """What the operation would do to the draft, in words that need no colour."""
     before = texts.get(operation.target or "", "")

@@ -79,7 +79,9 @@ class MainScreen(FirstScreen, inherit_bindings=False):
     def action_page(self, name: str) -> None:
         self._host.forget_message()
         self._navigation.trail.clear()
-        self._navigation.open_page(name)
+        page = self._navigation.page()
+        here = page.queue.group if name == "inspect" and isinstance(page, ReviewPage) else ""
+        self._navigation.open_page(name, here, keep_trail=True)
 
     def action_back(self) -> None:
         self._navigation.go_back()

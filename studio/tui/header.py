@@ -80,6 +80,8 @@ def waiting_text(state: RunState | None) -> str:
     parts = []
     if waiting:
         parts.append(f"REVIEW {waiting}" + (f", {flagged} flagged" if flagged else ""))
+    if later := len(state.put_off_operations):
+        parts.append(f"{later} later")
     if state.repairs:
         n = len(state.repairs)
         parts.append(f"{n} {'reply' if n == 1 else 'replies'} to mend")
@@ -87,8 +89,9 @@ def waiting_text(state: RunState | None) -> str:
 
 
 def _waiting_counts(state: RunState) -> tuple[int, int]:
-    """How many operations wait, and how many of them are flagged: what the sign `!` stands for."""
-    waiting = state.undecided_operations or state.open_operations
+    """How many operations are to decide, and how many of these are flagged: the sign `!`."""
+    later = {operation.id for operation in state.put_off_operations}
+    waiting = [operation for operation in state.open_operations if operation.id not in later]
     return len(waiting), sum(bool(operation.flags) for operation in waiting)
 
 

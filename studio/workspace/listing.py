@@ -15,6 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.record.catalogue import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
+from studio.report.decisions import to_decide_text
 from studio.report.status import ShownStatus, shown_status
 from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text, row_curve
@@ -148,7 +149,7 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
             _reward_text(run.row),
             row_curve(run.row["curve"], 8) or "-",
             learned_text(run.row),
-            str(run.row["open"]),
+            to_decide_text(run.row["open"], run.row.get("later", 0), "").replace(" ,", ","),
             str(run.row["losses"]),
         )
         for run in runs

@@ -106,6 +106,9 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.repaired[event.repair] = f"dropped by {event.reviewer}"
         case ev.DecisionUndone():
             state.decisions.pop(event.operation_id, None)
+            if event.withdrawn:
+                state.operations.pop(event.operation_id, None)
+                state.deferred.discard(event.operation_id)
         case ev.LessonReturned():
             moved = Flag(BASE_MOVED, detail=f"v{event.based_on} -> v{event.head}")
             for name in event.asked_again:

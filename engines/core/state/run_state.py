@@ -179,6 +179,18 @@ class RunState:
         return tuple(op for op in self.operations.values() if op.id not in decided)
 
     @property
+    def put_off_operations(self) -> tuple[Operation, ...]:
+        """Those of the open ones that a person left for later, now or in an earlier step."""
+        later = self.deferred - self.own
+        return tuple(op for op in self.open_operations if op.id in self.decisions or op.id in later)
+
+    def is_withdrawn_by_undo(self, operation_id: str, decision: Decision) -> bool:
+        """Whether it goes with its decision: one key proposes a pin and approves it."""
+        op = self.operations.get(operation_id)
+        is_pin = op is not None and op.kind in ("pin", "unpin") and op.id in self.own
+        return is_pin and decision.action == "approve"
+
+    @property
     def reviewed_operations(self) -> tuple[tuple[Operation, Decision], ...]:
         """Standing decisions that a commit would apply, in journal order."""
         decisions = self.decisions.items()

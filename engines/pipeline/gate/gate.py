@@ -238,14 +238,16 @@ class Gate:
         """Take a standing decision back; returns every operation that is asked again.
 
         Decisions that no longer fit without it are taken back too, and so are the
-        gate's own rejections that would now fit.
+        gate's own rejections that would now fit. A person's pin is withdrawn with its decision.
         """
         async with self._lock:
             state = self.recorder.state
             if operation_id not in state.decisions:
                 cause = "no decision about it stands."
                 raise ConflictError(f"operation {operation_id}", cause, "Nothing to undo.")
-            await self.recorder.record(ev.DecisionUndone(state.step, operation_id))
+            gone = state.is_withdrawn_by_undo(operation_id, state.decisions[operation_id])
+            undo = ev.DecisionUndone(state.step, operation_id, withdrawn=gone)
+            await self.recorder.record(undo)
             undone = (operation_id, *await self._take_back_misfits(operation_id))
             self.hold.cancel_release()  # who takes something back is not done
             self._notify()

@@ -82,7 +82,7 @@ def test_a_version_does_not_differ_from_itself_nor_from_its_file(edited: Path) -
         assert found["unchanged"] == 3
     heading, words = diff(edited, "rehearsal@4", "rehearsal").stdout.splitlines()
     assert "3 equal" in heading
-    assert words == "no experience differs"
+    assert words == "the same library: no experience differs"
 
 
 def test_json_and_format_json_are_the_same(edited: Path) -> None:

@@ -41,7 +41,7 @@ def test_colour_repeats_the_sign_and_says_nothing_alone() -> None:
 def test_equal_libraries_differ_in_nothing_but_have_counts() -> None:
     heading, words = as_lines(OLD, OLD)
     assert "  3 equal; " in heading.text
-    assert (words.text, words.colour) == ("no experience differs", None)
+    assert (words.text, words.colour) == ("the same library: no experience differs", None)
 
 
 def test_json_carries_both_texts_and_a_word_diff_that_rebuilds_them() -> None:

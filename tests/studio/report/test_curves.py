@@ -19,6 +19,7 @@ from studio.report.curves import (
     running_mean,
     step_text,
 )
+from studio.report.fork_history import with_parent
 from tests.support.builders import a_run
 from tests.support.training_runs import (
     a_state,
@@ -50,6 +51,14 @@ def a_library_run(*, cost_usd: float | None = None) -> RunState:
         events.append(ev.LessonProposed(step, Lesson(step, 0)))
         events += [ev.LessonCommitted(step, 1, "hash", became), ev.StepFinished(step, step)]
     return a_state(*events)
+
+
+def test_a_fork_has_the_steps_it_adopted_on_its_curves() -> None:
+    parent, fork = a_library_run(), a_state(a_run(run="fork", forked_from="mine", forked_steps=1))
+    parent.training = {1: {"loss": 2.0}, 2: {"loss": 1.0}}
+    whole = with_parent(fork, parent)
+    assert run_curves(fork).steps == () and run_curves(whole).steps == (1,)
+    assert whole.training == {1: {"loss": 2.0}}, "of a run that trains, too"
 
 
 def test_a_library_run_has_reward_commits_sizes_and_a_gap_at_each_epoch() -> None:

@@ -78,6 +78,75 @@ def test_an_equal_sum_is_another_step_where_one_side_notes_another_figure() -> N
     assert (won, lost) == ("7 + 9 = 16, write 6{+, carry 1+}.", "7 + 9 = 16, write 6.")
 
 
+BORROW = (
+    "Step 1 (columns): write one below the other: 54 - 29.\n"
+    "Step 2 (borrow): when the upper digit is smaller, borrow ten: 10 + 4 - 9 = 5, write 5.\n"
+    "Step 3 (tens): take the lower digit from the upper one: 5 - 1 - 2 = 2, write 2.\n#### 25"
+)
+TURN = (
+    "Step 1 (columns): write one below the other: 54 - 29.\n"
+    "Step 2 (turn): take the smaller digit from the larger one: 9 - 4 = 5, write 5.\n"
+    "Step 3 (tens): take the lower digit from the upper one: 5 - 2 = 3, write 3.\n#### 35"
+)
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser", "question", "steps"),
+    [
+        # Another method that happens to give the same digit is where they part.
+        (BORROW, TURN, "Subtract 29 from 54.", ("10 + 4 - 9 = 5", "9 - 4 = 5")),
+        (
+            "Each of the 3 boxes holds 20 + 5 = 25 pens.\nSo 3 * 25 = 75.\nA: 75",
+            "Each box holds 5 * 5 = 25 pens.\nSo 25 + 3 = 28.\nA: 28",
+            "There are 3 boxes with 20 red and 5 blue pens each.",
+            ("20 + 5 = 25", "5 * 5 = 25"),
+        ),
+        # The same calculation in other words, signs, order and pieces is no difference.
+        (
+            "First we take 40 minus 16, which is 24.\nHalf of them: 24 / 2 = 12.\nA: 12",
+            "1. Apples left: \\(40 - 16 = 24\\)\n2. \\(24 \\times 0.5 = 12\\) of them\n"
+            "3. \\(12 + 3 = 15\\)\nThe answer is \\boxed{15}.",
+            "Of 40 apples 16 are gone. What is half of the others?",
+            ("A: 12", "12 + 3 = 15"),
+        ),
+        (
+            "\\[\\frac{48}{2} = 24\\]\n\\[48 + 24 = 72\\]\n72",
+            "She sold 48/2 = 24 clips in May.\nAltogether 24 * 48 = 1152.\n1152",
+            "She sold 48 clips in April and half as many in May.",
+            ("48 + 24 = 72", "24 * 48 = 1152"),
+        ),
+        # A step put in is no difference where it leads to what both have.
+        (
+            "16 pens - 3 pens - 4 pens = 9 pens.\n9 * 2 = 18\nA: 18",
+            "3 + 4 = 7 pens go.\nThere are 16 - 7 = 9 pens left.\nNow 9 / 2 = 4.5\nA: 4.5",
+            QUESTION,
+            ("9 * 2 = 18", "9 / 2 = 4.5"),
+        ),
+        # In prose it is the operation that counts.
+        (
+            "We add 3 and 4 first. Then we have seven. The end is 7.",
+            "We multiply 3 and 4 first. Then we have twelve. The end is 12.",
+            "What are 3 and 4 together?",
+            ("We add 3 and 4", "We multiply 3 and 4"),
+        ),
+        # One that stops early does so where it first says so.
+        (
+            "1. 35 + 4 = 39 apples.\n2. Then 39 - 7 = 32.\n#### 32",
+            "1. 35 + 4 = 39 apples.\n2. The number that was reached is it: 39.\n#### 39",
+            "Theo has 35 apples, buys 4 and gives 7 away.",
+            ("39 - 7 = 32", "was reached is it: 39"),
+        ),
+    ],
+)
+def test_another_method_parts_and_other_words_do_not(
+    winner: str, loser: str, question: str, steps: tuple[str, str]
+) -> None:
+    found = find_divergence(said(winner), said(loser), question)
+    assert found is not None
+    for text, part, step in zip((winner, loser), (found.winner, found.loser), steps, strict=True):
+        assert step in text[part.start : part.end]
+
+
 def test_harmless_steps_in_another_order_part_nobody() -> None:
     winner = "Open the box first.\nThen count the red balls.\nThen count the blue balls.\nAdd both."
     loser = "Then count the blue balls.\nThen count the red balls.\nOpen the box first.\nMultiply."

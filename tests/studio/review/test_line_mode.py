@@ -264,7 +264,7 @@ def test_a_approves_in_the_name_of_the_person_and_goes_on_to_the_next() -> None:
 def test_a_weight_update_is_offered_what_can_be_done_with_it() -> None:
     update = Operation("op3.w", "weights", text="KL 0.01, length 40")
     heard = sat("?", "e", "q", operations=[update])
-    assert set(heard.prompts) == {"op3.w  a r R m u n N o l q ? "}
+    assert set(heard.prompts) == {"op3.w  a r R m u n N o l q h ? "}
     helped = [line for line in heard.said.splitlines() if line[10:13] == "   " and line[0] != " "]
     assert [line[0] for line in helped] == list("arRmunNolqh")
     assert helped[0] == "a            approve", "it has no parts"
@@ -388,12 +388,21 @@ def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
     assert heard.decided == 1
 
 
-@pytest.mark.parametrize("key", ["", "?", "h", "help", "A", "approve", "aa", "\x1b[A"])
-def test_what_is_no_command_lists_the_commands_and_asks_again(key: str) -> None:
+@pytest.mark.parametrize("key", ["", "?", "h", "help"])
+def test_help_lists_the_commands_and_asks_again(key: str) -> None:
     heard = sat(key, "q")
     assert heard.session.decisions == {}
     for command in "aeErRtmMpunNowlqh":
         assert f"\n{command}" in f"\n{heard.said}"
+    assert heard.prompts[0] == "op1.1  a e E r R t m M p u n N o w l q h ? "
+
+
+@pytest.mark.parametrize("key", ["A", "approve", "\x1b[A"])
+def test_a_letter_without_a_meaning_says_so_in_one_line(key: str) -> None:
+    heard = sat(key, "q")
+    said = heard.said.splitlines()[-1]
+    assert said.endswith(" does nothing here; ? lists the letters") and "\x1b" not in said
+    assert heard.session.decisions == {}
 
 
 def test_o_shows_what_was_asked_and_said_with_rewards_and_survives_a_lost_record() -> None:
@@ -575,7 +584,7 @@ def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed(
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "s1"]
 
 
-@pytest.mark.parametrize("key", ["", "a", "m E1", "?", "h"])
+@pytest.mark.parametrize("key", ["", "?", "h"])
 def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
     heard = sat(key, "q", session=with_replies())
     assert "mend: change the reply" in heard.said

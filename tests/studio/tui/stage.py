@@ -33,6 +33,7 @@ from studio.session.base import (
     Session,
     SnapshotReceived,
 )
+from studio.session.idempotency import free_operation_id
 from studio.tui.app import StudioApp
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.settings.file import ScreenSettings
@@ -164,12 +165,16 @@ class FakeSession:
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         self._ask("undo", operation_id)
-        await self._tell(ev.DecisionUndone(self.state.step, operation_id))
+        decision = self.state.decisions.get(operation_id)
+        gone = decision is not None and self.state.is_withdrawn_by_undo(operation_id, decision)
+        await self._tell(ev.DecisionUndone(self.state.step, operation_id, withdrawn=gone))
         return (operation_id,)
 
     async def propose(self, operation: Operation) -> Operation:
         self._ask("propose", operation)
-        return replace(operation, id=operation.id or f"op{self.state.step}.h1")
+        made = replace(operation, id=operation.id or free_operation_id(self.state))
+        await self._tell(ev.OperationProposed(self.state.step, made, "ann"))
+        return made
 
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         self._ask("mend", (repair_id, text, reviewer))

@@ -129,6 +129,9 @@ def test_the_sign_is_there_while_a_flagged_one_waits_and_no_longer(held: RunStat
     held.operations[first] = replace(held.operations[first], flags=(flag,))
     assert "REVIEW 2, 1 flagged!" in plain_text(header_line(held, ALIVE, 120))
     assert "2 Review 2!" in plain_text(tabs_line(held, "live", 120))
+    held.decisions[first] = Decision(first, "defer")
+    assert waiting_text(held) == "REVIEW 1, 1 later"
+    assert [op.id for op in held.put_off_operations] == [first]
     held.decisions[first] = Decision(first, "approve")
     assert "REVIEW 1 " in plain_text(header_line(held, ALIVE, 120)) + " "
     assert "!" not in plain_text(header_line(held, ALIVE, 120)) + plain_text(

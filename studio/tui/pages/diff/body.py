@@ -80,7 +80,7 @@ class ComparisonBody:
         if self._page.filter_text:
             return f"nothing here holds {self._page.filter_text!r}: esc clears the filter"
         if equal:
-            return f"no experience differs; {equal} are equal (= shows them)"
+            return f"the same library: no experience differs, {equal} are equal (= shows them)"
         return "both are empty"
 
     def scroll_to_change(self) -> None:

@@ -144,7 +144,9 @@ def counts_text(of: Comparison) -> str:
     equal = signs.count("=") - renamed
     pins = [one.pin for one in of.entries if one.pin]
     pinned = "".join(f", {pins.count(pin)} {pin}" for pin in dict.fromkeys(pins))
-    return change_counts_text(added, reworded, removed, renamed, equal) + pinned
+    differs = not of.entries or any(one.differs for one in of.entries)
+    same = "" if differs else "the same library: "
+    return same + change_counts_text(added, reworded, removed, renamed, equal) + pinned
 
 
 def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:

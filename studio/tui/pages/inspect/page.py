@@ -224,8 +224,10 @@ class InspectPage(Page):
         if not self._show_parting():
             self.transcripts.shows_parting = self.records.split is not None
             self.host.tell("no winner and loser of this group part here", "failed")
-        elif self.app.focused is self.list_pane:
+            return
+        if self.app.focused is self.list_pane:
             self.text_pane.focus(scroll_visible=False)
+        self.host.tell("they part at the step marked >")
 
     def go_back(self) -> bool:
         if self.records.split is not None:

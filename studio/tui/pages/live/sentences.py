@@ -5,7 +5,7 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
-from studio.report.decisions import decided_text
+from studio.report.decisions import decided_text, to_decide_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
@@ -183,7 +183,8 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     lost = summary.lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
     if state.open_operations:
-        waiting = (f"{len(state.open_operations)} to decide: 2 review", "flag")
+        counted = to_decide_text(len(state.open_operations), len(state.put_off_operations))
+        waiting = (f"{counted}: 2 review", "flag")
         out.append(line("open       ", waiting))
     if state.repairs:
         mend = summary.unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]

@@ -15,8 +15,10 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from engines.core.errors import StudioError
+from engines.core.state.run_state import RunState
 from engines.core.types import group_id
 from studio.report.curves import curves_key, run_curves, step_text
+from studio.report.fork_history import load_parent, with_parent
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs, fit
 from studio.tui.drawing.lines import Line, paragraph
@@ -78,6 +80,7 @@ class ProgressPage(Page):
         self._held_out = ""  # the set that is shown; "": the first
         self._sizes: Mapping[int, int] = {}
         self._sizes_of: tuple[str, int] | None = None  # run and version they were read for
+        self._forked_from: RunState | None = None  # of a fork
         self._shown: tuple[tuple[object, ...], ShownRun] | None = None
         self.drawn: tuple[tuple[object, ...], Picture] | None = None
 
@@ -107,7 +110,8 @@ class ProgressPage(Page):
             return None
         key = (*curves_key(state), id(self._sizes))
         if self._shown is None or self._shown[0] != key:
-            self._shown = (key, ShownRun(state, run_curves(state, self._sizes), self._sizes))
+            whole = with_parent(state, self._forked_from)
+            self._shown = (key, ShownRun(whole, run_curves(whole, self._sizes), self._sizes))
         return self._shown[1]
 
     def _read_sizes_if_due(self) -> None:
@@ -117,12 +121,14 @@ class ProgressPage(Page):
             return
         wanted, before = (state.started.run, state.library_version), self._sizes_of
         if before is None or before[0] != wanted[0]:
-            self._sizes, self.at, self.over = {}, None, None
+            self._sizes, self.at, self.over, self._forked_from = {}, None, None, None
         self._sizes_of = wanted
 
         async def read() -> None:
             from studio.tui.pages.progress.loader import load_sizes
 
+            if self._forked_from is None:
+                self._forked_from = await asyncio.to_thread(load_parent, state, workspace)
             self._sizes = await asyncio.to_thread(load_sizes, workspace, state)
             draw_if_open(self)
 

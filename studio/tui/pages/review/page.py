@@ -213,6 +213,9 @@ class ReviewPage(Page):
     def action_show(self, what: str) -> None:
         """Another order of the list, another form of the change, or the evidence whole."""
         shown = self.shown
+        if what == "evidence" and self.queue.item is None:
+            self.host.tell("there is nothing to decide here")
+            return
         if what == "evidence":
             shown.open_evidence(not shown.opened_evidence)
             self.change.draw()

@@ -14,6 +14,7 @@ from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.lines import Row
 from studio.tui.page import Page
+from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (
     SORTS,
@@ -83,7 +84,8 @@ class ItemQueue:
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
         what = "Weight update" if state is not None and state.trains_weights else "Operations"
-        self._list.border_title = f"{what} {shown}"
+        later = sum(item.standing == "later" for item in self.items)
+        self._list.border_title = f"{what} {shown}" + (f", {later} later" if later else "")
 
     def _row(self, item: Item, width: int, signs: Glyphs, has_note: bool) -> Row:
         """As it was drawn before, where nothing of it is new."""
@@ -159,6 +161,14 @@ class ItemQueue:
         """What is under the cursor."""
         name = self._list.key
         return next((item for item in self.items if item.id == name), None)
+
+    @property
+    def group(self) -> str:
+        """The group that the operation under the cursor rests on first; "" where none is."""
+        operation = self.item.operation if self.item is not None else None
+        evidence = operation.evidence if operation is not None else ()
+        shown = rollout_of(self._panes.evidence.key) or next(iter(evidence), "")
+        return shown.rpartition("r")[0]
 
     def _cursor_target(self) -> str:
         """What the cursor belongs on: where it is, but on what is new once something is."""

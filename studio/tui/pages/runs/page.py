@@ -234,7 +234,7 @@ class RunsPage(Page):
         pair = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
         if len(pair) == 2:
             self.marked = []
-            self.host.open_page("diff", " ".join(map(_head_reference, pair)))
+            self.host.open_page("diff", " ".join(f"{run.run}@last" for run in pair))
         elif run is not None:
             self.host.tell("space marks one run; B on another compares the two", "failed")
 
@@ -261,9 +261,3 @@ class RunsPage(Page):
             self.host.tell(text, "failed")
             return None
         return run
-
-
-def _head_reference(run: KnownRun) -> str:
-    if run.listed.row.get("policy_version") is not None:
-        return f"{run.run}@last"  # its library says nothing of what was learned
-    return f"{run.listed.row['library']}@{run.listed.row['version']}"

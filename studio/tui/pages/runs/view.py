@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from engines.core.state.curve import Point
+from studio.report.decisions import to_decide_text
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import Glyphs, fit, pad
@@ -104,19 +105,19 @@ def runs_rows(
 def state_span(run: KnownRun) -> Span:
     """Where a run stands and the key that goes on from there."""
     row, shown = run.listed.row, run.listed.shown
-    waiting = int(row["open"])
+    waiting = to_decide_text(row["open"], row.get("later", 0))
     if shown.word == "damaged":
         return "damaged: studio doctor", "failed"
     if shown.alive and shown.word == "held":
-        return f"HELD: {waiting} to decide", "flag"
+        return f"HELD: {waiting}", "flag"
     if shown.alive:
         return f"{shown.word}, its process lives", "streaming"
     if row.get("ending") == "budget":
         return "budget reached (s r: more)", "flag"
-    if waiting and shown.word in ("held", "finished", "interrupted"):
+    if row["open"] and shown.word in ("held", "finished", "interrupted"):
         if shown.word == "finished":
-            return f"finished: {waiting} to decide", "flag"
-        return f"HELD: {waiting} open, no process", "flag"
+            return f"finished: {waiting}", "flag"
+        return f"no process: {waiting}", "flag"
     if shown.word in _ENDED:
         return f"{shown.word} (s r resumes)", "failed" if shown.word == "failed" else ""
     return shown.word, "won" if shown.word == "finished" else ""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from studio.report.decisions import to_decide_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
@@ -81,7 +82,8 @@ def _run_choice(run: KnownRun) -> Choice | None:
     steps = f", step {back.step}/{back.steps}" if back else ""
     where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
     n = int(row["open"])
-    wait = f"{n} operation{'s' * (n != 1)} to decide"
+    later = row.get("later", 0)
+    wait = to_decide_text(n, later, f"operation{'s' * (n - later != 1)} to decide")
     name = run.run
     if shown.alive and shown.word == "held" and n:
         return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)

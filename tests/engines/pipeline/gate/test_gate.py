@@ -834,6 +834,10 @@ async def test_a_pin_that_is_taken_back_asks_again_for_what_it_forbade(desk: Des
         "rejected: E1 is pinned: nothing may change it; unpin it first"
     )
     assert await desk.gate.undo(pin.id) == (pin.id, MODIFY.id)
+    own = await desk.gate.queue.propose(Operation("", "pin", "E1"), "ann")
+    await desk.decide(own)
+    await desk.gate.undo(own.id)  # one key proposed and approved it: nothing is left of it
+    assert own.id not in desk.state.operations and pin.id in desk.state.operations
 
 
 # -- several decisions as one record ---------------------------------------------------------

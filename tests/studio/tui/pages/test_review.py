@@ -444,6 +444,25 @@ async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: 
         name, proposed = desk.session.asked[-2]
         assert (name, proposed.kind, proposed.target) == ("propose", "pin", "E1")
         assert desk.made[-1] == ("op1.h1", "approve") and "E1 is pinned with" in desk.told
+        await desk.press("u")
+        assert "op1.h1" not in desk.session.state.operations
+        assert "op1.h1 is withdrawn: E1 is as it was" in desk.told
+        await desk.press("ctrl+r")
+        assert desk.made[-1] == ("op1.h2", "approve") and "again: approved op1.h2" in desk.told
+
+
+async def test_enter_on_an_empty_list_says_so_and_6_opens_the_group_under_the_cursor(
+    tmp_path: Path,
+) -> None:
+    first, second = an_add(1), replace(an_add(2), evidence=("s1p1r0",))
+    async with a_desk(tmp_path, first, second) as desk:
+        await desk.press("j")
+        assert desk.page.queue.group == "s1p1"
+        desk.session.state.operations.clear()
+        desk.page.queue.made_of = ()
+        desk.page.draw()
+        await desk.press("enter")
+        assert "there is nothing to decide here" in desk.told
 
 
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:

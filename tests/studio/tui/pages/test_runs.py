@@ -65,7 +65,7 @@ async def test_the_table_is_read_and_enter_attaches(
         asked = Asked(app, monkeypatch)
         await pilot.press("5")
         await has_read(pilot)
-        assert any("mine" in row and "HELD: 2 open, no process" in row for row in picture(app))
+        assert any("mine" in row and "no process: 2 to decide" in row for row in picture(app))
         await pilot.press("enter")
         assert asked.attached == ["mine"]
         assert app.page_name == "live"
@@ -134,12 +134,12 @@ async def test_space_marks_a_run_and_capital_b_compares_it_with_another(
         await pilot.press("space")
         assert page.marked == []
         await pilot.press("space", "j", "B")
-        assert asked.opened[-1] == ("diff", "a@4 b@7") and page.marked == []
+        assert asked.opened[-1] == ("diff", "a@last b@last") and page.marked == []
         await pilot.press("5")
         await has_read(pilot)
         await shown(app, a_run("a"), a_run("b", version=7))
         await pilot.press("j", "space", "k", "space", "B")
-        assert asked.opened[-1] == ("diff", "b@7 a@4")
+        assert asked.opened[-1] == ("diff", "b@last a@last")
 
 
 async def test_s_sorts_and_the_cursor_stays_on_its_run(tmp_path: Path) -> None:

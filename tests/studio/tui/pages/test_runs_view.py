@@ -100,7 +100,7 @@ def test_columns_go_where_there_is_no_room_and_run_and_state_stay(width: int) ->
     rows = runs_rows([a_run("a-name", waiting=9)], width, NOW)
     assert all(width_of(row.line) <= width for row in rows)
     text = plain_text(rows[1].line)
-    assert "a-name" in text and "HELD: 9 open, no process" in text
+    assert "a-name" in text and "no process: 9 to decide" in text
 
 
 def test_hostile_and_wide_names_leave_the_columns_aligned() -> None:
@@ -124,8 +124,10 @@ def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> Non
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (a_run(word="held", waiting=9), "HELD: 9 open, no process"),
+        (a_run(word="held", waiting=9), "no process: 9 to decide"),
         (a_run(word="held", alive=True, waiting=2), "HELD: 2 to decide"),
+        (a_run(word="held", waiting=9, later=1), "no process: 8 to decide, 1 later"),
+        (a_run(word="finished", waiting=1, later=1), "finished: 1 later"),
         (a_run(word="running", alive=True), "running, its process lives"),
         (a_run(word="interrupted"), "interrupted (s r resumes)"),
         (

@@ -65,6 +65,8 @@ def test_a_run_that_holds_says_how_many_operations_wait() -> None:
     )
     (single,) = choices([a_run(waiting=1)], [], [])
     assert single.text.startswith("1 operation to decide:")
+    (put_off,) = choices([a_run(waiting=3, later=2)], [], [])
+    assert put_off.text.startswith("1 operation to decide, 2 later:")
 
 
 def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:
