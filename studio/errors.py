@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 import typer
 
-from engines.core.errors import StudioError
+from engines.core.errors import StudioError, did_you_mean, suggest_name
 from studio import exit_codes
 
 _MOVES = {
@@ -83,11 +84,25 @@ def plain_words(refusal: str) -> str:
     return refusal
 
 
+def _unknown_command_text(context: typer.Context, name: str) -> str:
+    """What to type instead of a word that is no command of this group."""
+    known: dict[str, Any] = getattr(context.command, "commands", {})
+    inside = [group for group, found in known.items() if name in getattr(found, "commands", ())]
+    if inside:
+        move = f"Did you mean {' or '.join(f'`studio {group} {name}`' for group in inside)}?"
+    else:  # the commands of all are too many for a line
+        move = (suggest_name if context.parent else did_you_mean)(name, known)
+    return f"No such command '{name}'. {move.strip()}"
+
+
 def usage_error_text(error: typer.TyperException) -> str:
     """What is wrong with the words of a command, as place, cause and next move."""
     context = getattr(error, "ctx", None)
     place = context.command_path if context is not None else "studio"
     described = plain_words(getattr(error, "format_message", error.__str__)())
+    described = " ".join(described.split())  # choices come a line each
+    if context is not None and described.startswith("No such command"):
+        described = _unknown_command_text(context, described.split("'")[1])
     if described.startswith("Usage:"):  # a group without one of its commands shows its help
         described = "it needs one of its commands"
     cause, _, hint = described.partition(". ")

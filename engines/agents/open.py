@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from engines.agents.calculator import CalculatorLoop
 from engines.agents.single_turn import SingleTurn
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, did_you_mean
 from engines.core.protocols import Agent
 from engines.core.types import Sampling
 
@@ -23,7 +21,6 @@ def open_agent(kind: str, instructions: str, sampling: Sampling, max_turns: int 
             return SingleTurn(instructions, sampling)
         case "calculator":
             return CalculatorLoop(instructions, sampling, max_turns)
-    near = get_close_matches(kind, KINDS, n=1)
-    move = f'Did you mean "{near[0]}"? ' if near else ""
     cause = f'there is no agent of the kind "{kind}".'
-    raise ConfigError("agent.kind", cause, f"{move}Known: {', '.join(KINDS)}.")
+    move = f"{did_you_mean(kind, KINDS)}Known: {', '.join(KINDS)}."
+    raise ConfigError("agent.kind", cause, move)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core.types import NO_USAGE, Usage
@@ -48,6 +50,27 @@ class LockedError(RecordError):
 
 class ConflictError(StudioError):
     """What is asked contradicts what is on disk."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """`Did you mean "math"? `, the nearest of what is known; "" where none is near."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    names = {name.lower(): name for name in known}
+    near = get_close_matches(given.lower(), names, n=1)
+    return f'Did you mean "{names[near[0]]}"? ' if near else ""
+
+
+def suggest_name(given: str, known: Iterable[str], *, workspace: Path | None = None) -> str:
+    """The next move for an unknown name: the nearest one, and what there is (in `workspace`)."""
+    names = list(known)
+    if not names:
+        if workspace is None or workspace.is_dir():
+            return "There is none yet."
+        return f"There is no folder {workspace}: name the workspace with --workspace DIR."
+    shown = len(names) if len(names) <= 10 else 8
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{did_you_mean(given, names)}There are: {', '.join(names[:shown])}{more}."
 
 
 class CallFailed(Exception):

@@ -140,6 +140,8 @@ def parse_question(
             listed = ", ".join(row) or "none"
             cause = f'"{names.question[0]}" is missing; the fields are: {listed}.'
             move = f"Rename one, or name it: {_MAPPED.format('question')}."
+            if ".csv:" in place or ".tsv:" in place:
+                move += " The first line of a table names its fields."
             raise DataError(place, cause, move)
         fields, text = (present,), ""
     if not text:

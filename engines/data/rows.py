@@ -81,6 +81,8 @@ def _open_file(path: Path) -> Table:
 
         return Table("row", read_arrow_rows(path, parquet=suffix != ".arrow" and head[:1] != b"A"))
     data = _read_bytes(path).removeprefix(_BOM)
+    if b"\0" in data[:_FIRST_BYTES]:
+        raise DataError(str(path), "It is no text.", "Give JSONL, a JSON array, CSV or Parquet.")
     _refuse_misnamed(path, data)
     if suffix in (".csv", ".tsv"):
         return Table("line", _csv_rows(path, data, "\t" if suffix == ".tsv" else ","))

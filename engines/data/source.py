@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from engines.core.errors import DataError
+from engines.core.errors import DataError, suggest_name
 from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits
 
 PRACTISED = ("train",)
@@ -173,11 +173,8 @@ def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
     nearby = (path for root in roots for path in root.glob("*") if path.suffix in SUFFIXES)
     names = sorted({path.stem for path in nearby if broken_link_error(path) is None})
     move = "Give the path of a file or of a data set's folder."
-    if nearest := get_close_matches(Path(name).stem, names, n=1, cutoff=0.5):
-        move = f'Did you mean "{nearest[0]}"?'
-    elif names:
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        move = f"There are: {', '.join(names[:8])}{more}."
+    if names:
+        move = suggest_name(Path(name).stem, names)
     searched = ", ".join(str(root) for root in roots) or "no folder"
     return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
-from engines.core.errors import ConflictError, DamagedError, StudioError
+from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
 from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.state.fold import fold_library, replay_commit
 from engines.core.text.masking import NO_SECRETS, Mask
@@ -143,8 +143,8 @@ class LibraryFolder:
         after = self.known.resume_line(self.journal_path)
         if after is None and not self.exists():
             others = sorted(p.parent.name for p in self.path.parent.glob("*/journal.jsonl"))
-            known = f"There are: {', '.join(others)}." if others else "There is none yet."
-            raise ConflictError(f"library {self.name}", "there is no such library.", known)
+            move = suggest_name(self.name, others, workspace=self.path.parents[1])
+            raise ConflictError(f"library {self.name}", "there is no such library.", move)
         return after
 
 

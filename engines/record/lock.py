@@ -20,7 +20,13 @@ ANOTHER = "another process"
 
 
 @contextmanager
-def write_lock(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iterator[None]:
+def write_lock(
+    folder: Path,
+    *,
+    timeout_s: float = 0.0,
+    who: str = ANOTHER,
+    move: str = "Wait until it is done, or end it.",
+) -> Iterator[None]:
     """Hold the folder's lock; raises LockedError after `timeout_s`, saying who holds it."""
     try:
         make_private_folder(folder)
@@ -29,7 +35,7 @@ def write_lock(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> I
     except Timeout as error:
         pid, holder = _read_holder(folder)
         cause = f"{holder if pid is None else f'{holder} (pid {pid})'} is writing here."
-        raise LockedError(str(folder), cause, "Wait until it is done, or end it.") from error
+        raise LockedError(str(folder), cause, move) from error
     except OSError as error:
         cause = f"cannot be locked ({error.strerror})."
         move = "Mend its permissions or choose another --workspace."

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.core.errors import ConflictError, RecordError
+from engines.core.errors import ConflictError, RecordError, suggest_name
 from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.text.masking import NO_SECRETS, Mask
@@ -129,11 +129,10 @@ class Workspace:
         check_name(run)
         folder = RunDir(self.runs_folder / run)
         if not folder.journal.exists():
-            known = [found.run for found in self.runs()]
-            newest = "There are" if len(known) <= 8 else "The newest are"
-            listed = f"{newest}: {', '.join(known[-8:])}." if known else "There is none yet."
-            more = "A new run appears once its process has opened it."
-            raise ConflictError(f"run {run}", f"there is none in {self.path}.", f"{listed} {more}")
+            newest_first = [found.run for found in reversed(self.runs())]
+            move = suggest_name(run, newest_first, workspace=self.path)
+            move += " A new run appears once its process has opened it."
+            raise ConflictError(f"run {run}", f"there is none in {self.path}.", move)
         return folder
 
     def newest_run(self, exp_id: str) -> RunDir | None:

@@ -166,6 +166,8 @@ def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> 
     move = known_names_text(str(name), KNOWN)
     if isinstance(name, str) and (found := find_file(name, folders)):
         move = f"{found.name} is a file: write {{file: {found.name}}}."
+    elif str(name).endswith(".py"):
+        move += " For a file of your own write verifier.file=PATH."
     raise SpecError((*at, "name"), f'verifier "{name}"', "there is no such verifier.", move)
 
 

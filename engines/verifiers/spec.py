@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from engines.core.errors import VerifierError
+from engines.core.errors import VerifierError, did_you_mean
 
 S = TypeVar("S")
 At = tuple[str, ...]
@@ -89,9 +89,7 @@ def require_file(name: str, folders: Sequence[Path], at: At) -> Path:
 
 def known_names_text(given: str, known: Iterable[str]) -> str:
     names = list(known)
-    nearest = get_close_matches(given, names, n=1)
-    start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-    return f"{start}Known: {', '.join(names)}."
+    return f"{did_you_mean(given, names)}Known: {', '.join(names)}."
 
 
 def _value_text(value: object) -> str:

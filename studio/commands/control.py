@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from studio.commands import AsObject, open_workspace
 from studio.report.tables import print_json
+
+if TYPE_CHECKING:
+    from studio.session.socket_file import RunAddress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -84,9 +87,11 @@ def watch(context: typer.Context, run: Run = None, json: AsObject = False) -> No
         studio ctl watch
         studio ctl watch mine --json
     """
-    from studio.workspace.run_control import choose_run, follow
+    from studio.workspace.run_control import check_alive, choose_run, follow
 
-    follow(choose_run(open_workspace(context), run), as_json=json)
+    place = choose_run(open_workspace(context), run)
+    check_alive(place, "watch")
+    follow(place, as_json=json)
 
 
 @app.command()
@@ -149,9 +154,12 @@ def stop(
 
 def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: Any) -> None:
     from studio.session import client
-    from studio.workspace.run_control import choose_run, find_live_run
+    from studio.workspace.run_control import check_alive, choose_run, find_live_run
 
-    place = find_live_run(context.obj, run) or choose_run(open_workspace(context), run)
+    place: RunAddress | None = find_live_run(context.obj, run)
+    if place is None:
+        check_alive(folder := choose_run(open_workspace(context), run), do)
+        place = folder
     _show(client.ask(place, do, **more), json)
 
 

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.callback()
 def data() -> None:
-    """List, add, show and check data sets. Alone it lists them.
+    """List, add, preview and check data sets. Alone it lists them.
 
     Examples:
         studio data

@@ -46,10 +46,10 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         print_json(rows)
         return
     if not rows:
-        print(
-            f"no library in {sanitize(str(context.obj))} yet: studio headless rehearsal",
-            file=sys.stderr,
-        )
+        from studio.report.next_step import tell_next
+
+        print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
+        tell_next("studio headless rehearsal", context.obj)
     for found in rows:
         print(
             f"{found['library']:30} v{found['version']:<4} {found['experiences']:>3} experiences "

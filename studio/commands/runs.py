@@ -44,10 +44,10 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
         print(runs_table(found))
         tell_next(f"studio runs show {quote(found[0].data['run'])}", context.obj)
     else:
-        print(
-            f"no run in {sanitize(str(context.obj))} yet: studio headless rehearsal",
-            file=sys.stderr,
-        )
+        from studio.report.next_step import tell_next
+
+        print(f"no run in {sanitize(str(context.obj))} yet", file=sys.stderr)
+        tell_next("studio headless rehearsal", context.obj)
 
 
 @app.command()

@@ -91,12 +91,13 @@ def run(
             "it needs a run file or a preset.",
             "Try `studio run rehearsal`, or see `studio presets list`.",
         )
+    is_run = _is_run(context.obj, runfile)
     check_terminal("studio run")
     # The new process checks the rest: reading the run file twice would take a second.
     options = {"name": name, "restart-step": restart_step, "review": review}
     choices = [f"--{option}={value}" for option, value in options.items() if value is not None]
     changes = ["--accept-changes"] if accept_changes else []
-    what = [f"--resume={runfile}"] if _is_run(context.obj, runfile) else ["--", runfile]
+    what = [f"--resume={runfile}"] if is_run else ["--", runfile]
     words = [*choices, *changes, *what, *(overrides or [])]
     with opening_line():
         from studio.run.detached import start
@@ -105,11 +106,17 @@ def run(
 
 
 def _is_run(workspace: Path, name: str) -> bool:
-    """Whether it is the run-id of a run, and no run file or preset."""
+    """Whether it is the run-id of a run, and no run file or preset. ConfigError: none of them."""
     from studio.presets import preset_path
 
-    is_file = Path(name).exists() or preset_path(name) is not None
-    return not is_file and "/" not in name and (workspace / "runs" / name).is_dir()
+    if Path(name).expanduser().exists() or preset_path(name) is not None:
+        return False
+    if "/" not in name and (workspace / "runs" / name).is_dir():
+        return True
+    from studio.config.source import find_run_file  # takes long, and says what there is
+
+    find_run_file(name)
+    return False
 
 
 def attach(context: typer.Context, run: NewestRun = None) -> int:

@@ -322,6 +322,8 @@ def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> Co
         return ConfigError(str(path), f"It does not compose: {reason}.", "Correct that entry.")
     if mask_override(text) != text:
         reason = "its value cannot be read"  # Hydra's words would quote the secret
+    elif "missing EQUAL" in reason:
+        reason = "it has no ="
     move = "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'."
     return ConfigError(_override_text(text), f"It does not fit: {reason}.", move)
 

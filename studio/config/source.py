@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, did_you_mean
 from studio.config.youtu import Kind, YoutuConfig, find_youtu_config
 from studio.presets import list_presets, preset_path
 from studio.secrets.rules import mask_override
@@ -81,9 +80,8 @@ def find_run_file(name_or_path: str) -> tuple[Path, bool]:
     names = [name for name, _ in list_presets()]
     beside = given.parent if given.parent.is_dir() else Path()
     files = [str(file) for file in beside.glob("*.yaml")]
-    close = get_close_matches(name_or_path, [*names, *files], n=1)
     cause = "There is no such file and no preset of that name."
-    move = f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}."
+    move = f"{did_you_mean(name_or_path, [*names, *files])}Presets: {', '.join(names)}."
     raise ConfigError(f'run file "{name_or_path}"', cause, move)
 
 

@@ -69,7 +69,10 @@ def syntax_error(file: Path, error: yaml.MarkedYAMLError) -> ConfigError:
     named = mark.name if mark and Path(mark.name).is_file() else str(file)
     place = f"{named}:{mark.line + 1}:{mark.column + 1}" if mark else named
     cause = f"The YAML is broken: {error.problem or error.context}."
-    return ConfigError(place, cause, "Look at indentation, quotes and colons there.")
+    move = "Look at indentation, quotes and colons there."
+    if "\\t" in cause:
+        move = "Indent with spaces: YAML takes no tab there."
+    return ConfigError(place, cause, move)
 
 
 def find_defaults(

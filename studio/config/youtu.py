@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, suggest_name
 from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
 from studio.config.compose import ComposedConfig, resolve
 from studio.config.env_file import read_env_file
@@ -72,9 +71,8 @@ def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
         root = configs.parent if configs.name == "configs" else configs
         return YoutuConfig(root, file, kind)
     names = sorted(str(f.relative_to(home).with_suffix("")) for f in home.glob("**/*.yaml"))
-    close = get_close_matches(name, names, n=1)
     cause = f"There is no {name}.yaml in {home}." if name else f"It names a config of {home}."
-    move = f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names) or 'none'}."
+    move = suggest_name(name, names)
     raise ConfigError(f"--config-name {name}" if name else "--config-name", cause, move)
 
 

@@ -50,6 +50,11 @@ def _exactly(value: float) -> Range:
     return Range(value, value)
 
 
+def _whole(found: Range) -> Range:
+    """Whole numbers, so that shown stages add up to their sum; what is above 0 is 1 or more."""
+    return Range(round(max(found.likely, found.likely > 0)), round(max(found.most, found.most > 0)))
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
@@ -213,7 +218,7 @@ class _Sum:
             terms.cost_usd(round(prompt.most), round(reply.most)),
         )
         priced = cost if terms.has_price else None
-        return Stage(name, self._calls, prompt, reply, priced, done)
+        return Stage(name, _whole(self._calls), _whole(prompt), _whole(reply), priced, done)
 
 
 def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:

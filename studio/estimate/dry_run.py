@@ -24,6 +24,11 @@ from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.models import rehearsal_note
 from studio.run.new_or_resume import RunPlan
 
+_NO_PRICE = (
+    "the cost is unknown without prices: set policy.price_in_usd_per_mtok and "
+    "policy.price_out_usd_per_mtok, in dollars for a million tokens (reflector and judge alike)"
+)
+
 
 async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     """Check everything that can be checked without asking a model, and print what it would cost.
@@ -39,6 +44,8 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
         await check_verifier(plan, stack)
     facts, notes = gather_facts(plan)
     found, variants = estimate(facts), estimate_doubled(facts)
+    if found.cost_usd is None and _costs_money(config, found):
+        notes += (_NO_PRICE,)
     budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
     left = budget.remaining if budget is not None else {}
     total = plan.sampler.total_steps

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from engines.core.errors import ConflictError, DataError
+from engines.core.errors import ConflictError, DataError, did_you_mean, suggest_name
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
@@ -56,12 +56,12 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
         return _find_in_library(libraries[reference], version, workspace, f"{reference}@{version}")
     if (bundled := _find_bundled(reference)) is not None:
         return FoundVersion(f"{reference} (bundled)", _load_library_file(bundled))
-    known = ", ".join(libraries) or "none yet"
-    raise ConflictError(
-        reference,
-        "it is no library, no run's epoch or step, and no file.",
-        f"Write NAME@V, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file. Libraries: {known}.",
-    )
+    move = suggest_name(reference, (), workspace=workspace.path)
+    if libraries:
+        move = f"{did_you_mean(name or reference, libraries)}Libraries: {', '.join(libraries)}."
+    forms = "Write NAME@V, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file."
+    cause = "it is no library, no run's epoch or step, and no file."
+    raise ConflictError(reference, cause, f"{forms} {move}")
 
 
 def library_folder(name: str, workspace: Workspace) -> LibraryFolder:
@@ -131,7 +131,7 @@ def _find_in_run(
     state = run.state()
     started = state.started
     if not number.isdecimal() or len(number) > 18 or started is None:
-        raise ConflictError(reference, f"{number!r} is not a number.", "Write RUN@epoch:2, say.")
+        raise ConflictError(reference, f"{number!r} is no number.", f"Write RUN@{kind}:2, say.")
     step = int(number)
     if kind == "epoch":
         step = min(step * started.steps_per_epoch, started.steps_per_epoch * state.epochs)

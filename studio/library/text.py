@@ -59,8 +59,7 @@ def origin_line(mark: Provenance) -> str:
     edited = ", edited" if mark.edited else ""
     parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]
     if mark.run:
-        prompt = f", prompt {mark.prompt_hash}" if mark.prompt_hash else ""  # a person has none
-        parts.append(f"proposed by {sanitize(mark.proposer)}{prompt}")
+        parts.append(f"proposed by {sanitize(mark.proposer)}")
     parts.append(f"approved by {sanitize(mark.reviewer)}{edited} {_date_text(mark.at)}".rstrip())
     if mark.evidence:
         more = f" and {len(mark.evidence) - 4} more" if len(mark.evidence) > 4 else ""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, suggest_name
 
 _EXP_ID = re.compile(r"^exp_id:.*$", re.MULTILINE)
 
@@ -37,9 +36,7 @@ def write_run_file(preset: str, to: Path | None) -> Path:
     """
     source = preset_path(preset)
     if source is None:
-        names = [name for name, _ in list_presets()]
-        close = get_close_matches(preset, names, n=1)
-        move = f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names)}."
+        move = suggest_name(preset, (name for name, _ in list_presets()))
         raise ConfigError(f'preset "{preset}"', "There is no preset of that name.", move)
     target = to or Path(f"{preset}.yaml")
     text = source.read_text(encoding="utf-8")

@@ -160,7 +160,9 @@ class _RunParts:
         run, mask = self.plan.run, self.plan.loaded.mask
         # Training that is restored before the first step.
         self.past = history(self.plan) if self.config.trains else ()
-        self.stack.enter_context(write_lock(run.path))
+        look, end = f"`studio attach {run.run}`", f"`studio ctl stop {run.run}`"
+        move = f"See it with {look}, end it with {end}, or start another run with --name NAME."
+        self.stack.enter_context(write_lock(run.path, move=move))
         self.library = open_library(self.plan)
         self.library.head()  # a damaged one is reported before anything is written
         journal = open_journal(run.journal, tell=self.tell, mask=mask)

@@ -302,8 +302,12 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
         if name not in known:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, known, n=1)
-            move = f"Did you mean {near[0]}?" if near else "Press ? on the screen for every id."
+            last = name.rpartition(".")[2]  # an id that has moved to another page keeps its name
+            moved = [one for one in known if one.rpartition(".")[2] == last]
+            near = moved or get_close_matches(name, known, n=1)
+            move = "Press ? on the screen for every id."
+            if near:
+                move = f"Did you mean {' or '.join(near)}?"
             raise ConfigError(where, "there is no such key id.", move)
         for one in _split_keys(keys):
             if not one:

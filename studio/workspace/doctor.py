@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Diagnosis:
 
     looked_at: dict[str, int]
     findings: tuple[Finding, ...]
+    living: dict[str, str] = field(default_factory=dict)  # runs at work, each with its process
 
     @property
     def is_healthy(self) -> bool:
@@ -74,7 +75,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     runs = workspace.runs()
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
-    living = _live_folders(runs, libraries) if repair else {}
+    living = _live_folders(runs, libraries)
     found: list[Finding] = []
 
     def examine(look: Callable[[], Iterable[Trouble]], folder: Path | None = None) -> None:
@@ -104,7 +105,8 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
             data.where == "workspace" for data in listed_data(workspace, bundled=False)
         ),
     }
-    return Diagnosis(looked_at, tuple(found))
+    at_work = {run.run: living[run.path] for run in runs if run.path in living}
+    return Diagnosis(looked_at, tuple(found), at_work)
 
 
 def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:

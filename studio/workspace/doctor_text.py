@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from engines.record import lines
+from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.workspace.doctor import Diagnosis
 
@@ -18,6 +19,7 @@ def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, A
         "well": diagnosis.is_healthy,
         "looked_at": diagnosis.looked_at,
         "findings": [asdict(found) for found in diagnosis.findings],
+        "living": list(diagnosis.living),
         "machine": dict(machine),
     }
 
@@ -30,7 +32,10 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
         shown.append(f"{word:<8} {one_line(found.place, _LONGEST)}")
         shown.append(f"         {one_line(found.cause, _LONGEST)}")
         shown.append(f"         {one_line(found.mended or found.move, _LONGEST)}")
-    counted = ", ".join(f"{n} {name}" for name, n in diagnosis.looked_at.items())
+    for run, pid in diagnosis.living.items():
+        shown.append(f"run {run} is alive{pid}: its process goes on, and no file of it is changed")
+    one = {"runs": "run", "libraries": "library", "data sets": "data set"}
+    counted = ", ".join(count_text(n, one[of], of) for of, n in diagnosis.looked_at.items())
     shown.append(f"looked at {counted or 'no workspace: there is none yet'}")
     shown.append(_machine_lines(machine))
     broken = sum(found.damage and not found.mended for found in diagnosis.findings)
@@ -45,7 +50,8 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
 
 def _machine_lines(machine: Mapping[str, Any]) -> str:
     hidden = machine["hidden_from_debuggers"]
-    memory = "" if hidden is None else f", memory {'closed' if hidden else 'open'} to debuggers"
+    can = "cannot" if hidden else "can"
+    memory = "" if hidden is None else f", other programs {can} read its memory"
     terminal = f"terminal {machine['terminal']}" if machine["terminal"] else "no terminal"
     return (
         f"studio {machine['studio']}, python {machine['python']}, {machine['encoding']}, {terminal}"

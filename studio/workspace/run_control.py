@@ -54,13 +54,30 @@ def choose_run(workspace: Workspace, run: str | None) -> RunDir:
     return (living or list(runs))[-1]
 
 
+def check_alive(run: RunDir, do: str) -> None:
+    """Raise ConflictError where no process of the run is left to be asked to `do` something."""
+    if client.is_alive(run):
+        return
+    from engines.record.catalogue import run_row
+    from studio.report.status import shown_status
+
+    shown = shown_status(run.run, run_row(run), alive=False)
+    cause = f"it is {shown.word} and has no process, so there is nothing to {do}."
+    move = shown.move or f"see how it went: studio runs show {run.run}"
+    raise ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
+
+
 def status_lines(answer: Mapping[str, Any]) -> list[str]:
     """A status answer for people."""
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
-    alive = "" if answer.get("alive", True) else ", no process"
+    status, alive = answer["status"], ""
+    if not answer.get("alive", True):
+        from studio.report.status import shown_status  # takes long, and a living run needs none
+
+        status, alive = shown_status(answer["run"], answer, alive=False).word, ", no process"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
     lines = [
-        f"run {answer['run']}: {answer['status']}{reason}{alive}",
+        f"run {answer['run']}: {status}{reason}{alive}",
         f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
         f"{answer['steps']}, {answer['steps_finished']} finished",
         f"{_subject_text(answer)}, review: {answer['reviewer']}",

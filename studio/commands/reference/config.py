@@ -165,7 +165,12 @@ def _unknown_key(key: str) -> ConfigError:
     parts = tuple(key.split("."))
     above = ".".join(parts[:-1])
     beside = {n.rpartition(".")[2] for n in names if n.rpartition(".")[0] == above}
-    move = suggest_key(parts, beside, names) if beside else "See `studio config list`."
-    if not beside and (close := get_close_matches(key, names, n=1)):
-        move = f'Did you mean "{close[0]}"?'
+    move = suggest_key(parts, beside, names) if beside else ""
+    own = [name for name in names if not _repeats_policy(name)]
+    close = [name for name in own if key in name.rpartition(".")[2]]
+    if close or not beside:
+        close = close or get_close_matches(key, names, n=1)
+        quoted = [f'"{name}"' for name in close[:5]]
+        move = f"Did you mean {' or '.join(quoted)}?" if close else ""
+    move = f"{move} See `studio config list`.".lstrip()
     return ConfigError(f'setting "{key}"', "there is no such setting.", move)

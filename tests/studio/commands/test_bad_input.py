@@ -113,6 +113,8 @@ TABLE: tuple[Row, ...] = (
     # studio
     bad("", "wrong format", "--nonsense", "No such option", "studio -h"),
     bad("", "not there", "practise", "No such command", "studio -h"),
+    bad("", "not there", "stop", "Did you mean `studio ctl stop`?"),
+    bad("", "not there", "data show", "studio data:", "preview"),
     # run: what it is given is read by the process it starts
     bad("run", "missing", "", "studio run rehearsal"),
     bad("run", "wrong format", "rehearsal --nonsense", "No such option", "studio run -h"),
@@ -348,7 +350,7 @@ TABLE: tuple[Row, ...] = (
         do=a_file("x.jsonl", ""),
     ),
     bad("headless", "empty", "rehearsal --name=", "--name", "must be letters"),
-    bad("headless", "locked", "rehearsal practice.epochs=3", "runs/rehearsal", "another process"),
+    bad("headless", "locked", "rehearsal practice.epochs=3", "attach", "ctl stop", "--name"),
     bad("headless", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
     bad(
         "headless",

@@ -487,6 +487,7 @@ def test_run_with_the_name_of_a_run_goes_on_with_that_run(
     monkeypatch.setattr(screen, "show", lambda *_, **__: 0)
     monkeypatch.setattr("studio.run.detached.start", lambda words, _: asked.append([*words]))
     (workspace / "runs/mine").mkdir(parents=True, exist_ok=True)
+    (workspace.parent / "mine.yaml").touch()
     for words in (["mine", "practice.epochs=3"], ["rehearsal"], ["mine.yaml"]):
         assert studio("run", *words, workspace=workspace).code == 0
     assert asked == [

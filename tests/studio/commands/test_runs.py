@@ -33,7 +33,7 @@ def waiting(workspace: Path) -> Iterator[Process]:
 def test_a_list_of_no_runs_says_where_to_begin(workspace: Path) -> None:
     none = studio("runs", "list", workspace=workspace)
     assert (none.code, none.stdout) == (0, "")
-    assert "studio headless rehearsal" in none.stderr
+    assert f"next: studio --workspace {workspace} headless rehearsal" in none.stderr
     assert json.loads(studio("runs", "list", "--json", workspace=workspace).stdout) == []
     assert not workspace.exists()
 

@@ -106,6 +106,42 @@ def test_an_extra_is_installed_from_the_checkout_there_is(
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("headless rehearsal --review", "studio headless: Option"),
+        ("completion", "bash, zsh, fish"),
+        ("headless REHEARSAL", 'Did you mean "rehearsal"? Presets: api, '),
+        ("run nonsense", "Presets: api, "),
+        ("runs show reharsal", 'Did you mean "rehearsal"? There are: rehearsal.'),
+        ("library show rehersal", 'Did you mean "rehearsal"? Libraries: rehearsal.'),
+        ("ctl stop rehearsal", "it is finished and has no process"),
+        ("config explain learning", '"practice.learning_objective" or "grpo.learning_rate"'),
+        ("config explain nonsense", "See `studio config list`."),
+        ("data check mine.csv", "The first line of a table names its fields."),
+        ("data check mine.jsonl", "It is no text."),
+        ("headless tab.yaml", "Indent with spaces"),
+        ("headless rehearsal epochs", "it has no ="),
+        ("headless rehearsal --name v verifier=mine.py", "verifier.file=PATH"),
+    ],
+)
+def test_a_newcomers_mistake_is_told_with_what_to_do(
+    practised: Path, words: str, says: str
+) -> None:
+    beside = practised.parent
+    (beside / "mine.csv").write_text("1+1?,2\n2+2?,4\n")
+    (beside / "mine.jsonl").write_bytes(b"\x7fELF\x00\x01\xff")
+    (beside / "tab.yaml").write_text("practice:\n\tepochs: 2\n")
+    refused = studio(*words.split(), workspace=practised)
+    assert refused.code == 2 and says in refused.stderr
+
+
+def test_a_workspace_that_is_not_there_is_named_as_missing(workspace: Path) -> None:
+    for words in ("runs show mine", "library show mine", "library history mine"):
+        refused = studio(*words.split(), workspace=workspace)
+        assert refused.code == 2 and f"There is no folder {workspace}" in refused.stderr
+
+
+@pytest.mark.parametrize(
     "command",
     ["runs", "runs show rehearsal", "library", "library show rehearsal", "data",
      "data check arithmetic", "data preview arithmetic", "presets", "config list policy"],

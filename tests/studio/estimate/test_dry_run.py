@@ -56,6 +56,13 @@ def test_a_dry_run_writes_nothing_and_makes_no_workspace(tmp_path: Path) -> None
         assert f"  {name} " in found.stdout
     assert "assumed" in found.stdout  # nothing was measured here
     assert "rehearsal" in found.stderr
+    unpriced = ("policy={model: openai:m, api_key: k}", "reflector=rehearsal")
+    found = headless(workspace, "rehearsal", "--dry-run", *unpriced)
+    assert "set policy.price_in_usd_per_mtok and policy.price_out_usd_per_mtok" in found.stdout
+    data = dry(workspace, "rehearsal", "practice.epochs=3")
+    for kind in ("calls", "tokens"):
+        of = ("prompt_tokens", "reply_tokens") if kind == "tokens" else (kind,)
+        assert data[kind]["likely"] == sum(s[k]["likely"] for s in data["stages"] for k in of)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_measured_share_is_carried_to_other_group_sizes() -> None:
 def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None:
     found = stage(estimate(some_facts()), "consolidation")
     # Twice steps of 4, 4 and 2 groups: 2 · (15/16 + 15/16 + 3/4) = 5.25 of 6; repaired: 12.
-    assert found.calls == Range(5.25, 12)
+    assert found.calls == Range(5, 12)  # whole calls, so that a table adds up
 
 
 def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
@@ -179,7 +179,7 @@ def test_doubling_group_size_and_epochs() -> None:
     found = dict(estimate_doubled(facts))
     group, epochs = found["practice.group_size"], found["practice.epochs"]
     assert stage(group, "rollouts").calls.likely == 120
-    assert stage(group, "extraction").calls.likely == pytest.approx(20 * 5 / 7)
+    assert stage(group, "extraction").calls.likely == round(20 * 5 / 7)
     assert stage(epochs, "rollouts").calls.likely == 120
     assert stage(epochs, "evaluation").calls.likely == 25  # before, and after each of 4 epochs
     assert stage(found["practice.batch_size"], "evaluation").calls.likely == 15

@@ -11,6 +11,6 @@ def a_mark(proposer: str, prompt_hash: str) -> Provenance:
     return Provenance(2, "modify", "Carry one.", *why, "sam", "", False, 0.0)
 
 
-def test_what_a_person_proposed_names_no_prompt() -> None:
+def test_who_proposed_a_wording_is_told_without_hashes() -> None:
     assert "proposed by root; approved" in origin_line(a_mark("root", ""))
-    assert "proposed by a-model, prompt ab12; approved" in origin_line(a_mark("a-model", "ab12"))
+    assert "proposed by a-model; approved" in origin_line(a_mark("a-model", "ab12"))

@@ -181,7 +181,9 @@ def test_a_socket_left_by_a_dead_process_is_no_obstacle(tmp_path: Path) -> None:
     assert (tmp_path / "runs/rehearsal/control.sock").exists()
     dead = studio(tmp_path, "ctl", "pause")
     assert dead.returncode == 2
-    assert "no process of it is running" in dead.stderr
+    assert "it is interrupted and has no process, so there is nothing to pause" in dead.stderr
+    assert "Resume: studio headless --resume rehearsal" in dead.stderr
+    assert "interrupted, no process" in studio(tmp_path, "ctl", "status", "rehearsal").stdout
     again = studio(tmp_path, "headless", "rehearsal", *SMALL, "--review", "auto")
     assert again.returncode == 0, again.stderr
 

@@ -239,15 +239,15 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
 _STAGES = {
     "restore": "restoring the weights after it …",
     "consolidation": "drawing operations from its groups",
-    "review": "its operations are reviewed (2)",
-    "hold": "no rule settled {left}, a person is waited for (2)",
+    "review": "its operations can be reviewed: press 2",
+    "hold": "no rule settled {left}, a person is waited for: press 2",
     "ready": "everything is decided, c commits",
     "commit": "committing",
 }
 _TRAINING_STAGES = {
     "consolidation": "computing its weight update",
-    "review": "its weight update is reviewed (2)",
-    "hold": "its weight update is to be decided (2)",
+    "review": "its weight update can be reviewed: press 2",
+    "hold": "its weight update is to be decided: press 2",
 }
 
 
