@@ -89,7 +89,7 @@ WAYS = {
         ("=", "what is equal is hidden"),
         ("N", "no further change|no experience differs"),
     ),
-    "5": (("S", "sort: time"),),
+    "5": (("S", "sort: time"), (" ", "is no longer marked")),
     "7": (("]", "held out: arithmetic-heldout"),),
 }
 """A key is pressed until the screen says this: what is a person's own goes to one place."""
