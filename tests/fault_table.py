@@ -30,7 +30,7 @@ FAULTS = (
     Fault(
         "a result that both have hides the step at which a loser went wrong",
         "studio/review/divergence.py",
-        "                _drop_ways_to(step, theirs, apart)",
+        "                _drop_detours(step, ours[match], theirs, apart, since)",
         "                apart.clear()",
         ("tests/studio/review/test_divergence.py",),
     ),
@@ -521,8 +521,8 @@ FAULTS = (
     Fault(
         "the doctor mends where a living process writes",
         "studio/workspace/doctor.py",
-        "living = _live_folders(runs, libraries) if repair else {}",
-        "living = {} if repair else _live_folders(runs, libraries)",
+        "    living = _live_folders(runs, libraries)\n",
+        "    living: dict[Path, str] = {}\n",
         (
             "tests/studio/workspace/test_doctor.py::test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere",
         ),

@@ -52,7 +52,7 @@ WAYS_IN = {
     "edit question": "2 e x enter",
     "reject": "2 R",
     "note": "2 m",
-    "Take": "2 G tab space",
+    "Take": "2 home j j tab space",
     "propose": "3 home p",
     "Propose to delete": "3 home d",
     "SettingsScreen": "f2",

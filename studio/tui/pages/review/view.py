@@ -268,7 +268,6 @@ def cannot_decide_text(driver: str) -> str:
 
 def empty_lines(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
     """What an empty list says: why nothing is here, and the key that helps."""
-    more: list[Line] = []
     if words:
         what, key = f"nothing holds “{excerpt(words)}”", "esc clears the filter, / changes it."
     elif state is None:
@@ -277,8 +276,7 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
         what, key = "The run is being opened.", "What there is to decide comes here."
     elif state.status == "finished":
         what = "The run is finished; nothing is left to decide."
-        key = "3 shows what was learned, 4 what changed."
-        more = [line(("7 shows the reward of each step.", "dim"))]
+        key = "3 shows what was learned, 4 what changed, 7 the reward."
         if state.trains_weights:
             key = "1 shows how training went, 5 lists every run."
     elif state.status == "failed":
@@ -296,4 +294,4 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
         key = "What is learned from it is proposed here; 1 shows it."
         if state.trains_weights:
             key = "Its weight update is decided here; 1 shows the step."
-    return [line(what), line((key, "dim")), *more]
+    return [line(what), line((key, "dim"))]
