@@ -217,7 +217,12 @@ class ChangePane:
             panes.evidence.show_rows(rows or [_note(no_rollouts)])
             panes.evidence.say_below(excerpt(record_files_text(found.groups)))
             width, pinned = panes.similar.line_width - 2, self.queue.pinned
-            near = similar_rows(found.near, width, pinned, panes.signs.pinned)
+            deleting = {
+                each.operation.target or "": each.id
+                for each in self.queue.items
+                if each.operation and each.operation.kind == "delete" and each.standing == "open"
+            }
+            near = similar_rows(found.near, width, pinned, panes.signs.pinned, deleting)
             panes.similar.show_rows(near or [_note(nothing)])
         self._show_source(op)
 

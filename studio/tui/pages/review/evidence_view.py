@@ -155,13 +155,22 @@ def find_similar(
 
 
 def similar_rows(
-    near: Sequence[Near], width: int, pinned: Collection[str] = (), pin: str = ""
+    near: Sequence[Near],
+    width: int,
+    pinned: Collection[str] = (),
+    pin: str = "",
+    deleting: Mapping[str, str] | None = None,
 ) -> list[Row]:
-    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`."""
+    """Each on as many lines as it takes; `pin` is the sign of those that are `pinned`.
+
+    `deleting` are the experiences that an open operation deletes, with its id.
+    """
     out: list[Row] = []
     for name, score, text in near:
         lead = f"{excerpt(name)[:8]:<5} {score:.2f}  " + f"{pin} " * (name in pinned)
         first, *further = wrap(display_text(text), max(8, width - len(lead) - 2))
-        more = tuple(line(" " * len(lead), piece) for piece in further)
-        out.append(Row(name, line((lead, "title"), first), more))
+        more = [line(" " * len(lead), piece) for piece in further]
+        if by := (deleting or {}).get(name):
+            more.append(line((" " * len(lead) + f"{excerpt(by)} deletes it", "flag")))
+        out.append(Row(name, line((lead, "title"), first), tuple(more)))
     return out

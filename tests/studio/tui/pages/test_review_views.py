@@ -299,7 +299,8 @@ def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:
     texts = {"E1": op.text, "E2": "Draw the grid before counting.", "E3": "Something else."}
     near = find_similar(op, texts)
     assert [name for name, _, _ in near] == ["E2"]
-    assert similar_rows(near, 60)[0].key == "E2"
+    (row,) = similar_rows(near, 60, deleting={"E2": "op1.4"})
+    assert row.key == "E2" and plain_text(row.more[-1]).strip() == "op1.4 deletes it"
 
 
 def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
