@@ -94,7 +94,7 @@ WAYS = {
 }
 """A key is pressed until the screen says this: what is a person's own goes to one place."""
 UNRECORDED = re.compile(
-    r"step \d+: (drawing operations from its groups|its operations are reviewed \(2\)"
+    r"step \d+: (drawing operations from its groups|its operations can be reviewed: press 2"
     r"|everything is decided, c commits)|evaluating \S+: \d+ rollouts …"
     r"|the connection to its process was lost"
 )
