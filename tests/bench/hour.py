@@ -74,7 +74,7 @@ PANES = "sdfga"
 BEGIN = {
     "1": "gs{step}p0r0\r",
     "4": "b\x15hour@0\rB\x15hour@last\r",
-    "6": "gs{step}p0\r",
+    "6": "gs{step}p0r0\r",
 }
 """Pressed first: which group is shown, and which two versions."""
 WAYS = {
@@ -277,6 +277,10 @@ class Robot:
         """Each page as it stands must be what ctrl+l draws."""
         for page in PAGES:
             self.turn_to(terminal, page)
+            until = time.monotonic() + STUCK_S  # what a page reads from the disk
+            while " reading the " in terminal.text and time.monotonic() < until:
+                read(_ANSWER_S)
+            settle(terminal, QUIET_S / 2)
             before = cells(terminal)
             self.press(terminal, "\x0c", 0.2)
             settle(terminal, QUIET_S / 2)

@@ -232,6 +232,11 @@ class Palette(CommandPalette):
     def dismiss(self, result: Any = None) -> AwaitComplete:
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
+    def _action_command_list(self, action: str) -> None:
+        # A list that was not laid out yet has no pages: Textual ends with a KeyError.
+        if "page" not in action or self.query_one(CommandList)._index_to_line:
+            super()._action_command_list(action)
+
     def _start_no_matches_countdown(self, search_value: str) -> None:
         """At once: an empty list looks as if the search were still going on."""
         if search_value:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from textual.command import CommandList
 from textual.widgets import Input, TextArea
 
 from studio.tui.app import StudioApp
@@ -114,6 +115,11 @@ async def test_the_palette_says_where_nothing_is_found(tmp_path: Path) -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, Palette)
+        commands = app.screen.query_one(CommandList)
+        commands.highlighted = 0
+        commands._lines.clear()  # as before it is laid out
+        commands._index_to_line.clear()
+        app.screen._action_command_list("page_up")
 
 
 async def test_nothing_blinks_and_nothing_is_animated(tmp_path: Path) -> None:

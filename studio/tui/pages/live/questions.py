@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engines.core.types import RecordRef
 from studio.secrets.sanitize import one_line
+from studio.session.base import Session
 from studio.tui.page import Page
 
 _Refs = Mapping[str, Sequence[RecordRef]]  # problem → where a try at it is recorded, if one is
@@ -20,14 +21,14 @@ class Questions:
     def __init__(self, page: Page) -> None:
         self._page = page
         self.known: dict[str, str] = {}  # on one line each
+        self._session: Session | None = None  # that was asked: another one may know
         self._tried: set[tuple[str, bool]] = set()  # problem, and whether it was in the records
-
-    def clear(self) -> None:
-        self.known.clear()
-        self._tried.clear()
 
     def load(self, wanted: _Refs) -> None:
         """Find out about those that are not known, unless that was tried."""
+        if self._page.session is not self._session:
+            self._session = self._page.session
+            self._tried.clear()
         unknown = wanted.keys() - self.known.keys()
         new = {
             name: wanted[name] for name in unknown if (name, bool(wanted[name])) not in self._tried

@@ -63,7 +63,8 @@ class Streams:
                 self._subscribe(asked - {name})
                 self._subscribe(asked)
             return True
-        self._awaited.discard(name)
+        if not offset:  # else it was under way when it was asked for anew
+            self._awaited.discard(name)
         if offset == known:
             for canvas in self._canvases():
                 canvas.feed(name, piece.text)

@@ -579,6 +579,19 @@ async def test_a_text_that_ended_while_another_page_was_open_is_whole(tmp_path: 
         assert len(whole["s1p1r0"]) > 100
 
 
+async def test_a_piece_under_way_before_a_text_was_asked_for_anew_is_no_answer(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as live:
+        await live.press("right_square_bracket")
+        await live.stream(TextPiece("s1p1r0", 0, "Step 1"))
+        await live.press("2", "1")
+        await live.stream(TextPiece("s1p1r0", 6, " (ques"))  # sent before 2 was
+        await live.hear(*live.events_of(1))  # so that nobody was sent the rest
+        await live.read()
+        assert "####" in live.page.wall.canvas.pane_text("s1p1r0")
+
+
 async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
     tmp_path: Path,
 ) -> None:
@@ -701,7 +714,8 @@ async def test_groups_show_what_is_asked(tmp_path: Path, size: tuple[int, int]) 
         asked = live.page.questions.known[batch.problems[0]]
         assert asked[:20] in live.screen
         live.session.asks = {name: f"asked by {at}" for at, name in enumerate(batch.problems)}
-        live.page.questions.clear()
+        live.page.questions.known.clear()
+        live.page.questions._session = None  # another one was asked before
         await live.draw()
         await beats(live)
         await live.press("right_square_bracket")
