@@ -342,7 +342,9 @@ def plain_rows(terminal: Terminal, page: str) -> list[str]:
     if page == "6":  # what is folded there is a person's own; its panes are copied whole
         rows = rows[:2]
     if page == "1":  # how far back the activity goes is this screen's own; it is copied
-        rows = rows[: next((y for y, row in enumerate(rows) if "─ Activity" in row), None)]
+        rows = rows[
+            : next((y for y, row in enumerate(rows) if re.search("[─-] Activity", row)), None)
+        ]
     return [re.sub("[─ ]+", " ", row).rstrip() for row in rows]
 
 
