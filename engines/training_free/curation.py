@@ -62,7 +62,7 @@ def withhold_rejected(
         old = {problem for idea, _ in alike for problem in idea.problems}
         new = [problem for problem in operation.problems if problem not in old]
         again = len(new) >= max(1, len(old))
-        some = f"{len(new)} new problems speak for it, {len(old)} did then"
+        some = f"new problems that speak for it: {len(new)}; then: {len(old)}"
         detail = f"{said}; {some if again else 'nothing new speaks for it'}"
         flag = Flag(REJECTED_BEFORE, round(score, 3), detail)
         flagged = replace(operation, flags=(*operation.flags, flag))

@@ -202,7 +202,11 @@ def _is_instruction(row: tuple[str, ...], output: str) -> bool:
 
 
 def _same_target_flags(operation: Operation, others: Sequence[Operation]) -> list[Flag]:
-    also = [o for o in others if o.target == operation.target]
+    pins = ("pin", "unpin")
+    also = [
+        o for o in others
+        if o.target == operation.target and {o.kind, operation.kind} - {"keep", *pins}
+    ]  # fmt: skip
     if operation.target is None or not also:
         return []
     listed = ", ".join(f"{o.id} ({o.kind})" for o in also)

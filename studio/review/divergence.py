@@ -308,7 +308,7 @@ def _share(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
-    """Both steps with what only one of them says; a word or sign alone in between goes with it."""
+    """Both steps with what only one of them says; up to two words in between go with it."""
     old, new = ([token for token, _, _ in step.tokens] for step in (ours, theirs))
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     marked: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
@@ -319,7 +319,8 @@ def _mark_words(ours: _Step, theirs: _Step) -> tuple[PartingStep, PartingStep]:
             if tag == "equal" or i == j:
                 continue
             start, end = step.tokens[i][1], step.tokens[j - 1][2]
-            if i - last <= 1 and step.tokens[last][0] not in step.numbers | {"=", *SIGNS}:
+            between = {token for token, _, _ in step.tokens[max(last, 0) : i]}
+            if i - last <= 2 and not between & {"=", *step.numbers, *SIGNS}:
                 start = marked[side].pop()[0]
             marked[side].append((start, end))
             last = j

@@ -76,7 +76,8 @@ class Attachment:
     def status(self) -> SessionStatus:
         session, now = self.session, self._host.clock()
         eta = ""
-        if session is not None and not session.state.undecided_operations:
+        is_held = session is not None and session.state.status in ("paused", "held")
+        if session is not None and not (is_held or session.state.undecided_operations):
             eta = self._throughput.remaining_text(session.state)
         return SessionStatus(
             living=self.is_living,
@@ -87,7 +88,9 @@ class Attachment:
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=self._is_ready,
-            tokens_per_s=self._throughput.tokens_per_s(now) if self.is_living else None,
+            tokens_per_s=(
+                self._throughput.tokens_per_s(now) if self.is_living and not is_held else None
+            ),
             rate_of_shown=self._throughput.is_shown_only(now),
             budget=self._budget,
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,

@@ -190,6 +190,11 @@ class RunState:
         is_pin = op is not None and op.kind in ("pin", "unpin") and op.id in self.own
         return is_pin and decision.action == "approve"
 
+    def drafted_pin(self, target: str) -> str:
+        """The pin or unpin of an experience that the next commit makes, or ""."""
+        made = (name for name, at in self.decisions.items() if self.is_withdrawn_by_undo(name, at))
+        return next((name for name in made if self.operations[name].target == target), "")
+
     @property
     def reviewed_operations(self) -> tuple[tuple[Operation, Decision], ...]:
         """Standing decisions that a commit would apply, in journal order."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from rich.text import Text
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.command import CommandInput, CommandList, CommandPalette
@@ -37,6 +39,25 @@ from studio.tui.terminal.terminal import with_current_size
 T = TypeVar("T")
 QUESTION_S = 1.0
 """So long keys are held for a question that was asked for and does not stand yet."""
+
+
+_keys_of_sequence = XTermParser._sequence_to_key_events
+
+
+def _escape_first(parser: XTermParser, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+    """Escape and the key that a person typed right after it: nothing here listens to alt.
+
+    Textual takes both for alt and that key, or for a sign that a Mac writes so.
+    """
+    known = isinstance(ANSI_SEQUENCES_KEYS.get(sequence), tuple)
+    begins = sequence[1:] in ("[", "]", "O", "P", "_", "^")  # a longer sequence
+    if alt or (len(sequence) == 2 and sequence[0] == "\x1b" and not (known or begins)):
+        yield events.Key("escape", "\x1b")
+        sequence = sequence[-1]
+    yield from _keys_of_sequence(parser, sequence)
+
+
+XTermParser._sequence_to_key_events = _escape_first  # type: ignore
 
 
 class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is not wanted

@@ -71,7 +71,7 @@ def test_new_evidence_brings_it_back_flagged(problems: tuple[str, ...], proposed
     assert (len(taken), len(withheld)) == ((1, 0) if proposed else (0, 1))
     if proposed:
         assert taken[0].flags[0].name == REJECTED_BEFORE
-        assert "2 new problems speak for it, 2 did then" in taken[0].flags[0].detail
+        assert "new problems that speak for it: 2; then: 2" in taken[0].flags[0].detail
 
 
 def test_what_was_rejected_twice_needs_evidence_that_neither_time_had() -> None:

@@ -178,6 +178,8 @@ async def test_operations_on_one_target_name_each_other() -> None:
     found = await raised(one, others=(one, two, other))
     assert found[names.SAME_TARGET].detail == "E1 is also the target of op1.2 (delete)"
     assert await raised(one, others=(other,)) == {}
+    pin = an_operation("pin", "E1", id="op1.h1")  # it keeps what a keep keeps
+    assert await raised(an_operation("keep", "E1"), others=(pin,)) == {}
 
 
 async def test_support_from_one_group_only_is_told_and_keeping_needs_no_more() -> None:

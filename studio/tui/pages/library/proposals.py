@@ -94,10 +94,16 @@ class ProposalKeys:
         self._propose(*changes, typed=key)
 
     def pin(self, one: Item) -> None:
-        """Pin it, or unpin it, approved at once: the person asked for just that."""
+        """Pin it, or unpin it, approved at once: the person asked for just that.
+
+        Once more takes that back.
+        """
         wanted = self._make_operation("unpin" if one.pinned else "pin", one.id, "")
 
         async def ask(session: Session) -> str:
+            if drafted := session.state.drafted_pin(one.id):
+                await session.undo(drafted)
+                return f"{drafted} is withdrawn: {one.id} is as it was"
             made = await session.propose(wanted)
             await session.decide(Decision(made.id, "approve", reviewer=wanted.proposer))
             return f"{one.id} is {wanted.kind}ned with the next commit ({made.id} in 2 Review)"

@@ -227,8 +227,18 @@ class DecisionKeys:
             queue.go_to(waiting.id)
             host.tell(f"{waiting.id} is open already: a approves it")
             return
+        if drafted := session.state.drafted_pin(target):
+            host.queue_request(self._withdraw(session, drafted))
+            return
         kind: OperationKind = "unpin" if target in queue.pinned else "pin"
         host.queue_request(self._pin(session, Operation("", kind, target, proposer=host.person)))
+
+    async def _withdraw(self, session: Session, name: str) -> None:
+        decider = self._review_queue.decider
+        for each in await session.undo(name):
+            decider.just.pop(each, None)
+        decider.sitting.forget({name})
+        self._page.host.tell(f"{name} is withdrawn")
 
     async def _pin(self, session: Session, wanted: Operation) -> None:
         """Propose it and approve it at once: the person asked for just that."""

@@ -22,6 +22,9 @@ from studio.tui.pages.review.panes import Editing
 from studio.tui.pages.review.view import Item, excerpt
 from studio.tui.widgets.tick_list import choose
 
+_MERGED_UNASKED = 0.6
+"""How like an experience must be that M merges into, where a person chose none."""
+
 
 class WordingKeys:
     """Edit here or in $EDITOR, merge, mend a reply or let it go."""
@@ -148,7 +151,12 @@ class WordingKeys:
             host.tell("nothing in the library is like it: there is nothing to merge into")
         else:
             near = {name: text for name, _, text in found.near}
-            target = similar.key if similar.key in near else next(iter(near))
+            target, score, _ = found.near[0]
+            if self._page.app.focused is similar and similar.key in near:
+                target = similar.key
+            elif score < _MERGED_UNASKED:
+                host.tell("M merges two that are marked (space), or into one chosen in Similar")
+                return
             both = f"{near[target]} {op.text}"
             self._page.run_worker(self._open_box(Editing(item, both, "modify", target)))
 

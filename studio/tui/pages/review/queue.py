@@ -12,7 +12,7 @@ from engines.core.types import Decision, Operation
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs
-from studio.tui.drawing.lines import Row
+from studio.tui.drawing.lines import Row, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.panes import ReviewPanes
@@ -79,7 +79,7 @@ class ItemQueue:
         rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
         if not rows:
             hints = empty_lines(state, words=page.filter_text, living=living)
-            rows = [Row("", each) for each in hints]
+            rows = [Row("", one) for each in hints for one in paragraph(each, width)]
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"

@@ -194,13 +194,17 @@ async def test_two_marked_ones_are_merged_and_p_pins(tmp_path: Path) -> None:
         await app.wait_for_requests()
         assert not page.entries.pane.chosen
         assert "E2 is pinned with the next commit" in picture(app)[-2]
+        await pressed(pilot, "p")
+        await app.wait_for_requests()
+        assert "is withdrawn: E2 is as it was" in picture(app)[-2]
+        assert not any(op.kind == "pin" for op in session.state.operations.values())
     made = [operation for name, operation in session.asked if name == "propose"]
     assert [(o.kind, o.target) for o in made] == [
         ("modify", "E1"),
         ("delete", "E2"),
         ("pin", "E2"),
     ]
-    assert session.asked[-1][1].action == "approve"
+    assert session.asked[-1][0] == "undo"
 
 
 @pytest.mark.parametrize(("into", "told"), [("E99", "no such experience"), ("E1", "into itself")])

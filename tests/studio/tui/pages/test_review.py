@@ -449,6 +449,9 @@ async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: 
         assert "op1.h1 is withdrawn: E1 is as it was" in desk.told
         await desk.press("ctrl+r")
         assert desk.made[-1] == ("op1.h2", "approve") and "again: approved op1.h2" in desk.told
+        await desk.press("p")  # as u does
+        assert "op1.h2 is withdrawn" in desk.told
+        assert "op1.h2" not in desk.session.state.operations
 
 
 async def test_enter_on_an_empty_list_says_so_and_6_opens_the_group_under_the_cursor(

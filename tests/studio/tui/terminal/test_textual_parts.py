@@ -7,8 +7,10 @@ import inspect
 from functools import cache
 from pathlib import Path
 
+import pytest
 import rich.console
 import rich.style
+import textual._xterm_parser
 import textual.app
 import textual.command
 import textual.dom
@@ -18,6 +20,7 @@ import textual.drivers.linux_driver
 import textual.message_pump
 import textual.screen
 import textual.widget
+import textual.widgets._option_list
 
 import studio.tui
 
@@ -30,7 +33,10 @@ USED = {
     "_writer_thread", "_queue", "_in_band_window_resize", "_get_terminal_size",
     # of widgets and screens
     "_get_breakpoint_classes", "_scroll_update", "_refresh_scrollbars", "_border_title",
-    "_start_no_matches_countdown", "_list_visible", "_NO_MATCHES",
+    "_start_no_matches_countdown", "_list_visible", "_NO_MATCHES", "_action_command_list",
+    "_index_to_line",
+    # of the terminal's keys
+    "_sequence_to_key_events",
     # of Rich
     "_make_ansi_codes", "_color_system",
 }  # fmt: skip
@@ -51,6 +57,7 @@ def private_names(tree: ast.AST) -> set[str]:
 @cache
 def private_in_textual() -> frozenset[str]:
     modules = (
+        textual._xterm_parser, textual.widgets._option_list,
         textual.app, textual.command, textual.dom, textual.driver, textual.message_pump,
         textual.screen, textual.widget, textual.drivers.linux_driver,
         textual.drivers._writer_thread, rich.console, rich.style,
@@ -77,3 +84,19 @@ def test_private_parts_of_textual_are_touched_in_one_folder_and_known() -> None:
 
 def test_every_private_part_is_still_there() -> None:
     assert private_in_textual() >= USED
+
+
+@pytest.mark.parametrize(
+    "typed, keys",
+    [
+        ("\x1b7", ["escape", "7"]),
+        ("\x1b?", ["escape", "question_mark"]),
+        ("\x1bA", ["escape", "A"]),
+        ("\x1bP", ["escape", "P"]),
+        ("\x1b[A", ["up"]),
+        ("\x1bf", ["ctrl+right"]),
+    ],
+)
+def test_a_key_typed_right_after_escape_is_itself(typed: str, keys: list[str]) -> None:
+    parser = textual._xterm_parser.XTermParser()
+    assert [each.key for each in [*parser.feed(typed), *parser.feed("")]] == keys
