@@ -142,7 +142,9 @@ def _commit_lines(
                 why = sanitize(decision.reason)
                 said = decided_text("reject", sanitize(decision.reviewer), why)
                 lines.append(f"  x {operation.id}  {operation.kind} {what}")
-                lines.append(f"      {said}" + (f": {why}" if why and decision.reviewer != GATE else ""))
+                lines.append(
+                    f"      {said}" + (f": {why}" if why and decision.reviewer != GATE else "")
+                )
     return lines
 
 
