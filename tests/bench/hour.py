@@ -291,7 +291,8 @@ class Robot:
 
     def texts(self, terminal: Terminal, page: str, step: int) -> list[str]:
         """What a page says where cursor, order and ways of showing are the same for all."""
-        self.turn_to(terminal, page, QUIET_S / 2)
+        self.turn_to(terminal, page)
+        self.turn_to(terminal, page, QUIET_S / 2)  # escape has cleared what was left there
         for key in BEGIN.get(page, "").format(step=step):
             self.ask(terminal, key, longest_s=0.5 if key == "\r" else 0.1)
         for key, said in WAYS.get(page, ()):
