@@ -156,7 +156,7 @@ class ReviewPage(Page):
             self.queue.leave_range()
         elif self.queue.marked_items:
             self.queue.forget_marks()
-        elif self.shown.opened_evidence:
+        elif self.shown.opened_evidence and self.queue.item is not None:
             self.action_show("evidence")
         else:
             return super().go_back()
