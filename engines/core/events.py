@@ -92,6 +92,7 @@ class RolloutFinished:
     elapsed_s: float
     tail: str = ""  # the last words of the answer, for display
     refs: tuple[RecordRef, ...] = ()
+    shown: tuple[str, ...] | None = None  # see `Job.shown`
 
 
 @dataclass(frozen=True, slots=True)

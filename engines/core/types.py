@@ -24,7 +24,11 @@ OperationKind = Literal["add", "modify", "delete", "keep", "pin", "unpin", "weig
 Only people propose "pin" and "unpin": nothing may change or delete a pinned experience.
 """
 DecisionAction = Literal["approve", "edit", "reject", "defer"]
-GroupOutcome = Literal["used", "all-right", "all-wrong", "failed", "unjudged"]
+GroupOutcome = Literal[
+    "used", "critique", "all-right", "all-equal", "all-wrong", "failed", "unjudged"
+]
+"""How a group ended. "used": read for its contrast; "critique": no try was better than another,
+read for what the verifier asks of all; "all-equal": equal partial rewards, not read."""
 AttemptStatus = Literal["ok", "truncated", "failed"]
 
 NOT_ONE = -1
@@ -191,6 +195,7 @@ class Job:
     key: CallKey
     policy_version: int
     library_version: int
+    shown: tuple[str, ...] | None = None  # ids of the experiences in it; None: all of the library
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,7 @@ class Rollout:
     seed: int
     policy_version: int
     library_version: int
+    shown: tuple[str, ...] | None = None  # see `Job.shown`
 
     @classmethod
     def from_job(cls, job: Job, attempt: Attempt, seed: int) -> Rollout:
@@ -234,6 +240,7 @@ class Rollout:
             seed=seed,
             policy_version=job.policy_version,
             library_version=job.library_version,
+            shown=job.shown,
         )
 
     @property
@@ -286,12 +293,13 @@ class Group:
     def reward_outcome(self) -> GroupOutcome:
         """How the group ends as far as its rewards alone tell.
 
-        Groups of one known reward level count as all-right from 0.5 upwards.
+        Equal rewards between 0 and 1 are neither right nor wrong.
         """
         if self.informative:
             return "used"
         if self.rewards:
-            return "all-right" if self.rewards[0] >= 0.5 else "all-wrong"
+            level = self.rewards[0]
+            return "all-right" if level >= 1 else "all-equal" if level > 0 else "all-wrong"
         if all(r.attempt.status == "failed" for r in self.rollouts):
             return "failed"
         return "unjudged"
@@ -383,6 +391,23 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Credit:
+    """What the attempts of a group show of one experience that stood in their prompt."""
+
+    experience: str
+    use: Literal["used", "ignored", "misled"]
+    evidence: tuple[str, ...] = ()  # ids of the rollouts that show it
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A verdict that the reflector found to contradict the attempt."""
+
+    rollout: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Reflection:
     """What the engine took from one group."""
 
@@ -394,6 +419,19 @@ class Reflection:
     losses: tuple[LostWork, ...] = ()
     usage: Usage = Usage()
     refs: tuple[RecordRef, ...] = ()
+    credits: tuple[Credit, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalFate:
+    """What consolidation made of one proposal of its batch."""
+
+    group: str
+    proposal: int  # from 1, in sample order over the batch
+    fate: Literal["used", "merged", "dropped"]
+    operation: str = ""  # id of the operation it went into; "" where it was dropped
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +447,7 @@ class Lesson:
     refs: tuple[RecordRef, ...] = ()
     withheld: tuple[Operation, ...] = ()  # rejected before, and nothing new speaks for them
     prompt_hash: str = ""
+    fates: tuple[ProposalFate, ...] = ()  # of every proposal of the batch, in their order
 
 
 @dataclass(frozen=True, slots=True)

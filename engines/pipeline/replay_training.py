@@ -262,6 +262,7 @@ def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rol
         seed=done.seed,
         policy_version=now.policy_version,
         library_version=now.library_version,
+        shown=done.shown,
     )
 
 

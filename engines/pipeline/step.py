@@ -183,6 +183,7 @@ async def _roll_out(
         elapsed_s=attempt.elapsed_s,
         tail=(attempt.answer or "")[-TAIL_CHARS:],
         refs=refs,
+        shown=job.shown,
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)

@@ -139,7 +139,7 @@ def makespan(latencies: Latencies, slots: int, workspace: Path) -> float:
         positions = {p.question: at for at, p in enumerate(practice.batch(1))}
         slow = Slow(latencies, positions)
         # The reflector's slots and priority are as assembled; only what they hold is another.
-        practice.engine._reflector._policy = slow  # type: ignore[attr-defined]
+        practice.engine.reflector.policy._policy = slow  # type: ignore[attr-defined]
         return replace(practice, rollouts=replace(practice.rollouts, policy=slow))
 
     async def run() -> None:

@@ -176,12 +176,12 @@ LATER = frozenset({"curve", "later"})
 def differences(wanted: Any, found: Any, rel: float = 1e-9, where: str = "") -> Iterator[str]:
     """Where two values differ; numbers may by so much of themselves, or by a millionth.
 
-    A key that came later and says that nothing is so (`pinned: false`, `renamed: []`) is none.
+    A key that came later and says that nothing is so (`pinned: false`, `shown: null`) is none.
     """
     number = (int, float)
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for key in wanted.keys() | found.keys():
-            if key not in wanted and (key in LATER or found[key] in (False, [])):
+            if key not in wanted and (key in LATER or found[key] in (False, [], None)):
                 continue
             if key not in found or key not in wanted:
                 yield f"{where}/{key}: only {'before' if key in wanted else 'now'}"

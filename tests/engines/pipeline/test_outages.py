@@ -60,7 +60,7 @@ def lessons_fail(works: Callable[[int], bool]) -> Callable[[RunContext], RunCont
 
     def change(practice: RunContext) -> RunContext:
         engine = practice.engine
-        engine._reflector = Failing(engine._reflector, works)  # type: ignore[attr-defined]
+        engine.reflector.policy = Failing(engine.reflector.policy, works)  # type: ignore[attr-defined]
         return practice
 
     return change
@@ -195,7 +195,7 @@ async def test_a_consolidation_that_failed_is_made_good_where_it_ended_the_run(
 
     def consolidations_fail(practice: RunContext) -> RunContext:
         engine = practice.engine
-        inner = engine._reflector  # type: ignore[attr-defined]
+        inner = engine.reflector.policy  # type: ignore[attr-defined]
 
         class Picky(Failing):
             async def complete(
@@ -205,7 +205,7 @@ async def test_a_consolidation_that_failed_is_made_good_where_it_ended_the_run(
                     raise CallFailed("refused", "nobody answers")
                 return await self.inner.complete(messages, sampling, on_text)
 
-        engine._reflector = Picky(inner, lambda _: True)  # type: ignore[attr-defined]
+        engine.reflector.policy = Picky(inner, lambda _: True)  # type: ignore[attr-defined]
         return practice
 
     cut = await practised(tmp_path, *run, "practice.epochs=2", change=consolidations_fail)

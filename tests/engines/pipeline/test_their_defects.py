@@ -564,7 +564,8 @@ def test_prompts_do_not_depend_on_which_call_ends_first(tmp_path: Path) -> None:
     def prompts(folder: Path, late: bool) -> list[tuple[str, Any]]:
         def change(practice: RunContext) -> RunContext:
             # A reflector that is asked with the slots and priority that it has in every run.
-            practice.engine._reflector._policy = Scripted(json.dumps([ADD]))  # type: ignore[attr-defined]
+            asked = practice.engine.reflector  # type: ignore[attr-defined]
+            asked.policy._policy = Scripted(json.dumps([ADD]))
             changed: RunContext = rolling(Unequal(late=late))(practice)
             return changed
 

@@ -84,8 +84,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     [
         ([1, 1], None, "all-right"),
         ([0, 0], None, "all-wrong"),
-        ([0.5, 0.5], None, "all-right"),
-        ([0.4, 0.4, None], None, "all-wrong"),
+        ([0.5, 0.5], None, "all-equal"),
+        ([0.4, 0.4, None], None, "all-equal"),
         ([None, None], None, "unjudged"),
         ([None, None], [None, None], "failed"),
         ([None, 1], [None, "x"], "all-right"),
