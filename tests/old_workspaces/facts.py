@@ -176,7 +176,7 @@ LATER = frozenset({"curve", "later"})
 def differences(wanted: Any, found: Any, rel: float = 1e-9, where: str = "") -> Iterator[str]:
     """Where two values differ; numbers may by so much of themselves, or by a millionth.
 
-    A key that came later and says that nothing is so (`pinned: false`, `renamed: []`, `shown: null`) is none.
+    A key that came later and says that nothing is so (`pinned: false`, `shown: null`) is none.
     """
     number = (int, float)
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
