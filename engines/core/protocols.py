@@ -5,6 +5,7 @@ Every protocol has one contract suite in `tests/contract` that each implementati
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,17 @@ class Engine(Protocol):
     def plan(self, total_steps: int) -> str:
         """Go by a run of so many steps; returns what a person should know of that, or ""."""
 
-    async def reflect(self, group: Group, library: Library) -> Reflection: ...
+    async def reflect(
+        self,
+        group: Group,
+        library: Library,
+        earlier: Sequence[asyncio.Future[Group]] = (),
+    ) -> Reflection:
+        """Say what a group is worth, and what it teaches where that is known from it alone.
+
+        `earlier` are the groups before it in its batch, in their order, each once its rewards
+        are known: what a step reads of one kind at most can be shared out by place.
+        """
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library

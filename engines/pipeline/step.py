@@ -39,6 +39,7 @@ class _Batch:
     now: StepState
     library: Library
     rejoin: bool
+    judged: tuple[asyncio.Future[Group], ...]  # by position, each once its rewards are known
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
@@ -84,10 +85,12 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
     """Roll out, judge and reflect on every problem at once, in sample order."""
     made = practice.group_size * len(practice.batch(now.step))
     rejoin = practice.cohort and len(now.rollouts) < made
-    batch = _Batch(now, _visible_library(practice, now), rejoin)
+    problems, loop = practice.batch(now.step), asyncio.get_running_loop()
+    judged = tuple(loop.create_future() for _ in problems)
+    batch = _Batch(now, _visible_library(practice, now), rejoin, judged)
     return await gather_all(
         _practise_group(practice, batch, position, problem)
-        for position, problem in enumerate(practice.batch(now.step))
+        for position, problem in enumerate(problems)
     )
 
 
@@ -102,7 +105,10 @@ def _visible_library(practice: RunContext, now: StepState) -> Library:
 async def _practise_group(
     practice: RunContext, batch: _Batch, position: int, problem: Problem
 ) -> tuple[Group, Reflection]:
-    """Roll out, judge and reflect on one problem; no other group is waited for."""
+    """Roll out, judge and reflect on one problem.
+
+    Only a group that may be one too many of its kind waits for the rewards of those before it.
+    """
     now = batch.now
     tries = await gather_all(
         _practise_rollout(practice, batch, problem, position, index)
@@ -116,11 +122,12 @@ async def _practise_group(
         rollouts=tuple(rollout for rollout, _ in tries),
         verdicts=tuple(verdict for _, verdict in tries),
     )
-
+    batch.judged[position].set_result(group)
     reflection = now.reflections.get(position)
     if reflection is None:
         await practice.control.wait_while_paused()
-        reflection = await practice.engine.reflect(group, batch.library)
+        earlier = batch.judged[:position]
+        reflection = await practice.engine.reflect(group, batch.library, earlier)
         await practice.recorder.record(ev.GroupReflected(now.step, position, reflection))
     return group, reflection
 

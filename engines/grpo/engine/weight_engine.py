@@ -127,7 +127,12 @@ class WeightEngine(ABC):
             self._schedule, self._optimiser_steps, before, self._planned, self.learning_scale
         )
 
-    async def reflect(self, group: Group, library: Library) -> Reflection:
+    async def reflect(
+        self,
+        group: Group,
+        library: Library,
+        earlier: Sequence[asyncio.Future[Group]] = (),
+    ) -> Reflection:
         """Say what the group is worth; what its tokens do is `consolidate`'s."""
         return Reflection(group.step, group.position, self._reflection_outcome(group))
 

@@ -53,6 +53,18 @@ def find_lessons(
     return sorted(drawn.values(), key=lambda d: -len(d.attempts))
 
 
+def find_asked(shown: Sequence[ShownAttempt], problem: str) -> list[ContrastLesson]:
+    """Lessons from what the verifier says of every attempt, where it names a rule."""
+    drawn: dict[str, ContrastLesson] = {}
+    numbers = tuple(s.number for s in shown)
+    for line in shown[0].critique if shown else ():
+        if all(line in s.critique for s in shown) and (found := _lesson_in(line, problem)):
+            name, sentence = found
+            reason = f"The verifier says so of {_attempts_text(numbers)}."
+            drawn.setdefault(name, ContrastLesson(name, sentence, "", reason, numbers))
+    return list(drawn.values())
+
+
 def _has_labels(shown: ShownAttempt) -> bool:
     return any(line.label for line in shown.lines)
 
@@ -119,16 +131,25 @@ def _lesson_from_words(
     """Attempts without labels and calculations: only a general sentence can be a lesson."""
     seen = {line.body for line in loser.lines}
     for line in winner.lines:
-        if line.body in seen or not (found := _MARKER.search(line.body)):
+        if line.body in seen or not _MARKER.search(line.body):
             continue
-        clause = generalise_step(line.body[found.start() :], problem).rstrip(".")
-        condition, rule = _split_condition(clause)
-        sentence = clause if condition else f"at such a problem, {clause}"
-        name = " ".join(re.findall(r"[^\W\d]+", rule)[:3]).capitalize()
         reason = f"Attempt {winner.number} says so and attempt {loser.number} does not."
-        numbers = (winner.number, loser.number)
-        return ContrastLesson(name, sentence, "", reason, numbers) if name else None
+        lesson = _lesson_in(line.body, problem)
+        return (
+            ContrastLesson(*lesson, "", reason, (winner.number, loser.number)) if lesson else None
+        )
     return None
+
+
+def _lesson_in(line: str, problem: str) -> tuple[str, str] | None:
+    """Name and sentence of the rule that a line states from its marker on; None where none."""
+    if not (found := _MARKER.search(line)):
+        return None
+    clause = generalise_step(line[found.start() :], problem).rstrip(".")
+    condition, rule = _split_condition(clause)
+    sentence = clause if condition else f"at such a problem, {clause}"
+    name = " ".join(re.findall(r"[^\W\d]+", rule)[:3]).capitalize()
+    return (name, sentence) if name else None
 
 
 def generalise_step(body: str, problem: str) -> str:

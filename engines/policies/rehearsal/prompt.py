@@ -19,6 +19,7 @@ _PROPOSAL = re.compile(
 _EXPERIENCE = re.compile(r"^\[([A-Za-z]*\d+)\]\s*(\S.*)$")
 _SPEAKER = re.compile(r"^\[(?:assistant|tool)\]\s*")
 _NOTE = re.compile(r"^\((?:verifier: .*|cut off .*)\)$")  # about the attempt, not of it
+_CRITIQUE = re.compile(r"^\(verifier: (.*)\)$")
 _ANY_OF = "any one of:"  # above several expected answers, each on a line of its own
 _NUMBERED = re.compile(r"^(?:[-*]\s+)?(?:\d+[.)]\s+)?")
 _LABELLED = re.compile(
@@ -47,6 +48,7 @@ class ShownAttempt:
     reward: float | None
     lines: tuple[AttemptLine, ...]
     final: str
+    critique: tuple[str, ...] = ()  # what the verifier says of it, line by line
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ def parse_attempts(lines: Sequence[str]) -> list[ShownAttempt]:
     for heading, block in _split_blocks(lines, _ATTEMPT):
         found = _REWARD.search(heading[2])
         reward = float(found[1]) if found else None
-        shown.append(ShownAttempt(int(heading[1]), reward, *parse_attempt(unquote_lines(block))))
+        texts = unquote_lines(block)
+        critique = tuple(match[1] for text in texts if (match := _CRITIQUE.match(text)))
+        shown.append(ShownAttempt(int(heading[1]), reward, *parse_attempt(texts), critique))
     return shown
 
 
@@ -171,6 +175,14 @@ def split_winners(
     winners = [s for s in shown if known.get(s.number) == best]
     losers = [s for s in shown if s.number in known and known[s.number] < best]
     return (winners, losers) if losers else ([], [])
+
+
+def contradicted_attempts(
+    shown: Sequence[ShownAttempt], truth: Sequence[str]
+) -> list[ShownAttempt]:
+    """Attempts that give an expected answer and got nothing for it."""
+    right = {normalise_answer(text) for text in truth}
+    return [s for s in shown if s.reward == 0.0 and s.final and s.final in right]
 
 
 def _majority_answer(answers: Sequence[str]) -> set[str]:

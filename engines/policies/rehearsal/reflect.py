@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
@@ -15,7 +17,7 @@ from engines.policies.rehearsal import contrast, prompt, wording
 from engines.policies.rehearsal.prompt import ShownProposal
 from engines.policies.rehearsal.slips import Slip, reword_carelessly, slip_at
 
-_TASK = re.compile(r"^# Task: (summarise|extract|consolidate)\s*$")
+_TASK = re.compile(r"^# Task: (summarise|extract|consolidate|repair)\s*$")
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
 _ROOM = re.compile(r"\b(\d+) may be added\b")
 _SAME, _NEAR = 0.8, 0.6  # shares of words that count as one wording, and as one idea
@@ -51,14 +53,18 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
             return summarise(text)
         case "extract":
             slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
-            reply = _json_reply(extract(text, slip), "attempts", fenced and slip != "broken")
+            rows = [*_rows(extract(text, slip), "attempts"), *_doubt_rows(text)]
+            reply = _json_reply(rows, fenced and slip != "broken")
             return reply.rstrip("]\n") if slip == "broken" else reply
+        case "repair":
+            return repair(text, careful="broken" not in slips.values())
         case _:
-            return _json_reply(consolidate(text, careful=not slips), "proposals", fenced)
+            rows = _rows(consolidate(text, careful=not slips), "proposals")
+            return _json_reply(rows, fenced)
 
 
-def _json_reply(wishes: Sequence[_ProposedOperation], evidence: str, fenced: bool) -> str:
-    rows = [
+def _rows(wishes: Sequence[_ProposedOperation], evidence: str) -> list[dict[str, Any]]:
+    return [
         {
             "operation": w.operation,
             "id": w.id,
@@ -68,6 +74,35 @@ def _json_reply(wishes: Sequence[_ProposedOperation], evidence: str, fenced: boo
         }
         for w in wishes
     ]
+
+
+def _doubt_rows(text: str) -> list[dict[str, Any]]:
+    found = prompt.parse_sections(text)
+    truth = prompt.parse_expected_answers(found.get("Expected answer", []))
+    shown = prompt.parse_attempts(found.get("Attempts", []))
+    why = "It gives an expected answer and got nothing for it."
+    doubted = [s.number for s in prompt.contradicted_attempts(shown, truth)]
+    return [{"doubt": why, "attempts": doubted}] if doubted else []
+
+
+def repair(text: str, *, careful: bool) -> str:
+    """The shown reply as a plain array, an empty one where too little of it is left.
+
+    Where it is not `careful` the reply comes back as it was.
+    """
+    lines = prompt.parse_sections(text).get("The reply", [])
+    shown = "\n".join(line[2:] for line in lines if line.startswith("|"))
+    if not careful:
+        return shown
+    inner = shown[shown.find("[") :].replace("```", "").strip().rstrip(",")
+    for end in ("", "]", "}]"):
+        with suppress(ValueError):
+            if isinstance(rows := orjson.loads(inner + end), list):
+                return _json_reply(rows, fenced=False)
+    return "[]"
+
+
+def _json_reply(rows: Sequence[Mapping[str, Any]], fenced: bool) -> str:
     return prompt.fence(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode(), fenced)
 
 
@@ -96,9 +131,14 @@ def extract(text: str, slip: Slip | None = None) -> list[_ProposedOperation]:
     truth = prompt.parse_expected_answers(found.get("Expected answer", []))
     problem = _shown_problem(found)
     limit = _parse_limit(_LIMIT, found)
-    winners, losers = prompt.split_winners(prompt.parse_attempts(found.get("Attempts", [])), truth)
+    shown = prompt.parse_attempts(found.get("Attempts", []))
+    winners, losers = prompt.split_winners(shown, truth)
     wishes: list[_ProposedOperation] = []
-    for drawn in contrast.find_lessons(winners, losers, problem) if winners else []:
+    for drawn in (
+        contrast.find_lessons(winners, losers, problem)
+        if winners
+        else contrast.find_asked(shown, problem)
+    ):
         if slip not in (None, "broken"):
             text = reword_carelessly(drawn.text, slip, problem, truth)
             return [_ProposedOperation("add", None, text, drawn.reason, drawn.attempts)]
