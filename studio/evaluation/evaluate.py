@@ -204,7 +204,7 @@ async def measure_missing(
         )
         await verifier.check()
         await roles.ping()
-        stack.callback(roles.tell_notes, tell)
+        stack.callback(lambda: [tell(remark) for remark in roles.remarks])
         outage = Outage(partial(give_up, "failed"))
         setup = measuring_setup(
             config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
