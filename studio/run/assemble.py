@@ -39,6 +39,7 @@ from studio.run.models import (
     rollout_slots,
     sampling_of,
     slots_for,
+    tell_each,
     weights_digest,
 )
 from studio.run.new_or_resume import RunPlan
@@ -145,8 +146,7 @@ class _RunParts:
         models = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
-        for remark in self.roles.remarks:
-            tell(remark)
+        tell_each(tell, self.roles.remarks)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:

@@ -145,6 +145,11 @@ def open_roles(
     return Roles(served, reflector, judge, (*distinct, served), own, served)
 
 
+def tell_each(tell: Tell, remarks: Sequence[str]) -> None:
+    for remark in remarks:
+        tell(remark)
+
+
 def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:
     """The same models, each call waiting for `wait` first."""
     return roles.wrap(lambda policy, _: PausablePolicy(policy, wait))

@@ -24,9 +24,9 @@ from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
+from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.client import PING_S
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.http import LazyClient, failure_of
 from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 from engines.policies.chat.size_limits import read_capped
