@@ -421,6 +421,7 @@ class Reflection:
     refs: tuple[RecordRef, ...] = ()
     credits: tuple[Credit, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    notes: tuple[str, ...] = ()  # small things of the reply that were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +449,7 @@ class Lesson:
     withheld: tuple[Operation, ...] = ()  # rejected before, and nothing new speaks for them
     prompt_hash: str = ""
     fates: tuple[ProposalFate, ...] = ()  # of every proposal of the batch, in their order
+    notes: tuple[str, ...] = ()  # see `Reflection.notes`
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class Consolidator:
             losses=reply_losses("consolidation", where, answered),
             usage=answered.usage + self._linter.take_usage(),
             refs=answered.refs,
+            notes=answered.notes,
             withheld=withheld,
             prompt_hash=self._consolidate.hash,
         )

@@ -53,8 +53,8 @@ def read_resubmission(
         parsed = parse_suggestions(text, library, sources=sources, known=known, limit=None)
     except ReplyProblem as problem:
         return Resubmission(problems=(str(problem),))
-    if parsed.problems:
-        return Resubmission(problems=parsed.problems)
+    if parsed.problems or parsed.notes:  # a person can name what a model need not
+        return Resubmission(problems=(*parsed.problems, *parsed.notes))
     taken = dict(origin.taken)
     operations: list[Operation] = []
     doubled: list[str] = []
