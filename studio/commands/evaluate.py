@@ -24,6 +24,10 @@ _Library = Annotated[
     ),
 ]
 
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
+]
+
 
 def evaluate(
     context: typer.Context,
@@ -60,10 +64,7 @@ def evaluate(
         str | None,
         typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME."),
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only print what it would cost; nothing is asked."),
-    ] = False,
+    dry_run: _DryRun = False,
     json: AsObject = False,
 ) -> int:
     """Measure experiences on held-out problems. Only what is not measured yet is paid for.

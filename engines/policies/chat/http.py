@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 _TLS = "[SSL"
+_PLAIN_PORT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
 SHOWN_MODELS = 8
 SET_KEY = "Set api_key in the run file, for example to ${oc.env:OPENAI_API_KEY}"
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
@@ -93,6 +94,8 @@ class LazyClient:
                 move = "Try again later, or ask its provider."
             case "refused", _ if _TLS in text:
                 move = "Correct base_url: a certificate has to fit it, and one of http needs http."
+                if any(sign in text for sign in _PLAIN_PORT):
+                    move = "The port speaks no TLS: write http:// instead of https:// in base_url."
             case "refused", _ if REDIRECTS in text:
                 move = "Nothing was sent there."
             case "refused", _:
