@@ -52,6 +52,7 @@ class GroupReader:
         self._summarise = load_prompt(PACKAGE, "summarise")
         self._extract = load_prompt(PACKAGE, "extract")
         self._credit = load_prompt(PACKAGE, "credit")
+        self._reviewed = load_prompt(PACKAGE, "reviewed")
         self._questions = {
             "used": load_prompt(PACKAGE, "contrast"),
             "critique": load_prompt(PACKAGE, "critique"),
@@ -108,11 +109,12 @@ class GroupReader:
 
     def _instructions(self, library: Library) -> str:
         """What every question of a step begins with, byte for byte, so that models cache it."""
+        curated = past_decisions_block(library)
         return self._extract.render(
             **self._reflector.objectives,
             library=library_text(library),
             credit=f"\n\n{self._credit.render()}" if library.experiences else "",
-            curated=past_decisions_block(library),
+            reviewed=f"\n\n{self._reviewed.render(curated=curated)}" if library.curated else "",
             limit=str(self._settings.experiences_per_query),
             max_words=str(self._settings.max_words),
         )

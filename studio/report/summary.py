@@ -26,6 +26,7 @@ from studio.report.rates import (
     reward_rate_text,
     signs_text,
 )
+from studio.report.reading import counted_outcomes, doubts_text, nothing_read_text
 from studio.report.training import is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -33,7 +34,9 @@ REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model
 PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
 LOGGED = "the policy's replies came from a log, what judged or read them was scripted (rehearsal)"
 
-GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
+GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
+    "used", "critique", "all-right", "all-equal", "all-wrong", "failed", "unjudged",
+)  # fmt: skip
 
 
 def scripted_line(started: ev.RunStarted) -> str:
@@ -63,6 +66,8 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             for epoch, pooled in state.rewards_by_epoch().items()
         },
         "groups": group_data(state),
+        "nothing_read": run_nothing_read(state) or None,
+        "doubts": dict(state.doubts) or None,
         "library": {
             "name": after.name,
             "before": before.version,
@@ -102,9 +107,14 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
     }
 
 
-def group_data(state: RunState) -> dict[str, int]:
+def group_data(state: RunState) -> dict[GroupOutcome, int]:
     """How many groups had which outcome, zeros included."""
     return {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES}
+
+
+def run_nothing_read(state: RunState) -> str:
+    """Why no step of the run read anything; "" where one did, or where weights learn."""
+    return "" if state.trains_weights else nothing_read_text(group_data(state), state.settings)
 
 
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
@@ -125,9 +135,11 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
             f"  epoch {epoch}  {mean_reward_text(pooled)}"
             for epoch, pooled in state.rewards_by_epoch().items()
         ]
-        lines.append(f"  groups   {', '.join(f'{n} {name}' for name, n in groups.items())}")
-    if groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
+        lines.append(f"  groups   {counted_outcomes(group_data(state))}")
+    if state.trains_weights and groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
+    elif unread := run_nothing_read(state):
+        lines.append(f"  {unread}")
     if state.trains_weights:
         lines += ["", "training", *(f"  {line}" for line in training_lines(state, place=place))]
     if state.evaluations:
@@ -147,6 +159,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     lines += ["", f"spent    {usage_text(state.total_usage)}"]
     lines.append(f"lost     {_losses_text(state)}")
     lines += [f"note     {one_line(remark, 300)}" for remark in state.remarks]
+    if doubted := doubts_text(state):
+        lines.append(f"doubted  {one_line(doubted, 200)}: studio runs show {started.run}")
     lines += [f"curated  {line}" for line in curation_lines(state)]
     if state.withheld:
         lines.append(f"withheld {withheld_text(state.withheld)}")

@@ -16,6 +16,7 @@ _CONDITION = re.compile(
     r"^(?:when(?:ever)?|if|as soon as|where|wenn|sobald|falls|quand|si)\b", re.I
 )
 _MARKER = re.compile(r"\b(?:when(?:ever)?|if|always|because|must|should)\b", re.I)
+_REASON = re.compile(r"^.*?\bbecause (?=(?:when(?:ever)?|if|where)\b)", re.I)
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -58,7 +59,8 @@ def find_asked(shown: Sequence[ShownAttempt], problem: str) -> list[ContrastLess
     drawn: dict[str, ContrastLesson] = {}
     numbers = tuple(s.number for s in shown)
     for line in shown[0].critique if shown else ():
-        if all(line in s.critique for s in shown) and (found := _lesson_in(line, problem)):
+        rule = _REASON.sub("", line, count=1)
+        if all(line in s.critique for s in shown) and (found := _lesson_in(rule, problem)):
             name, sentence = found
             reason = f"The verifier says so of {_attempts_text(numbers)}."
             drawn.setdefault(name, ContrastLesson(name, sentence, "", reason, numbers))

@@ -69,7 +69,7 @@ def an_extract_prompt(
         learning_objective="| learn",
         library=shown if library else "(empty)",
         credit="",
-        curated=curated,
+        reviewed=f"\n\n## Reviewed before\n\n{curated}",
         limit=str(limit),
         max_words="60",
     )
