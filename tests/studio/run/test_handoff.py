@@ -5,8 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import sys
+from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
+from engines.core.errors import AnswersPending
+from engines.core.types import Message, Sampling
+from engines.policies.handoff.policy import HandoffPolicy
+from engines.policies.rehearsal.server import background_server
 from studio import exit_codes
 from tests.support.handoff import answer_calls, pending_calls
 from tests.support.processes import SMALL
@@ -89,3 +98,20 @@ def test_a_dry_run_of_a_handoff_asks_nothing_and_has_no_price(
     model = (f"policy=handoff:{folder}", "budget.cost_usd=1")
     found = studio("headless", "rehearsal", *model, *TINY, "--dry-run", workspace=workspace)
     assert found.code == exit_codes.DONE and not folder.exists()
+
+
+async def test_the_script_of_the_manual_answers_by_an_endpoint(tmp_path: Path) -> None:
+    guide = (files("studio.guide") / "models.md").read_text("utf-8")
+    (script,) = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    folder = tmp_path / "calls"
+    policy = HandoffPolicy(folder)
+    await policy.ping()
+    question = (Message("user", "What is 17 + 25?"),)
+    with pytest.raises(AnswersPending):
+        await policy.complete(question, Sampling(0.7, seed=1))
+    async with background_server() as url:
+        running = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, str(folder), url, "rehearsal"
+        )
+        assert await running.wait() == 0
+    assert "####" in (await policy.complete(question, Sampling(0.7, seed=1))).text
