@@ -26,6 +26,7 @@ from engines.core.types import (
     Reflection,
     Usage,
 )
+from engines.core.waiting.gather import gather_all
 from engines.training_free.asking import PACKAGE, Reflector, library_text, reply_losses
 from engines.training_free.curation import past_decisions_block
 from engines.training_free.parse import DoubtRow, ExtractionRow, Suggestion, parse_extraction
@@ -166,7 +167,7 @@ class GroupReader:
             for a in attempts
             if mode == "always" or (mode == "auto" and is_long and len(a.text) > above)
         ]
-        replies = await asyncio.gather(*(self._ask_summary(group, attempt) for attempt in long))
+        replies = await gather_all(self._ask_summary(group, attempt) for attempt in long)
         read = {attempt.index: attempt for attempt in attempts if attempt not in long}
         losses: list[LostWork] = []
         usage, refs = NO_USAGE, []
