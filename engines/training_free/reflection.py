@@ -161,7 +161,7 @@ class GroupReader:
     ) -> tuple[tuple[ShownAttempt, ...], tuple[LostWork, ...], Usage, tuple[RecordRef, ...]]:
         """The attempts with texts that fit together, summarised or cut where they did not."""
         mode, above = self._settings.summarise, self._settings.summarise_above_chars
-        is_long = sum(len(a.text) for a in attempts) > self._settings.group_chars
+        is_long = sum(len(a.text) for a in attempts) > self._settings.read_chars
         long = [
             a
             for a in attempts
@@ -180,8 +180,8 @@ class GroupReader:
             refs.append(ref)
             read[attempt.index] = replace(attempt, text=completion.text.strip())
         shown = [read[a.index] for a in attempts if a.index in read]
-        if sum(len(a.text) for a in shown) > self._settings.group_chars:
-            most = self._settings.group_chars // len(shown)
+        if sum(len(a.text) for a in shown) > self._settings.read_chars:
+            most = self._settings.read_chars // len(shown)
             shown = [replace(a, text=cut_middle(a.text, most)) for a in shown]
         return tuple(shown), tuple(losses), usage, tuple(refs)
 
@@ -191,7 +191,7 @@ class GroupReader:
         prompt = self._summarise.render(
             problem=quote(group.problem.question),
             reward=attempt.reward_note,
-            attempt=quote(cut_middle(attempt.text, self._settings.group_chars)),
+            attempt=quote(cut_middle(attempt.text, self._settings.read_chars)),
         )
         key = CallKey("summary", group.epoch, group.step, group.position, attempt.index)
         try:

@@ -42,13 +42,13 @@ class TrainingFreeSettings:
     summarise: Literal["auto", "always", "never"] = setting(
         "auto",
         "whether rollouts are summarised before they are compared; auto: long ones, in groups "
-        "above group_chars",
+        "above read_chars",
     )
     summarise_above_chars: int = setting(
         2000, "characters from which summarise: auto calls a rollout long", ge=1
     )
     # About 10,000 tokens. Below, a summary costs more than the text it saves.
-    group_chars: int = setting(
+    read_chars: int = setting(
         40_000, "characters of a group's rollouts that are read whole at most", ge=100
     )
     library_limit: int | None = setting(

@@ -172,7 +172,7 @@ def _prompt_facts(
         judged=judge_questions(config.verifier.spec),
         summaries=practice.summarise,
         summarise_above=practice.summarise_above_chars / per,
-        group_budget=practice.group_chars / per,
+        group_budget=practice.read_chars / per,
         unlike_read=practice.read_without_contrast,
         per_group=practice.experiences_per_query,
         truth_given=practice.given_ground_truth,

@@ -23,7 +23,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.run.headless import QuietListener
 from tests.support.harness import practised
 
-SHORT = ("practice.summarise_above_chars=50", "practice.group_chars=400")
+SHORT = ("practice.summarise_above_chars=50", "practice.read_chars=400")
 SMALL = (
     "practice.epochs=1",
     "practice.batch_size=4",

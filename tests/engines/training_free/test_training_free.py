@@ -285,7 +285,7 @@ async def test_only_what_is_too_long_is_summarised_in_auto_and_only_in_a_group_t
 async def test_a_group_above_its_budget_has_its_long_attempts_summarised(bench: Bench) -> None:
     bench.says("1. It was long.", [])
     group = a_group([1, 0], texts=["short", "long " * 20])
-    reflection = await bench.reflect(group, summarise_above_chars=50, group_chars=100)
+    reflection = await bench.reflect(group, summarise_above_chars=50, read_chars=100)
     assert "| short" in bench.shown and "| 1. It was long." in bench.shown
     assert "long long" not in bench.shown
     assert (reflection.usage.calls, len(reflection.refs)) == (2, 2)

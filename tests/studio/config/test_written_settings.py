@@ -20,10 +20,10 @@ from studio.presets import list_presets
 WRITTEN = Path(__file__).parent / "written"
 NEWER = ("demo",)  # that version did not have it
 NEWER_SETTINGS = re.compile(
-    r"^ +(?:expected_tokens: null|read_without_contrast: 4|min_contrast: 0.05|group_chars: 40000)\n",
+    r"^ +(?:expected_tokens: null|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000)\n",
     re.MULTILINE,
 )
-NEWER_RESULTS = {f"practice.{n}" for n in ("read_without_contrast", "min_contrast", "group_chars")}
+NEWER_RESULTS = {f"practice.{n}" for n in ("read_without_contrast", "min_contrast", "read_chars")}
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]
 ENVIRON = {"OPENAI_API_KEY": "sk-abcdefghijkl1234"}
 
