@@ -20,6 +20,7 @@ from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
+from engines.pipeline.tries import tries_by_streak
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 
@@ -60,13 +61,22 @@ class RunContext:
     history: tuple[HistorySegment, ...] = ()
     weights: Callable[[], str] | None = None
     tell: Callable[[str], None] = lambda _: None
+    cite: bool = False  # whether the agent is asked which experiences helped it
+    learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))
 
     def job(self, key: CallKey, problem: Problem, library: Library) -> Job:
         version = self.recorder.state.policy_version
-        return Job(problem, library.guidance(), key, version, library.version)
+        return Job(problem, library.guidance(self.cite), key, version, library.version)
+
+    def planned_tries(self, step: int) -> tuple[int, ...]:
+        """The tries of each problem of a step that begins now; (): `group_size` each."""
+        if not self.learnable:
+            return ()
+        ids = [problem.id for problem in self.batch(step)]
+        return tries_by_streak(ids, self.recorder.state.streaks, self.group_size)
 
     def seed(self, key: CallKey) -> int:
         assert self.recorder.state.started is not None

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from engines.core import events as ev
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
+from engines.core.text.citations import cited_experiences
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
@@ -73,6 +74,8 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
             policy_version=recorder.state.policy_version,
             library_version=library.version,
             remembered=library.remembered,
+            credited=library.credited,
+            tries=practice.planned_tries(step),
         )
         await recorder.record(started)
     now = recorder.state.current
@@ -82,7 +85,7 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
     """Roll out, judge and reflect on every problem at once, in sample order."""
-    made = practice.group_size * len(practice.batch(now.step))
+    made = sum(practice.recorder.state.group_sizes(now))
     rejoin = practice.cohort and len(now.rollouts) < made
     batch = _Batch(now, _visible_library(practice, now), rejoin)
     return await gather_all(
@@ -94,8 +97,10 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
 def _visible_library(practice: RunContext, now: StepState) -> Library:
     """The library the step began with, as far as it may know of it."""
     library = practice.gate.at(now.library_version).as_of_memory(now.remembered)
+    library = library.as_of_credits(now.credited)
     started = practice.recorder.state.started
     assert started is not None
+    library = library.without_own_credits(started.run, now.step, started.credited)
     return library.without_own_memory(started.run, now.step, started.remembered)
 
 
@@ -106,7 +111,7 @@ async def _practise_group(
     now = batch.now
     tries = await gather_all(
         _practise_rollout(practice, batch, problem, position, index)
-        for index in range(practice.group_size)
+        for index in range(practice.recorder.state.group_sizes(now)[position])
     )
     group = Group(
         problem=problem,
@@ -184,6 +189,7 @@ async def _roll_out(
         tail=(attempt.answer or "")[-TAIL_CHARS:],
         refs=refs,
         shown=job.shown,
+        cited=cited_experiences(attempt.messages, job.shown or library.ids),
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)

@@ -32,7 +32,7 @@ class Reflector:
     ledger: Ledger
 
     def ask_once(self, key: CallKey, messages: Sequence[Message]) -> Reply:
-        return self.ledger.ask(key, self.policy, messages, self.settings.sampling)
+        return self.ledger.ask(key, self.policy, messages, self.settings.replies)
 
     async def ask(
         self, key: CallKey, prompt: str, parse: Callable[[str], ParsedReply[Suggestion]]

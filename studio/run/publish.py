@@ -68,6 +68,7 @@ def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str
     return {
         "name": agent.name,
         "instructions": agent.instructions,
+        "cite": agent.cite,
         **turns,
         "model": {name: value for name, value in described.items() if value is not None},
     }
