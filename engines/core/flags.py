@@ -15,20 +15,34 @@ REJECTED_BEFORE = "rejected before"
 PINNED = "pinned"
 NOT_COMPARED = "compared by wording only"
 """The embedding model failed: a duplicate in other words may have gone unseen."""
+OVERGENERAL = "overgeneral"
+"""It says always or never of everything, without the condition under which it holds."""
+ONE_PROBLEM = "one problem"
+"""It tells of one problem, with its names and figures, and helps with no other."""
+FORMAT_ONLY = "format only"
+"""It tells how to please the verifier, and not how to solve anything."""
+INJECTION = "injection"
+"""It gives orders to the reader or the system around it, and is no lesson."""
+AGAINST_TOOLS = "against tools"
+"""It says that a tool does not work, or must not be used."""
+SHOUTING = "shouting"
+CONFLICT = "conflict"
+"""It contradicts an experience that stays."""
 
-UNSCORED = (PINNED, SAME_TARGET, ONE_GROUP, NOT_COMPARED, BASE_MOVED)
-"""Flags that say something is so, and not how much."""
-
-FLAG_NAMES = (
-    DUPLICATE,
-    LEAK,
-    HELD_OUT_LEAK,
-    TOO_LONG,
-    FROM_TOOL,
+UNSCORED = (
+    PINNED,
     SAME_TARGET,
     ONE_GROUP,
-    REJECTED_BEFORE,
-    PINNED,
     NOT_COMPARED,
     BASE_MOVED,
+    OVERGENERAL,
+    ONE_PROBLEM,
+    FORMAT_ONLY,
+    INJECTION,
+    AGAINST_TOOLS,
+    SHOUTING,
+    CONFLICT,
 )
+"""Flags that say something is so, and not how much."""
+
+FLAG_NAMES = (DUPLICATE, LEAK, HELD_OUT_LEAK, TOO_LONG, FROM_TOOL, REJECTED_BEFORE, *UNSCORED)

@@ -154,6 +154,14 @@ class Linter(Protocol):
         `library` is the draft it would be applied to, `others` are under review beside it.
         """
 
+    async def flags_of(
+        self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[tuple[Flag, ...], ...]:
+        """The same of each operation of a lesson, aligned with them; the loop runs meanwhile.
+
+        The operations are beside each other, and `others` beside all of them.
+        """
+
     def take_usage(self) -> Usage:
         """What this has cost since it was last asked."""
 

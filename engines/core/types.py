@@ -323,6 +323,9 @@ GATE = "gate"
 KILLED = "killed by "
 """What the error of a rollout begins with that a person ended."""
 
+MERGED = "merged into "
+"""What the reason of a rejection begins with whose wording went into another operation."""
+
 RULES = "rules:"
 """What the names of reviewers that decide by a rule file begin with."""
 
@@ -421,6 +424,7 @@ class Reflection:
     refs: tuple[RecordRef, ...] = ()
     credits: tuple[Credit, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    notes: tuple[str, ...] = ()  # small things of the reply that were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +452,7 @@ class Lesson:
     withheld: tuple[Operation, ...] = ()  # rejected before, and nothing new speaks for them
     prompt_hash: str = ""
     fates: tuple[ProposalFate, ...] = ()  # of every proposal of the batch, in their order
+    notes: tuple[str, ...] = ()  # see `Reflection.notes`
 
 
 @dataclass(frozen=True, slots=True)

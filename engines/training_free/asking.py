@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.core.library import Library
 from engines.core.protocols import Ledger, Policy
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult, ask_with_repair
 from engines.core.types import CallKey, Completion, LostWork, Message, RecordRef
-from engines.training_free.parse import Suggestion
+from engines.training_free.parse import rank_rows
 from engines.training_free.reading import library_block
 from engines.training_free.settings import TrainingFreeSettings
 
 PACKAGE = "engines.training_free"
+Row = TypeVar("Row")
 
 Reply = Coroutine[Any, Any, tuple[Completion, RecordRef]]
 
@@ -35,8 +36,8 @@ class Reflector:
         return self.ledger.ask(key, self.policy, messages, self.settings.replies)
 
     async def ask(
-        self, key: CallKey, prompt: str, parse: Callable[[str], ParsedReply[Suggestion]]
-    ) -> RepairResult[Suggestion]:
+        self, key: CallKey, prompt: str, parse: Callable[[str], ParsedReply[Row]]
+    ) -> RepairResult[Row]:
         """Ask for a list; raises CallFailed where the first reply does not come."""
         repair = load_prompt(PACKAGE, "repair")
 
@@ -48,6 +49,7 @@ class Reflector:
             [Message("user", prompt)],
             parse,
             lambda problem: repair.render(problem=problem),
+            rank_rows,
         )
 
     @property
@@ -67,7 +69,7 @@ def library_text(library: Library) -> str:
     return f"{block}\n\n{load_prompt(PACKAGE, 'pinned').render(ids=', '.join(pinned))}"
 
 
-def reply_losses(kind: str, where: str, answered: RepairResult[Suggestion]) -> tuple[LostWork, ...]:
+def reply_losses(kind: str, where: str, answered: RepairResult[Row]) -> tuple[LostWork, ...]:
     """What one repair turn could not mend: a whole reply, or single proposals of it."""
     if answered.items:
         return tuple(

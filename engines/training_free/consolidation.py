@@ -75,16 +75,16 @@ class Consolidator:
             lost = LostWork("consolidation", where, str(error))
             return Lesson(step, library.version, losses=(lost,), usage=error.usage)
         suggested = self._suggest_operations(batch, proposals, answered)
-        operations, withheld = withhold_rejected(suggested, library)
+        operations, withheld = await withhold_rejected(suggested, library)
         named = [
             replace(operation, id=operation_id(step, number))
             for number, operation in enumerate((*operations, *withheld), 1)
         ]
         operations, withheld = tuple(named[: len(operations)]), tuple(named[len(operations) :])
-        beside = (*operations, *self._put_off())
+        flags = await self._linter.flags_of(operations, library, self._put_off())
         linted = [
-            replace(op, flags=(*op.flags, *await self._linter.flags(op, library, beside)))
-            for op in operations
+            replace(operation, flags=(*operation.flags, *found))
+            for operation, found in zip(operations, flags, strict=True)
         ]
         return Lesson(
             step,
@@ -93,6 +93,7 @@ class Consolidator:
             losses=reply_losses("consolidation", where, answered),
             usage=answered.usage + self._linter.take_usage(),
             refs=answered.refs,
+            notes=answered.notes,
             withheld=withheld,
             prompt_hash=self._consolidate.hash,
         )

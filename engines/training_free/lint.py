@@ -66,6 +66,18 @@ class OperationLinter:
         self, operation: Operation, library: Library, others: Sequence[Operation] = ()
     ) -> tuple[Flag, ...]:
         """See the protocol. A new wording is not compared with the one it replaces."""
+        return (await self.flags_of((operation,), library, others))[0]
+
+    async def flags_of(
+        self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[tuple[Flag, ...], ...]:
+        """See the protocol."""
+        beside = {other.id: other for other in (*operations, *others)}
+        return tuple([await self._flags(op, library, tuple(beside.values())) for op in operations])
+
+    async def _flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation]
+    ) -> tuple[Flag, ...]:
         others = tuple(other for other in others if other.id != operation.id)
         found: list[Flag] = []
         about = library.get(operation.target)

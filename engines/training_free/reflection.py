@@ -86,6 +86,7 @@ class GroupReader:
             losses=(*losses, *reply_losses("extraction", group.id, answered)),
             usage=usage + answered.usage,
             refs=(*refs, *answered.refs),
+            notes=answered.notes,
         )
 
     def _outcome(self, group: Group) -> GroupOutcome:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from engines.core.library import Library
 from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem
 from engines.core.types import Operation, UnparsedReply, resubmitted_operation_id
-from engines.training_free.curation import withhold_rejected
+from engines.training_free.curation import flag_repeat
 from engines.training_free.parse import parse_suggestions
 
 Idea = tuple[str, str | None, str]
@@ -53,8 +53,8 @@ def read_resubmission(
         parsed = parse_suggestions(text, library, sources=sources, known=known, limit=None)
     except ReplyProblem as problem:
         return Resubmission(problems=(str(problem),))
-    if parsed.problems:
-        return Resubmission(problems=parsed.problems)
+    if parsed.problems or parsed.notes:  # a person can name what a model need not
+        return Resubmission(problems=(*parsed.problems, *parsed.notes))
     taken = dict(origin.taken)
     operations: list[Operation] = []
     doubled: list[str] = []
@@ -73,14 +73,8 @@ def read_resubmission(
         )
         name = resubmitted_operation_id(repair.id, len(operations) + 1)
         why = f"{found.reason} (mended by {by})".strip()
-        operations.append(_flag_repeat(replace(operation, id=name, rationale=why), library))
+        operations.append(flag_repeat(replace(operation, id=name, rationale=why), library))
     return Resubmission(tuple(operations), doubled=tuple(doubled))
-
-
-def _flag_repeat(operation: Operation, library: Library) -> Operation:
-    """Flagged where the idea was rejected before: what a person mended is withheld from nobody."""
-    proposed, withheld = withhold_rejected((operation,), library)
-    return (*proposed, *withheld)[0]
 
 
 def too_long_reason(text: str) -> str:

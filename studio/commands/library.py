@@ -40,6 +40,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """
     from studio.library.text import library_row
     from studio.report.next_step import tell_next
+    from studio.report.summary import count_text
 
     rows = [library_row(folder) for folder in open_workspace(context).libraries()]
     if json:
@@ -51,8 +52,9 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
         tell_next("studio headless rehearsal", context.obj)
     for found in rows:
+        held = count_text(found["experiences"], "experience")
         print(
-            f"{found['library']:30} v{found['version']:<4} {found['experiences']:>3} experiences "
+            f"{found['library']:30} v{found['version']:<4} {held:>15} "
             f"{found['tokens_per_call']:>5} tokens a call"
         )
     if rows:

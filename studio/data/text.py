@@ -77,8 +77,8 @@ def _log_lines(report: DataReport) -> list[str]:
     if not report.logged_rows:
         return []
     rows, questions = report.logged_rows, report.logged_questions
-    several = "s" if questions > 1 else ""
-    return [f"  replies        {rows} rows are replies to {questions} question{several} (a log)"]
+    replies = "1 row is a reply" if rows == 1 else f"{rows} rows are replies"
+    return [f"  replies        {replies} to {count_text(questions, 'question')} (a log)"]
 
 
 def _wrap_text(text: str) -> str:

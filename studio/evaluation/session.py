@@ -22,6 +22,7 @@ from studio.evaluation.report import eval_data, eval_text, eval_title, text_afte
 from studio.evaluation.try_problem import without_lessons
 from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
+from studio.report.summary import count_text
 from studio.report.tables import print_json, print_result
 from studio.run.held_out import set_power_lines
 from studio.run.models import is_rehearsal
@@ -48,7 +49,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         to_stderr("note: both sides hold the same experiences, which are measured once")
     missing = plan.count_missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
-    to_stderr(f"{eval_title(plan)}: {missing} rollouts to make{known}")
+    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to make{known}")
     early = _EarlyEnd()
     try:
         # Rollouts that two sets share are told of for each.

@@ -7,7 +7,7 @@ from typing import Any
 from engines.core.codec import to_dict
 from studio.evaluation.try_problem import Trial, TrialResult
 from studio.report.rates import metrics_text
-from studio.report.summary import usage_text
+from studio.report.summary import count_text, usage_text
 from studio.secrets.sanitize import sanitize
 
 
@@ -19,7 +19,7 @@ def before_text(trial: Trial) -> str:
     lines += [
         f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
         f"model    {sanitize(trial.loaded.config.policy.model)}",
-        f"library  {sanitize(trial.called)} ({count} experiences)",
+        f"library  {sanitize(trial.called)} ({count_text(count, 'experience')})",
         *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
     ]
     return "\n".join([*lines, "", "[reply]"])

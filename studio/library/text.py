@@ -13,7 +13,7 @@ from engines.core.library import Library, Provenance, effective_operation, prove
 from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.report.decisions import decided_text
-from studio.report.summary import diff_changes
+from studio.report.summary import count_text, diff_changes
 from studio.secrets.sanitize import sanitize
 
 
@@ -41,8 +41,9 @@ def library_data(library: Library) -> dict[str, Any]:
 
 def library_lines(library: Library) -> list[str]:
     """A version with where each experience comes from."""
+    held = count_text(len(library.experiences), "experience")
     lines = [
-        f"library {library.name}@{library.version}: {len(library.experiences)} experiences, "
+        f"library {library.name}@{library.version}: {held}, "
         f"{library.guidance_tokens} tokens a call (estimated)"
     ]
     for experience in library.experiences:
@@ -86,7 +87,8 @@ def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:
         if before is not None and commit is not None:
             lines += _commit_lines(before, library, commit, experience)
         elif experience is None:
-            lines.append(f"v{library.version}  begun with {len(library.experiences)} experiences")
+            held = count_text(len(library.experiences), "experience")
+            lines.append(f"v{library.version}  begun with {held}")
         before = library
     return lines
 

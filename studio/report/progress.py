@@ -84,7 +84,7 @@ class LinePrinter:
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
             case ev.EvaluationProgressed(done=0):
-                return [f"evaluating {event.data}: {event.total} rollouts …"]
+                return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
             case ev.RunEnded(how="budget" | "failed"):

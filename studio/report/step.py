@@ -49,6 +49,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in found.proposed],
         "repaired": [_resubmission_data(event) for event in found.resubmissions],
         "losses": [to_dict(loss) for loss in lesson.losses] if lesson else [],
+        "notes": list(lesson.notes) if lesson else [],
         "decisions": [to_dict(made.decision) for made in found.decisions],
         "outcomes": [to_dict(outcome) for outcome in committed.outcomes] if committed else [],
         "committed_version": committed.library_version if committed else None,
@@ -66,6 +67,7 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict
         "calls": _read_calls(run, reflection.refs),
         "proposals": [to_dict(proposal) for proposal in reflection.proposals],
         "losses": [to_dict(loss) for loss in reflection.losses],
+        "notes": list(reflection.notes),
     }
 
 
@@ -78,13 +80,13 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         shown = " ".join("?" if r is None else f"{r:g}" for r in group["rewards"])
         lines += ["", f"{group['id']}  problem {group['problem']}  {group['outcome']}  ({shown})"]
         lines += _call_lines(group["calls"], prompts)
-        lines += [f"  lost: {sanitize(loss['reason'])}" for loss in group["losses"]]
+        lines += _loss_lines(group)
     if facts["trains"]:
         lines += ["", "weight update", *_update_lines(facts["update"])]
     else:
         lines += ["", "consolidation"]
         lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
-    lines += [f"  lost: {sanitize(loss['reason'])}" for loss in facts["losses"]]
+    lines += _loss_lines(facts)
     rejected = "not proposed again, since it was rejected before"
     lines += [f"  {rejected}: {sanitize(op['text'] or op['target'])}" for op in facts["withheld"]]
     lines += [
@@ -101,6 +103,11 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     else:
         lines.append("not committed" if version is None else f"committed: library v{version}")
     return "\n".join(lines)
+
+
+def _loss_lines(facts: dict[str, Any]) -> list[str]:
+    lost = [f"  lost: {sanitize(loss['reason'])}" for loss in facts["losses"]]
+    return lost + [f"  left out: {sanitize(note)}" for note in facts["notes"]]
 
 
 def _operation_text(operation: dict[str, Any]) -> str:

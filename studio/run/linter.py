@@ -153,11 +153,16 @@ class LazyLinter:
     async def flags(
         self, operation: Operation, library: Library, others: Sequence[Operation] = ()
     ) -> tuple[Flag, ...]:
+        return (await self.flags_of((operation,), library, others))[0]
+
+    async def flags_of(
+        self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[tuple[Flag, ...], ...]:
         if not self._tried:
             self._linter, self._tried = self._open(), True
         if self._linter is None:
-            return ()
-        return await self._linter.flags(operation, library, others)
+            return ((),) * len(operations)
+        return await self._linter.flags_of(operations, library, others)
 
     def take_usage(self) -> Usage:
         return NO_USAGE

@@ -103,8 +103,9 @@ class OfflineSession(Session):
         if self.state.status != "finished":
             return f"go on with: studio headless --resume {run}"
         if self.state.reviewed_operations:
-            waiting = len(self.state.reviewed_operations)
-            return f"{waiting} decisions are kept and wait for their commit: studio review {run}"
+            kept = len(self.state.reviewed_operations)
+            what = "1 decision is kept" if kept == 1 else f"{kept} decisions are kept"
+            return f"{what} for the next commit: studio review {run}"
         return f"come back with: studio attach {run}"
 
     async def send(self, request: Request[T]) -> T:

@@ -20,6 +20,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
+from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import SHIPPED
 from studio.tui.host import Host
@@ -97,7 +98,7 @@ def _steps(host: Host) -> Iterator[SystemCommand]:
     for number, step in state.steps.items() if state is not None else ():
         mean = step.rewards.mean
         reward = "" if mean is None else f", reward {mean:.3f} (n={step.rewards.n})"
-        about = f"epoch {step.epoch}, {len(step.problems)} problems{reward}"
+        about = f"epoch {step.epoch}, {count_text(len(step.problems), 'problem')}{reward}"
         call = partial(host.open_page, "inspect", f"s{number}p0")
         yield SystemCommand(f"step {number}", about, call, False)
         for at, problem in enumerate(step.problems):

@@ -50,7 +50,8 @@ KINDS = frozenset(
 """Every kind of event that the older release wrote, by its name on disk."""
 FORMAT = 2
 _PINS = {"prompts", "experiences.[].pinned", "decision.evidence"}
-_READ = {"shown", "reflection.credits", "reflection.doubts", "lesson.fates"}
+_READ = {"shown", "reflection.credits", "reflection.doubts", "reflection.notes"}
+_READ |= {"lesson.fates", "lesson.notes"}
 ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""

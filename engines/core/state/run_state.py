@@ -23,6 +23,9 @@ from engines.core.types import (
     Verdict,
 )
 
+Stage = Literal["rollouts", "judging", "reading", "consolidation", "review", "evaluation"]
+"""Where money goes: "reading" is of groups, summaries included, "review" the lint of edits."""
+
 Status = Literal["new", "running", "paused", "reviewing", "held", "stopped", "failed", "finished"]
 
 
@@ -140,6 +143,7 @@ class RunState:
     # By problem: how often in a row all of its tries were right; -1 where all failed the last time.
     streaks: dict[str, int] = field(default_factory=dict)
     usage: Usage = NO_USAGE
+    spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
     paid: Usage | None = None  # what the records added up to when a process last let go of it
     hold_after: int | None = None  # the step after which a stepped run holds

@@ -32,7 +32,7 @@ PLACEHOLDERS = frozenset(_PLACEHOLDERS.split())
 
 _STRUCTURE = """
 kind action status purpose role finish how outcome stage
-request content_hash prompt_hash digest checksum file
+request content_hash prompt_hash digest checksum file fate use
 """
 STRUCTURE = frozenset(_STRUCTURE.split())
 """Keys of our own lines whose short values are one of a few words, or hashes: the reader of

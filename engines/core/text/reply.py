@@ -32,7 +32,8 @@ class ParsedReply(Generic[T]):
     """What could be read, and what was wrong with the rest, as sentences."""
 
     items: tuple[T, ...]
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # worth a repair turn
+    notes: tuple[str, ...] = ()  # small things left out: told, and not asked for again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class RepairResult(Generic[T]):
     completions: tuple[Completion, ...]
     refs: tuple[RecordRef, ...]
     lost: Usage = NO_USAGE  # what a repair turn that failed has cost
+    notes: tuple[str, ...] = ()  # see `ParsedReply`
 
     @property
     def usage(self) -> Usage:
@@ -101,29 +103,40 @@ async def ask_with_repair(
     messages: Sequence[Message],
     parse: Callable[[str], ParsedReply[T]],
     repair: Callable[[str], str],
+    rank: Callable[[Sequence[T]], tuple[int, ...]] = lambda items: (len(items),),
 ) -> RepairResult[T]:
     """Ask once, and once more with what was wrong when anything was.
 
     `ask` is called with the turn (0, then 1) and the messages, `parse` raises ReplyProblem when
     nothing can be read, `repair` makes the second user message from the problem in words.
+    The second reply counts where it ranks no lower than the first.
     """
     completion, ref = await ask(0, messages)
     parsed = _try_parse(parse, completion)
     if not parsed.problems:
-        return RepairResult(parsed.items, (), completion.text, (completion,), (ref,))
+        text = completion.text
+        return RepairResult(parsed.items, (), text, (completion,), (ref,), notes=parsed.notes)
     request = Message("user", repair(" ".join(parsed.problems)))
     try:
         second, second_ref = await ask(1, [*messages, completion.as_message(), request])
     except CallFailed as error:
         *others, last = parsed.problems
         problems = (*others, f"{last} The repair turn failed: {error}.")
-        text = completion.text
-        return RepairResult(parsed.items, problems, text, (completion,), (ref,), lost=error.usage)
+        return RepairResult(
+            parsed.items,
+            problems,
+            completion.text,
+            (completion,),
+            (ref,),
+            lost=error.usage,
+            notes=parsed.notes,
+        )
     repaired = _try_parse(parse, second)
     # A repair that came out worse must not cost what the first reply had right.
-    best = repaired if len(repaired.items) >= len(parsed.items) else parsed
+    best = repaired if rank(repaired.items) >= rank(parsed.items) else parsed
     text = second.text if best is repaired else completion.text
-    return RepairResult(best.items, best.problems, text, (completion, second), (ref, second_ref))
+    completions, refs = (completion, second), (ref, second_ref)
+    return RepairResult(best.items, best.problems, text, completions, refs, notes=best.notes)
 
 
 def _try_parse(parse: Callable[[str], ParsedReply[T]], completion: Completion) -> ParsedReply[T]:

@@ -38,20 +38,21 @@ def similarity(one: str, other: str) -> float:
 
 
 def similarity_above(one: str, other: str, at_least: float) -> float | None:
-    """Their similarity where it reaches `at_least`, else None; mostly told without comparing.
+    """Their similarity where it reaches `at_least`, else None; mostly told without comparing."""
+    if similarity_bound(one, other) < at_least:
+        return None
+    found = similarity(one, other)
+    return found if found >= at_least else None
 
-    Sizes and sketches bound it from above. A library may remember 1,000 ideas, and the bound
-    of a pair takes a microsecond where its similarity takes ten.
-    """
+
+def similarity_bound(one: str, other: str) -> float:
+    """What the similarity is at most: a microsecond where the similarity takes ten."""
     (size, bits), (other_size, other_bits) = _sketch(one), _sketch(other)
     total = size + other_size
     shared = min(
         size - (bits & ~other_bits).bit_count(), other_size - (other_bits & ~bits).bit_count()
     )
-    if total and 2 * min(shared, size, other_size) / total < at_least:
-        return None
-    found = similarity(one, other)
-    return found if found >= at_least else None
+    return 2 * min(shared, size, other_size) / total if total else 1.0
 
 
 def tokens(text: str) -> tuple[str, ...]:
@@ -98,19 +99,25 @@ def format_changes(changes: Sequence[Change]) -> str:
     return "".join(marks[kind].format(text) for kind, text in changes)
 
 
-@lru_cache(maxsize=4096)  # 1 KB each; as many as a library remembers, and those of a lesson
+def count_features(text: str) -> tuple[int, set[str]]:
+    """How many features a text has, and the words and trigrams that occur in it."""
+    words = _WORD.findall(text[:MOST_CHARS].casefold())
+    joined = " ".join(words)
+    kinds = {*words, *map("".join, zip(joined, joined[1:], joined[2:], strict=False))}
+    return len(words) + max(0, len(joined) - 2), kinds
+
+
+@lru_cache(maxsize=4096)  # 1 KB each
 def _sketch(text: str) -> tuple[int, int]:
     """How many features a text has, and bits at the hashes of their kinds.
 
     Each bit that only one of two texts has stands for at least one feature that only it has.
     """
-    words = _WORD.findall(text[:MOST_CHARS].casefold())
-    joined = " ".join(words)
-    kinds = {*words, *map("".join, zip(joined, joined[1:], joined[2:], strict=False))}
+    size, kinds = count_features(text)
     marked = bytearray(_SKETCH_BITS // 8)
     for place in map(hash, kinds):
         marked[place % _SKETCH_BITS >> 3] |= 1 << (place & 7)
-    return len(words) + max(0, len(joined) - 2), int.from_bytes(marked)
+    return size, int.from_bytes(marked)
 
 
 @lru_cache(maxsize=512)  # a lesson compares each text with every other one

@@ -130,13 +130,27 @@ class Draft:
         taken = [int(d.assigned[1:]) for d in self.state.decisions.values() if d.assigned]
         return f"E{max(self.base.next_number, *(number + 1 for number in taken), 1)}"
 
-    async def lint(
-        self, operation: Operation, draft: Library | None = None, beside: Sequence[Operation] = ()
-    ) -> tuple[Flag, ...]:
+    async def lint_proposed(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Operations that are not in the journal yet, with what is noteworthy about each."""
+        if self.linter is None:
+            return list(operations)
+        targets = {operation.target for operation in operations} - {None}
+        standing = [
+            op
+            for op, decision in self.state.reviewed_operations
+            if decision.action != "reject" and effective_operation(op, decision).target in targets
+        ]
+        others = (*self.state.open_operations, *standing)
+        found = await self.linter.flags_of(operations, self.library, others)
+        return [
+            replace(operation, flags=(*operation.flags, *flags))
+            for operation, flags in zip(operations, found, strict=True)
+        ]
+
+    async def lint(self, operation: Operation, draft: Library | None = None) -> tuple[Flag, ...]:
         """What is noteworthy about an operation with an edit put in.
 
-        `draft` is the library without it, None the draft as it is now; operations `beside` are not
-        in the journal yet.
+        `draft` is the library without it, None the draft as it is now.
         """
         if self.linter is None:
             return ()
@@ -150,7 +164,7 @@ class Draft:
             and operation.target is not None
             and effective_operation(op, decision).target == operation.target
         ]
-        return await self.linter.flags(operation, draft or self.library, (*others, *beside))
+        return await self.linter.flags(operation, draft or self.library, others)
 
     def take_lint_usage(self) -> Usage:
         """What linting has cost since this was last asked."""

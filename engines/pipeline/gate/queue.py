@@ -89,11 +89,7 @@ class OperationQueue:
         """Journal the operations of a mended reply, linted, to be decided like all others."""
         async with self.lock:
             self.unparsed_reply(repair_id)
-            linted = []
-            for operation in operations:
-                beside = [other for other in operations if other.id != operation.id]
-                flags = await self.draft.lint(operation, beside=beside)
-                linted.append(replace(operation, flags=(*operation.flags, *flags)))
+            linted = await self.draft.lint_proposed(operations)
             state, usage = self.recorder.state, self.draft.take_lint_usage()
             await self.recorder.record(
                 ev.ReplyMended(state.step, repair_id, tuple(linted), reviewer, usage)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +18,12 @@ from engines.training_free.curation import SHOWN, past_decisions_block, withhold
 from tests.support.builders import a_decision, a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."
+
+
+def withhold(
+    operations: Sequence[Operation], library: Library
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    return asyncio.run(withhold_rejected(operations, library))
 
 
 def an_idea(text: str = CARRY, kind: OperationKind = "add", **more: Any) -> PastDecision:
@@ -47,7 +55,7 @@ def an_idea_again(
 
 def test_a_rejected_idea_is_withheld_with_its_reason() -> None:
     again = an_idea_again(CARRY.replace("a column", "the column"))
-    proposed, withheld = withhold_rejected([again], remembering(an_idea()))
+    proposed, withheld = withhold([again], remembering(an_idea()))
     assert proposed == ()
     (flag,) = withheld[0].flags
     assert flag.name == REJECTED_BEFORE and flag.score is not None and flag.score > 0.85
@@ -67,7 +75,7 @@ def test_a_rejected_idea_is_withheld_with_its_reason() -> None:
 )
 def test_new_evidence_brings_it_back_flagged(problems: tuple[str, ...], proposed: bool) -> None:
     again = an_idea_again(problems=problems)
-    taken, withheld = withhold_rejected([again], remembering(an_idea()))
+    taken, withheld = withhold([again], remembering(an_idea()))
     assert (len(taken), len(withheld)) == ((1, 0) if proposed else (0, 1))
     if proposed:
         assert taken[0].flags[0].name == REJECTED_BEFORE
@@ -76,8 +84,8 @@ def test_new_evidence_brings_it_back_flagged(problems: tuple[str, ...], proposed
 
 def test_what_was_rejected_twice_needs_evidence_that_neither_time_had() -> None:
     library = remembering(an_idea(), an_idea(problems=("c",), reason="still vague"))
-    assert withhold_rejected([an_idea_again(problems=("d", "e"))], library)[0] == ()
-    (taken,), _ = withhold_rejected([an_idea_again(problems=("d", "e", "f"))], library)
+    assert withhold([an_idea_again(problems=("d", "e"))], library)[0] == ()
+    (taken,), _ = withhold([an_idea_again(problems=("d", "e", "f"))], library)
     assert "still vague" in taken.flags[0].detail
 
 
@@ -98,7 +106,7 @@ def test_what_was_rejected_twice_needs_evidence_that_neither_time_had() -> None:
 def test_kind_target_and_wording_make_an_idea(
     idea: PastDecision, operation: Operation, withheld: bool
 ) -> None:
-    assert bool(withhold_rejected([operation], remembering(idea))[1]) is withheld
+    assert bool(withhold([operation], remembering(idea))[1]) is withheld
 
 
 def decided(library: Library, *pairs: tuple[Operation, Any]) -> Library:
@@ -108,23 +116,21 @@ def decided(library: Library, *pairs: tuple[Operation, Any]) -> Library:
 def test_an_idea_that_was_let_in_since_may_be_improved_and_said_again() -> None:
     first = an_idea_again()
     rejected = decided(a_library("one"), (first, a_decision(first, "reject", at=1.0)))
-    assert withhold_rejected([first], rejected)[1]
+    assert withhold([first], rejected)[1]
     taken = replace(first, id="op2.1")
     library = decided(rejected, (taken, a_decision(taken, at=2.0, assigned="E2")))
     better = an_idea_again(CARRY + " Check it.", "modify", "E2")
-    assert withhold_rejected([better], library)[1] == ()
-    assert withhold_rejected([first], library)[1] == ()
+    assert withhold([better], library)[1] == ()
+    assert withhold([first], library)[1] == ()
     refused_again = decided(library, (first, a_decision(first, "reject", at=3.0)))
-    assert withhold_rejected([first], refused_again)[1]
+    assert withhold([first], refused_again)[1]
 
 
 def test_what_says_the_idea_already_may_be_changed_in_spite_of_its_rejection() -> None:
     # Somebody brought E2 along, and then its double was rejected.
     library = replace(a_library("one", CARRY), curated=(an_idea(),), remembered=1)
-    assert (
-        withhold_rejected([an_idea_again(CARRY + " Check it.", "modify", "E2")], library)[1] == ()
-    )
-    assert withhold_rejected([an_idea_again(CARRY + " Check it.", "modify", "E1")], library)[1]
+    assert withhold([an_idea_again(CARRY + " Check it.", "modify", "E2")], library)[1] == ()
+    assert withhold([an_idea_again(CARRY + " Check it.", "modify", "E1")], library)[1]
 
 
 @pytest.mark.parametrize(
@@ -133,16 +139,16 @@ def test_what_says_the_idea_already_may_be_changed_in_spite_of_its_rejection() -
 def test_a_rejected_change_holds_while_its_target_says_what_it_said(again: Operation) -> None:
     library = decided(a_library("Old words about fractions."), (again, a_decision(again, "reject")))
     assert library.curated[0].target_text == "Old words about fractions."
-    assert withhold_rejected([again], library)[1]
+    assert withhold([again], library)[1]
     moved = an_operation("modify", "E1", "Something else about signs altogether.", id="op1.7")
-    assert withhold_rejected([again], decided(library, (moved, a_decision(moved))))[1] == ()
+    assert withhold([again], decided(library, (moved, a_decision(moved))))[1] == ()
 
 
 @pytest.mark.parametrize(("reviewer", "held"), [("rules:r.yaml", False), ("ann", True)])
 def test_a_rule_that_rejects_a_duplicate_leaves_no_tombstone(reviewer: str, held: bool) -> None:
     double = replace(an_idea_again(), flags=(Flag(DUPLICATE, 0.9),))
     library = decided(a_library("one"), (double, a_decision(double, "reject", reviewer=reviewer)))
-    assert bool(withhold_rejected([an_idea_again()], library)[1]) is held
+    assert bool(withhold([an_idea_again()], library)[1]) is held
     assert "Rejected 1" in past_decisions_block(
         library
     )  # the next prompt is told of it all the same
@@ -156,7 +162,7 @@ def test_a_thousand_rejections_are_compared_in_no_time() -> None:
         library = remembering(*(an_idea(text(n, words)) for n in range(1_000)))
         operations = [an_idea_again(text(n + 2_000, words)) for n in range(many)]
         began = time.process_time()
-        assert withhold_rejected(operations, library)[1] == ()
+        assert withhold(operations, library)[1] == ()
         # 0.2 and 0.35 s measured; 8 and 60 where every pair is compared in full.
         assert time.process_time() - began < 2
 

@@ -73,7 +73,7 @@ def test_what_is_still_wrong_is_said_and_nothing_of_it_is_taken() -> None:
 def test_attempts_that_were_not_shown_cannot_be_named() -> None:
     text = rows({"operation": "add", "experience": "new", "attempts": [1]})
     (problem,) = read_resubmission(GROUP, text, LIBRARY, ATTEMPTS, "ann").problems
-    assert "names [1], and there are [0, 2]" in problem
+    assert "names 1, and there are 0, 2" in problem
 
 
 def test_what_the_step_brought_forth_already_is_left_out_and_told() -> None:

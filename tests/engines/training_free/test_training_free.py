@@ -211,6 +211,19 @@ async def test_one_bad_object_costs_only_itself_after_the_repair(bench: Bench) -
     assert reflection.outcome == "used"
 
 
+async def test_small_things_left_out_are_noted_and_cost_no_repair_turn(bench: Bench) -> None:
+    group = a_group([1, 0], step=2)
+    reflection = await bench.says([{**ADD, "attempts": [0, 7]}]).reflect(group)
+    (proposal,) = reflection.proposals
+    assert proposal.evidence == ("s2p0r0",)
+    assert reflection.notes == ('Object 1: "attempts" names 7, and there are 0, 1.',)
+    bench.says([{**ADD, "proposals": [1, 9]}])
+    lesson = await bench.engine().consolidate([group], [reflection], a_library())
+    assert lesson.notes == ('Object 1: "proposals" names 9, and there are 1.',)
+    assert reflection.usage.calls == lesson.usage.calls == 1
+    assert reflection.losses == lesson.losses == ()
+
+
 async def test_a_lone_object_in_a_fence_with_a_lower_case_word_and_a_bracketed_id_is_read(
     bench: Bench,
 ) -> None:
@@ -347,7 +360,7 @@ async def test_operations_name_the_problems_behind_them(bench: Bench) -> None:
     lesson = await bench.engine().consolidate(
         groups, [proposing(groups[0], "one"), proposing(groups[1], "two")], a_library()
     )
-    assert [op.problems for op in lesson.operations] == [("id-q1",), ("id-q0", "id-q1")]
+    assert [op.problems for op in lesson.operations] == [("id-q1",), ()]
 
 
 async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(

@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from studio.report.rates import metrics_text
+from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
@@ -198,7 +199,7 @@ def rollout_parts(
         key = f"m{number}"
         match message.role:
             case "system":
-                items = "" if experiences is None else f", {experiences} experiences"
+                items = "" if experiences is None else f", {count_text(experiences, 'experience')}"
                 note = f"(library v{library}{items})"
                 out.append(_make_part("system" + key, "system", message.content, "dim", note))
             case "assistant":

@@ -11,6 +11,7 @@ from engines.core.library import Experience, Library
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
+from studio.report.summary import count_text
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
@@ -255,7 +256,8 @@ def use_rows(
         out.append(Row("", line(("drawn from", "dim"))))
         out += [_use_row(name, known.get(name)) for name in drawn]
     if unread:
-        out.append(Row("", line((f"{unread} rollouts could not be read: studio doctor", "failed"))))
+        said = f"{count_text(unread, 'rollout')} could not be read: studio doctor"
+        out.append(Row("", line((said, "failed"))))
     return [
         Row(row.key, tuple((fit(text, width), style) for text, style in row.line)) for row in out
     ]
@@ -309,7 +311,8 @@ def library_rows(found: Sequence[Mapping[str, object]], words: str, width: int) 
             continue
         text, style = display_text(str(one.get("trouble", ""))), "failed"
         if "version" in one:
-            text, style = f"v{one['version']}  {one['experiences']:>3} experiences  ", "dim"
+            held = count_text(int(str(one["experiences"])), "experience")
+            text, style = f"v{one['version']}  {held:>15}  ", "dim"
             text += f"{one['tokens_per_call']:>5} tokens a call"
         about = line((fit(text, width - 8), style))
         out.append(Row(name, spread(line(display_text(name)), about, width)))

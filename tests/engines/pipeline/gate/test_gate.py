@@ -641,7 +641,27 @@ async def test_nothing_undecided_is_committed_over(desk: Desk) -> None:
     assert not desk.state.steps[1].committed
 
 
-class Twins:
+class EachAlone:
+    """The batch form of a linter that looks at one operation at a time."""
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        raise NotImplementedError
+
+    async def flags_of(
+        self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[tuple[Flag, ...], ...]:
+        beside = {other.id: other for other in (*operations, *others)}
+        return tuple(
+            [
+                await self.flags(one, library, [o for o in beside.values() if o.id != one.id])
+                for one in operations
+            ]
+        )
+
+
+class Twins(EachAlone):
     """A linter that flags a text which stands in the library, and remembers what it saw."""
 
     def __init__(self) -> None:
@@ -751,7 +771,7 @@ async def test_without_a_linter_an_edit_has_no_flags(desk: Desk) -> None:
     assert desk.state.decisions[ADD.id].flags == ()
 
 
-class Marking:
+class Marking(EachAlone):
     """A linter that flags every text with itself."""
 
     async def flags(

@@ -619,6 +619,16 @@ async def test_escape_leaves_a_range(tmp_path: Path) -> None:
         assert desk.made == [("op1.2", "approve")]
 
 
+async def test_escape_clears_a_filter_that_hides_what_evidence_is_open_of(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("enter")
+        assert desk.page.shown.opened_evidence
+        await desk.press("slash", *"zzz", "enter")
+        assert desk.page.filter_text == "zzz" and desk.page.queue.item is None
+        await desk.press("escape")
+        assert not desk.page.filter_text and desk.page.queue.item is not None
+
+
 async def test_a_note_goes_with_the_decision(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("m")
