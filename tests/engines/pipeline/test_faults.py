@@ -65,7 +65,7 @@ async def test_a_run_ends_by_itself_and_every_group_and_every_loss_is_accounted_
 
     # What every slot is held for, whoever holds it, is nobody's business but this test's.
     monkeypatch.setattr(Slots, "acquire", timed)
-    async with faulty_endpoint(0.2, seed=2) as faulty:
+    async with faulty_endpoint(0.2, seed=3) as faulty:
         async with asyncio.timeout(120):
             made = await practised(tmp_path, *settings(faulty.base_url), "practice.epochs=2")
     served = faulty.served
