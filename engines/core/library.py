@@ -23,7 +23,6 @@ from engines.core.text.sanitize import one_line
 from engines.core.types import Decision, Operation, OperationKind
 from engines.core.use_counts import (
     KEPT_CREDITS,
-    NO_USES,
     StepCredits,
     UseCounts,
     add_credits,
@@ -49,7 +48,7 @@ class Provenance:
     reason: str
     edited: bool
     at: float
-    uses_before: UseCounts = NO_USES  # what the wording that it replaced had counted
+    uses_before: UseCounts | None = None  # of the wording that it replaced, where any were counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +336,7 @@ class Library:
                 born = Experience(touched, text, self.version, self.version, (mark,))
                 entries, number = (*entries, born), number + 1
             case "modify":
-                mark = replace(mark, uses_before=uses.get(touched or "", NO_USES))
+                mark = replace(mark, uses_before=uses.get(touched or ""))
                 entries = tuple(
                     replace(e, text=text, revised=self.version, history=(*e.history, mark))
                     if e.id == touched

@@ -63,6 +63,7 @@ class RunContext:
     tell: Callable[[str], None] = lambda _: None
     cite: bool = False  # whether the agent is asked which experiences helped it
     learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
+    remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

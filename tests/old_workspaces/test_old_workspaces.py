@@ -52,7 +52,9 @@ FORMAT = 2
 _PINS = {"prompts", "experiences.[].pinned", "decision.evidence"}
 _READ = {"shown", "reflection.credits", "reflection.doubts", "reflection.notes"}
 _READ |= {"lesson.fates", "lesson.notes"}
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ}
+_COUNTED = {"credited", "streaks", "tries", "cited", "uses", "uses_before"}
+_COUNTED |= {"experiences.[].history.[].uses_before"}
+ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ | {"remarks"} | _COUNTED}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}

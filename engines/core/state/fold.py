@@ -151,6 +151,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.ending, state.reason, state.pid = event.how, event.reason, None
             state.under_way += event.under_way
             state.paid = event.paid or state.paid
+            state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
         case (
             ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCredited() | ev.LibraryCommitted()
         ):
@@ -208,6 +209,7 @@ _ENDINGS: dict[str, Status] = {
     "held": "held",
     "failed": "failed",
     "budget": "stopped",
+    "waiting": "stopped",
 }
 
 
