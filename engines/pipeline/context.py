@@ -74,10 +74,13 @@ class RunContext:
 
     def planned_tries(self, step: int) -> tuple[int, ...]:
         """The tries of each problem of a step that begins now; (): `group_size` each."""
-        if not self.learnable:
-            return ()
-        ids = [problem.id for problem in self.batch(step)]
-        return tries_by_streak(ids, self.recorder.state.streaks, self.group_size)
+        state, batch = self.recorder.state, self.batch(step)
+        if self.learnable:
+            ids = [problem.id for problem in batch]
+            return tries_by_streak(ids, state.streaks, self.group_size)
+        # An accepted change of the setting is known from here on.
+        changed = state.started is not None and state.started.group_size != self.group_size
+        return (self.group_size,) * len(batch) if changed else ()
 
     def seed(self, key: CallKey) -> int:
         assert self.recorder.state.started is not None

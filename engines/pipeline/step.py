@@ -40,6 +40,7 @@ class _Batch:
     now: StepState
     library: Library
     rejoin: bool
+    sizes: tuple[int, ...]  # tries of each problem
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
@@ -85,9 +86,9 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
     """Roll out, judge and reflect on every problem at once, in sample order."""
-    made = sum(practice.recorder.state.group_sizes(now))
-    rejoin = practice.cohort and len(now.rollouts) < made
-    batch = _Batch(now, _visible_library(practice, now), rejoin)
+    sizes = now.tries or (practice.group_size,) * len(now.problems)
+    rejoin = practice.cohort and len(now.rollouts) < sum(sizes)
+    batch = _Batch(now, _visible_library(practice, now), rejoin, sizes)
     return await gather_all(
         _practise_group(practice, batch, position, problem)
         for position, problem in enumerate(practice.batch(now.step))
@@ -111,7 +112,7 @@ async def _practise_group(
     now = batch.now
     tries = await gather_all(
         _practise_rollout(practice, batch, problem, position, index)
-        for index in range(practice.recorder.state.group_sizes(now)[position])
+        for index in range(batch.sizes[position])
     )
     group = Group(
         problem=problem,
