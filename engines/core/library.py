@@ -179,10 +179,6 @@ class Library:
         return next((e for e in self.experiences if e.id == experience_id), None)
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(e.id for e in self.experiences)
-
-    @property
     def pinned_ids(self) -> tuple[str, ...]:
         return tuple(e.id for e in self.experiences if e.pinned)
 

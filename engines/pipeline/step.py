@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from engines.core import events as ev
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
-from engines.core.text.citations import cited_experiences
+from engines.core.text.citations import cited_experiences, guidance_ids
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.metrics import low_contrast_warning
-from engines.pipeline.replay_training import last_text, load_rollout
+from engines.pipeline.replay_training import last_answer, load_rollout
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
@@ -177,20 +177,21 @@ async def _roll_out(
         on_text=lambda text: emit(ev.TextStreamed(key, text)),
         on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
     )
+    cited = cited_experiences(attempt.messages, guidance_ids(job.guidance))
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,
         index=key.index,
         seed=seed,
         status=attempt.status,
-        answer=None if attempt.answer == last_text(attempt.messages) else attempt.answer,
+        answer=None if attempt.answer == last_answer(attempt.messages, cited) else attempt.answer,
         error=attempt.error,
         usage=attempt.usage,
         elapsed_s=attempt.elapsed_s,
         tail=(attempt.answer or "")[-TAIL_CHARS:],
         refs=refs,
         shown=job.shown,
-        cited=cited_experiences(attempt.messages, job.shown or library.ids),
+        cited=cited,
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)

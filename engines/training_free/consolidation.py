@@ -58,7 +58,7 @@ class Consolidator:
         prompt = self._consolidate.render(
             **self._reflector.objectives,
             proposals=proposals_block(proposals),
-            library=library_text(library),
+            library=library_text(library, counts=True),
             curated=past_decisions_block(library),
             room=self._room_text(library),
         )

@@ -19,7 +19,9 @@ from studio.presets import list_presets
 
 WRITTEN = Path(__file__).parent / "written"
 NEWER = ("demo",)  # that version did not have it
-NEWER_SETTINGS = re.compile(r"^ +(expected_tokens: null|cite: true|sampling: uniform)\n", re.MULTILINE)
+NEWER_SETTINGS = re.compile(
+    r"^ +(expected_tokens: null|cite: true|sampling: uniform)\n", re.MULTILINE
+)
 NEWER_FIELDS = ("agent.cite", "practice.sampling")
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]
 ENVIRON = {"OPENAI_API_KEY": "sk-abcdefghijkl1234"}
