@@ -70,6 +70,7 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
         "best_step": state.best_step,
         **_review_facts(state),
         "lost": dict(state.lost),
+        "remarks": list(state.remarks),
         "losses": [
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
         ],
@@ -187,6 +188,7 @@ def run_text(facts: dict[str, Any]) -> str:
         curated.append(withheld_text(facts["withheld"]))
     lines += _section("curation", curated)
     lines += _section("lost", _loss_lines(facts))
+    lines += _section("notes", [one_line(remark, 300) for remark in facts["remarks"]])
     lines += _section("spent", [facts["usage"]["text"], *_spent_lines(facts["spent_on"])])
     places = facts["places"].items()
     lines += _section("places", [f"{name:<10} {sanitize(path)}" for name, path in places])

@@ -146,6 +146,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.ending, state.reason, state.pid = event.how, event.reason, None
             state.under_way += event.under_way
             state.paid = event.paid or state.paid
+            state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
         case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
             raise ValueError("a library's event stands in a run's journal")
     return state
@@ -198,6 +199,7 @@ _ENDINGS: dict[str, Status] = {
     "held": "held",
     "failed": "failed",
     "budget": "stopped",
+    "waiting": "stopped",
 }
 
 

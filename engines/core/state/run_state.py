@@ -141,6 +141,7 @@ class RunState:
     spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
     paid: Usage | None = None  # what the records added up to when a process last let go of it
+    remarks: tuple[str, ...] = ()  # see `RunEnded.remarks`; of all processes, each once
     hold_after: int | None = None  # the step after which a stepped run holds
     # Of a run that trains weights: what it runs on, each step's computed update, what became
     # of it, the checkpoints in order, and the steps that were taken back to earlier weights.
