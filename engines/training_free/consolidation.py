@@ -14,7 +14,7 @@ from itertools import chain
 
 from engines.core.errors import CallFailed
 from engines.core.library import Library
-from engines.core.text.prompts import load_prompt
+from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult
 from engines.core.types import (
     NO_USAGE,
@@ -313,17 +313,18 @@ class _AccountedReply:
         return replace(parsed, items=rows, problems=parsed.problems + ((asked,) if asked else ()))
 
     def question(self, rows: Sequence[ConsolidationRow]) -> str:
-        """The proposals that no row names, in a sentence; "" where there are none."""
+        """What to ask about the proposals that no row names, with their texts; "" for none."""
         named = _named(rows)
-        texts = {n: one.proposal.text[:60] for n, one in enumerate(self._shown, 1)}
-        missing = [
-            f"{n} ({text})" if text else f"{n}" for n, text in texts.items() if n not in named
-        ]
-        if not missing:
+        left = {n: one.proposal for n, one in enumerate(self._shown, 1) if n not in named}
+        if not left:
             return ""
-        are = "Proposal {} is" if len(missing) == 1 else "Proposals {} are"
-        told = are.format(", ".join(missing))
-        return f"{told} named by no object: let an operation or a drop name each."
+        numbers = ", ".join(map(str, left))
+        asked = f"Named by no object: {numbers}. Let an operation or a drop name each of these:"
+        texts = (
+            f"{n} ({one.kind}{f' {one.target}' if one.target else ''}): {one.text}"
+            for n, one in left.items()
+        )
+        return f"{asked}\n\n{quote(chr(10).join(texts))}"
 
     def rank(self, rows: Sequence[ConsolidationRow]) -> tuple[int, ...]:
         """A reply that leaves out fewer proposals is the better one."""

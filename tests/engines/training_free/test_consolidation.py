@@ -127,7 +127,8 @@ async def test_what_no_object_names_is_asked_for_once() -> None:
     rows = [an_add("A", 1)]
     whole = [*rows, {"drop": [2, 3], "because": "no use"}]
     lesson, ledger = await consolidated(saying(rows, whole), ["a", "b", "c"])
-    assert "Proposals 2 (b), 3 (c) are named by no object" in ledger.prompts[1]
+    assert "Named by no object: 2, 3. Let" in ledger.prompts[1]
+    assert "| 2 (add): b\n| 3 (add): c" in ledger.prompts[1]  # quoted: it is foreign text
     assert [fate.reason for fate in lesson.fates] == ["", "no use", "no use"]
     assert lesson.losses == ()
 
