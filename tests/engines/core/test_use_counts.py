@@ -1,4 +1,4 @@
-"""What is counted of each experience: sums, what a step saw of them, and what a new wording does."""
+"""What is counted of each experience: sums, what a step saw of them, what a new wording does."""
 
 from __future__ import annotations
 
