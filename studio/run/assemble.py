@@ -147,6 +147,7 @@ class _RunParts:
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
         tell_each(tell, self.roles.notes)
+        stack.callback(roles.tell_strays, tell)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:
@@ -225,7 +226,7 @@ class _RunParts:
             tell=self.tell,
             cite=config.agent.cite,
             learnable=config.practice.sampling == "learnable",
-            remarks=lambda: tuple(map(plan.loaded.mask, roles.remarks)),
+            remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )
 
     def _training_free_engine(self, linter: OperationLinter) -> TrainingFreeEngine:
