@@ -38,7 +38,7 @@ _HIGH = (1 << 64) - 1 - _LOW
 _COMMON_PARTS = 12
 _ANYONES = frozenset(["0", "1", "2", "10", "12", "24", "60", "90", "100", "180", "360", "1000"])
 """Figures that stand in many questions."""
-_WORD = re.compile(r"[^\W\d_]{3,}")
+_CAPITAL = re.compile(r"\b[A-ZÄÖÜ][^\W\d_]{2,}")
 _INSIDE = re.compile(r"(?<=[\w,;)’'] )([^\W\d_]{3,})")
 _OPERATOR = re.compile(r"sqrt|\\pi|π|[=^*+√]|(?<=\w)\s*-\s*(?=\w)|(?<=\d)[a-z]\b(?!\w)")
 """Of an answer that is more than a number with its unit."""
@@ -187,36 +187,39 @@ class StoryIndex:
     """Who and what the questions of practised problems tell of."""
 
     def __init__(self, practised: Sequence[Problem], common: Set[str]) -> None:
-        questions = {problem.id: problem.question for problem in practised}
-        names = {name: _names(question) - common for name, question in questions.items()}
-        held = Counter(name for found in names.values() for name in found)
-        most = max(FORM, len(names) // 50)
-        self._names = {key: {n for n in found if held[n] <= most} for key, found in names.items()}
-        self._questions = questions
+        self._questions = {problem.id: problem.question for problem in practised}
+        self._common = common
+        self._held = Counter(w for q in self._questions.values() for w in set(_CAPITAL.findall(q)))
+        self._most = max(FORM, len(self._questions) // 50)
 
     def find_story(self, text: str, problems: Sequence[str]) -> tuple[str, ...]:
         """Names and figures of one of these problems that the text tells; () where it is none.
 
         A name with a figure or another name does, or three figures of two digits.
         """
-        said = set(_WORD.findall(text))
-        figures = {match[1] for _, _, match in find_numbers(plain_numbers(text))}
-        for question in (name for name in problems if name in self._questions):
-            asked = find_numbers(plain_numbers(self._questions[question]))
-            shared = sorted({match[1] for _, _, match in asked} & figures - _ANYONES)
-            named = sorted(self._names[question] & said)
-            if len(named) * 2 + len(shared) * bool(named) >= _LEAST:
-                return (*named, *shared)
+        figures, said = _figures(text), set(_CAPITAL.findall(text))
+        for question in (self._questions[name] for name in problems if name in self._questions):
+            shared = figures & _figures(question) - _ANYONES
+            # One that begins a sentence here is a name where it does not begin one there.
+            asked = set(_CAPITAL.findall(question))
+            both = (_names(question) & said | _names(text) & asked) - self._common
+            named = {name for name in both if self._held[name] <= self._most}
+            if named and len(named) * 2 + len(shared) >= _LEAST:
+                return (*sorted(named), *sorted(shared))
             if sum(len(figure) > 1 for figure in shared) >= _LEAST:
-                return tuple(shared)
+                return tuple(sorted(shared))
         return ()
 
 
-def _names(question: str) -> set[str]:
-    """Words with a capital inside a sentence, unless nearly all have one, as in German."""
-    inside = [match[1] for match in _INSIDE.finditer(question)]
-    names = {word for word in inside if word[0].isupper()}
-    return names if len(names) * 5 <= len(inside) else set()
+def _figures(text: str) -> set[str]:
+    return {match[0].strip() for _, _, match in find_numbers(plain_numbers(text))}
+
+
+def _names(text: str) -> set[str]:
+    """Words with a capital inside a sentence, unless every third has one, as in German."""
+    inside = _INSIDE.findall(text)
+    names = [word for word in inside if word[0].isupper()]
+    return set(names) if len(names) * 3 <= len(inside) else set()
 
 
 def _own_numbers(answer: str) -> list[tuple[frozenset[Fraction], int, re.Match[str]]]:

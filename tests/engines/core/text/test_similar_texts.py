@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from engines.core.text.similar_texts import SimilarTexts
 from engines.core.text.similarity import similarity
 
-WORDS = "carry the tens before you add ones 42 7 when a column reaches ten 进位 先 加 never".split()
+WORDS = (
+    "carry",
+    "the tens",
+    "before",
+    "you",
+    "add",
+    "ones",
+    "42",
+    "a column",
+    "十",
+    "进位",
+    "never",
+)
 SENTENCE = st.lists(st.sampled_from([*WORDS, "Über", "!!", "x^2"]), max_size=14).map(" ".join)
 
 
