@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engines.agents.arithmetic import ExpressionError, value_of
 from engines.agents.single_turn import ended_attempt, prompt_messages, unusable_reason
 from engines.core.errors import ConfigError
+from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling
 
@@ -48,7 +49,7 @@ class CalculatorLoop:
             reply = await policy.complete(messages, self.sampling, on_text)
             usage += reply.usage
             messages = (*messages, reply.as_message())
-            error, cut = unusable_reason(reply), reply.finish == "length"
+            error, cut = unusable_reason(reply), is_cut(reply.finish)
             expression = None if error or cut else requested_expression(reply.text)
             if expression is None or turn == self.max_turns:
                 break

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from engines.core.finish import is_cut, meaning_of
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Sampling, Usage
-
-FILTERED = ("content_filter", "safety")
-"""Finish reasons of a reply that was held back, in part or whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ def ended_attempt(
     return Attempt(
         messages=messages,
         answer=last.text if error is None else None,
-        status="failed" if error else "truncated" if last.finish == "length" else "ok",
+        status="failed" if error else "truncated" if is_cut(last.finish) else "ok",
         usage=usage,
         elapsed_s=round(time.monotonic() - began, 4),
         error=error,
@@ -44,15 +42,21 @@ def ended_attempt(
 def unusable_reason(reply: Completion) -> str | None:
     """Why a whole reply is no answer at all; None where it can be judged.
 
-    A reply that a filter held back says nothing about the model's skill, and neither does
-    silence: both are failed tries, not wrong answers.
+    A reply that a filter held back or a server broke off says nothing about the model's skill,
+    and neither does silence: all are failed tries, not wrong answers. No agent here offers tools.
     """
-    if reply.finish in FILTERED:
-        return f"filtered: the endpoint held the reply back ({reply.finish})"
-    if reply.text.strip() or reply.tool_calls:
+    match meaning_of(reply.finish):
+        case "filtered":
+            return f"filtered: the endpoint held the reply back ({reply.finish})"
+        case "broken":
+            return f"broken off: the endpoint ended the reply with {reply.finish!r}"
+    if reply.text.strip():
         return None
+    if reply.tool_calls:
+        names = ", ".join(dict.fromkeys(call.name for call in reply.tool_calls))
+        return f"empty: it calls {names or 'a tool'}, which nobody offered, and has no text"
     what = "reasoning without an answer" if reply.reasoning.strip() else "no text"
-    return f"empty: {what}{', cut at the length limit' if reply.finish == 'length' else ''}"
+    return f"empty: {what}{', cut at the length limit' if is_cut(reply.finish) else ''}"
 
 
 def prompt_messages(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:

@@ -278,10 +278,13 @@ class RunEnded:
     were cut, and replies to what never ended.
     """
 
-    how: str  # "finished", "stopped", "held", "failed" (nothing worked any more) or "budget"
+    # "finished", "stopped", "held", "failed" (nothing worked any more), "budget" or "waiting" (for
+    # answers that somebody writes to files)
+    how: str
     reason: str = ""
     under_way: Usage = NO_USAGE  # in older journals: paid in an evaluation that was cut
     paid: Usage | None = None  # None in older journals
+    remarks: tuple[str, ...] = ()  # on endpoints: who answered instead, what they refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,6 +323,9 @@ GATE = "gate"
 KILLED = "killed by "
 """What the error of a rollout begins with that a person ended."""
 
+MERGED = "merged into "
+"""What the reason of a rejection begins with whose wording went into another operation."""
+
 RULES = "rules:"
 """What the names of reviewers that decide by a rule file begin with."""
 

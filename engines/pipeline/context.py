@@ -60,6 +60,7 @@ class RunContext:
     history: tuple[HistorySegment, ...] = ()
     weights: Callable[[], str] | None = None
     tell: Callable[[str], None] = lambda _: None
+    remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

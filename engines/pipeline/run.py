@@ -31,7 +31,8 @@ async def practise(practice: RunContext) -> Ending:
         ending, reason = practice.control.ending, practice.control.stop_reason
     practice.control.ended = True
     paid = practice.paid_before + practice.ledger.paid
-    await practice.recorder.record(RunEnded(ending, reason, paid=paid))
+    ended = RunEnded(ending, reason, paid=paid, remarks=practice.remarks())
+    await practice.recorder.record(ended)
     return ending
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import AsObject, Overrides, open_workspace
+
+if TYPE_CHECKING:
+    from studio.evaluation.evaluate import EvalPlan
 
 _Library = Annotated[
     str | None,
@@ -19,6 +22,10 @@ _Library = Annotated[
         help="Experiences in the prompt; also RUN@best, RUN@last, RUN@epoch:N or a FILE. "
         "Default: those that a run begins with.",
     ),
+]
+
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
 ]
 
 
@@ -57,12 +64,13 @@ def evaluate(
         str | None,
         typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME."),
     ] = None,
+    dry_run: _DryRun = False,
     json: AsObject = False,
 ) -> int:
     """Measure experiences on held-out problems. Only what is not measured yet is paid for.
 
     Examples:
-        studio eval rehearsal --library none
+        studio eval rehearsal --library none --dry-run
         studio eval rehearsal --library rehearsal --baseline none --k 2
     """
     from studio.config.source import parse_source
@@ -74,11 +82,36 @@ def evaluate(
     source = parse_source(
         "studio eval", "eval", runfile, overrides, from_youtu=from_youtu, config_name=config_name
     )
-    loaded = load_eval(source, context.obj, agent=agent, k=k)
+    loaded = load_eval(source, context.obj, agent=agent, k=k, keyless=dry_run)
     plan = plan_eval(
         loaded, open_workspace(context), library=library, baseline=baseline, agent=agent is not None
     )
-    return run_eval(plan, json=json)
+    return _estimate_eval(plan, json=json) if dry_run else run_eval(plan, json=json)
+
+
+def _estimate_eval(plan: EvalPlan, *, json: bool) -> int:
+    import asyncio
+
+    from studio.estimate.eval_dry_run import print_eval_dry_run
+    from studio.evaluation.report import eval_title
+    from studio.evaluation.session import tell_eval_notes
+    from studio.evaluation.try_problem import without_lessons
+    from studio.run.verifier import fingerprint_of
+
+    tell_eval_notes(plan)
+    return asyncio.run(
+        print_eval_dry_run(
+            plan.loaded,
+            without_lessons(plan.loaded.config),
+            plan.workspace,
+            title=eval_title(plan),
+            fingerprint=fingerprint_of(plan.loaded, plan.workspace),
+            sets=plan.sets,
+            missing=plan.missing(),
+            total=plan.total,
+            json=json,
+        )
+    )
 
 
 def try_once(

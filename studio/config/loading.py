@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from engines.core.errors import DataError
 from engines.core.text.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
+from engines.policies.open import is_scripted
 from studio.config.agent_file import mount_agent
 from studio.config.aliases import apply_aliases, normalise_verifier
 from studio.config.compose import ComposedConfig, compose_run, resolve
@@ -238,8 +239,17 @@ def _pin_paths(
 
 def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     notes = []
-    if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
-        notes.append("evaluation.k is above 1 at temperature 0: its tries may all be the same.")
+    evaluation, practice = config.evaluation, config.practice
+    if evaluation.data and evaluation.k > 1 and evaluation.temperature == 0:
+        same = "its tries are likely all the same; set evaluation.temperature, or k to 1"
+        notes.append(f"evaluation.k is {evaluation.k} at temperature 0: {same}.")
+    if (
+        practice.group_size > 1
+        and practice.temperature == 0
+        and not is_scripted(config.policy.model)
+    ):
+        same = "all tries of a group are likely the same, and nothing is learned from that"
+        notes.append(f"practice.temperature is 0: {same}.")
     if config.practice.group_size == 1 and config.data.practice is not None:
         contrast = "a single try shows no contrast, so nothing can be learned from it"
         notes.append(f"practice.group_size is 1: {contrast}.")

@@ -7,7 +7,7 @@ repaired, every verdict that can ask a judge does. Retries of failed calls are n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -174,6 +174,19 @@ def estimate(facts: Facts) -> Estimate:
         for each in sums.values():
             each.paid = Range()  # what is on record is of the first of these steps
         begun = False
+    return _close_sums(facts, sums)
+
+
+def estimate_evaluation(facts: Facts, parts: Sequence[tuple[float, int]]) -> Estimate:
+    """An evaluation outside any run: so many rollouts with each guidance of so many tokens."""
+    sums = {name: _Sum(0, facts.at_most) for name in STAGES}
+    for guidance, tries in parts:
+        part = replace(facts, guidance=guidance, held_out=tries)
+        _add_evaluation(part, sums, facts.steps_done, known=0)
+    return _close_sums(facts, sums)
+
+
+def _close_sums(facts: Facts, sums: Mapping[str, _Sum]) -> Estimate:
     terms = dict.fromkeys(STAGES, facts.reflector) | {
         "rollouts": facts.policy,
         "evaluation": facts.policy,

@@ -24,7 +24,7 @@ from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.models import rehearsal_note
 from studio.run.new_or_resume import RunPlan
 
-_NO_PRICE = (
+NO_PRICE = (
     "the cost is unknown without prices: set policy.price_in_usd_per_mtok and "
     "policy.price_out_usd_per_mtok, in dollars for a million tokens (reflector and judge alike)"
 )
@@ -44,15 +44,15 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
         await check_verifier(plan, stack)
     facts, notes = gather_facts(plan)
     found, variants = estimate(facts), estimate_doubled(facts)
-    if found.cost_usd is None and _costs_money(config, found):
-        notes += (_NO_PRICE,)
+    if found.cost_usd is None and costs_money(config, found):
+        notes += (NO_PRICE,)
     budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
     left = budget.remaining if budget is not None else {}
     total = plan.sampler.total_steps
     steps = f"{total - facts.steps_done} of {total} steps to be done"
     lines = [
         f"run {plan.run.run}: {plan.mode}, {steps}",
-        estimate_text(found, variants, notes, costs_money=_costs_money(config, found)),
+        estimate_text(found, variants, notes, costs_money=costs_money(config, found)),
     ]
     if limits := limits_of(config):
         lines.append(f"budget: {limits_text(limits)}")
@@ -66,7 +66,7 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     return exit_codes.DONE
 
 
-def _costs_money(config: RunConfig, found: Estimate) -> bool:
+def costs_money(config: RunConfig, found: Estimate) -> bool:
     """Whether an endpoint is asked, or a price is rehearsed; what runs here has no price."""
     roles: tuple[Role, ...] = ("policy", "reflector", "judge")
     asks = any(config.role(role).model.startswith("openai:") for role in roles)

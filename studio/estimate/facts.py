@@ -21,9 +21,10 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
+from engines.data.sampler import Sampler
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.record import lines
-from engines.record.run_dir import RunDir
+from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
@@ -79,6 +80,11 @@ class MeasuredUsage:
         known = self.prompt_tokens and self.prompt_bytes
         return self.prompt_bytes / self.prompt_tokens if known else BYTES_A_TOKEN
 
+    def of_rollouts(self) -> MeasuredUsage:
+        """What of it says something of the policy alone."""
+        n = Counter({p: self.n[p] for p in ("rollout", "evaluation") if self.n[p]})
+        return MeasuredUsage(self.run, n, self.reply)
+
     def mean(self, purpose: str) -> float | None:
         return self.reply[purpose] / self.n[purpose] if self.n[purpose] else None
 
@@ -86,9 +92,9 @@ class MeasuredUsage:
 def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
     config = plan.loaded.config
-    measured = _measure_earlier_run(plan)
+    measured = _measure_earlier_run(plan.workspace, plan.fingerprint)
     replies, notes = _reply_lengths(measured, config)
-    facts = _prompt_facts(plan, replies, measured.bytes_a_token)
+    facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured.bytes_a_token)
     facts = replace(
         facts,
         contrast=measured.with_contrast / measured.groups if measured.groups else None,
@@ -111,9 +117,35 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     return facts, tuple(notes)
 
 
-def _prompt_facts(plan: RunPlan, replies: Mapping[str, float], per: float) -> Facts:
+def gather_eval_facts(
+    config: RunConfig,
+    workspace: Workspace,
+    fingerprint: Mapping[str, Any],
+    problems: tuple[Problem, ...],
+    missing: Sequence[tuple[str, int]],
+) -> tuple[Facts, tuple[tuple[float, int], ...], tuple[str, ...]]:
+    """The same of an evaluation alone: rollouts of held-out `problems` and what judges them.
+
+    `missing` are the rollouts to make with each guidance; what comes back has its tokens instead.
+    """
+    measured = _measure_earlier_run(workspace, fingerprint)
+    replies, notes = _reply_lengths(measured, config, ("rollout", "judge"))
+    per = measured.bytes_a_token
+    sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
+    facts = _prompt_facts(config, problems, sampler, replies, per)
+    facts = replace(facts, held_out_question=facts.question)
+    return facts, tuple((_tokens(per, text), n) for text, n in missing), tuple(notes)
+
+
+def _prompt_facts(
+    config: RunConfig,
+    problems: tuple[Problem, ...],
+    sampler: Sampler,
+    replies: Mapping[str, float],
+    per: float,
+) -> Facts:
     """What the run file says, with the lengths of its prompts at `per` bytes a token."""
-    config, practice = plan.loaded.config, plan.loaded.config.practice
+    practice = config.practice
 
     def prompt(name: str, *more: str) -> float:
         body = load_prompt("engines.training_free", name).body
@@ -123,15 +155,15 @@ def _prompt_facts(plan: RunPlan, replies: Mapping[str, float], per: float) -> Fa
     judge, form = (load_prompt("engines.verifiers", n).body for n in ("judge", "form_binary"))
     wanted = config.lint.embedding
     return Facts(
-        sampler=plan.sampler,
+        sampler=sampler,
         group_size=config.rollouts_a_problem,
         policy=terms_of(config.role("policy")),
         reflector=terms_of(config.role("reflector")),
         judge=terms_of(config.role("judge")),
         replies=replies,
         instructions=_tokens(per, config.agent.instructions) + SCAFFOLD_TOKENS,
-        question=_question_tokens(per, plan.problems),
-        truth=_tokens(per, *(p.answer or "" for p in plan.problems)) / len(plan.problems),
+        question=_question_tokens(per, problems),
+        truth=_tokens(per, *(p.answer or "" for p in problems)) / max(1, len(problems)),
         extract=prompt("extract", *objectives),
         consolidate=prompt("consolidate", *objectives),
         summarise=prompt("summarise"),
@@ -243,19 +275,30 @@ def _possible_purposes(config: RunConfig) -> frozenset[str]:
 
 
 def _reply_lengths(
-    measured: MeasuredUsage, config: RunConfig
+    measured: MeasuredUsage, config: RunConfig, only: Sequence[str] = tuple(ASSUMED)
 ) -> tuple[dict[str, float], list[str]]:
-    """The likely length of a reply by purpose, and notes on where those asked for come from."""
-    asked_for = _possible_purposes(config)
-    means = {p: mean for p in ASSUMED if (mean := measured.mean(p)) is not None}
+    """The likely length of a reply by purpose, and notes on where those asked for come from.
+
+    What the run file expects of a role goes before what was measured.
+    """
+    asked_for = _possible_purposes(config) & set(only)
+    given = {p: config.role(_ROLES[p]).expected_tokens for p in ASSUMED}
+    expected = {p: float(tokens) for p, tokens in given.items() if tokens is not None}
+    found = {p: mean for p in ASSUMED if (mean := measured.mean(p)) is not None}
+    means = {p: mean for p, mean in found.items() if p not in expected}
     most = {p: terms_of(config.role(_ROLES[p])).reply_tokens() for p in ASSUMED}
     usual = {p: min(tokens, most[p]) for p, tokens in ASSUMED.items()}
-    replies = {**usual, **means}
-    held_out = measured.mean("evaluation")
+    replies = {**usual, **means, **expected}
+    held_out = None if "rollout" in expected else measured.mean("evaluation")
     replies["evaluation"] = replies["rollout"] if held_out is None else held_out
     known = [f"{p} {means[p]:.0f} (n={measured.n[p]})" for p in means if p in asked_for]
-    assumed = [f"{p} {usual[p]:.0f}" for p in ASSUMED if p in asked_for and p not in means]
+    if held_out is not None:
+        known.append(f"evaluation {held_out:.0f} (n={measured.n['evaluation']})")
+    unknown = [p for p in ASSUMED if p in asked_for and p not in {**means, **expected}]
+    assumed = [f"{p} {usual[p]:.0f}" for p in unknown]
     notes = []
+    if wanted := [f"{p} {expected[p]:.0f}" for p in expected if p in asked_for]:
+        notes.append(f"tokens of a reply by expected_tokens: {', '.join(wanted)}")
     if known:
         notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
     if assumed:
@@ -263,30 +306,36 @@ def _reply_lengths(
     return replies, notes
 
 
-def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
+def _measure_earlier_run(workspace: Workspace, fingerprint: Mapping[str, Any]) -> MeasuredUsage:
     """The newest finished run of the same models that recorded something, else any that did.
 
-    What was cut short has more of the long replies, and fewer steps to tell the growth by.
+    What was cut short has more of the long replies, and fewer steps to tell the growth by. Where
+    no run had the same reflector, one with the same policy tells how long its replies are.
     """
-    wanted = [plan.fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
-    cut_short = None
+    asked = [fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
+    cut_short = same_policy = None
     # The newest first: its data and prompts are most like those of the run to come.
-    for run in reversed(plan.workspace.runs()):
+    for run in reversed(workspace.runs()):
         try:
             state = run.state()
-            settings = state.settings
-            if [settings.get(f"{role}.model") for role in ("policy", "reflector")] != wanted:
+            models = [state.settings.get(f"{role}.model") for role in ("policy", "reflector")]
+            if models[0] != asked[0] or (models != asked and same_policy):
                 continue
-            found = _measure_run(run, state, plan)
+            found = _measure_run(run, state, workspace)
         except (StudioError, OSError):
             continue  # a damaged run is of no use here, and is reported when it is opened
-        if found.n and state.status == "finished":
+        if not found.n:
+            continue
+        if models != asked:
+            same_policy = found.of_rollouts()
+        elif state.status == "finished":
             return found
-        cut_short = cut_short or (found if found.n else None)
-    return cut_short or MeasuredUsage()
+        else:
+            cut_short = cut_short or found
+    return cut_short or same_policy or MeasuredUsage()
 
 
-def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:
+def _measure_run(run: RunDir, state: RunState, workspace: Workspace) -> MeasuredUsage:
     found = MeasuredUsage(run.run)
     for record in islice(_read_records(run.records), READ_AT_MOST):
         usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
@@ -305,7 +354,7 @@ def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:
         found.group_size = started.group_size
         steps = state.steps_finished - started.forked_steps
         if steps > 0:
-            folder = plan.workspace.library(started.library)
+            folder = workspace.library(started.library)
             before = folder.at(started.library_version).experiences
             after = folder.at(state.library_version).experiences
             found.growth = max(0.0, (len(after) - len(before)) / steps)

@@ -16,6 +16,15 @@ def estimate_text(
     found: Estimate, doubled: Doubled, notes: Sequence[str], *, costs_money: bool = True
 ) -> str:
     """The table, the doublings and what was assumed; costs only where a call costs money."""
+    (_, whole), *variants = doubled
+    lines = [estimate_table(found, costs_money=costs_money), ""]
+    lines.append("doubled, a whole new run would likely take that much more")
+    lines += [f"  {name:<20} {_difference_text(more, whole)}" for name, more in variants]
+    return "\n".join([*lines, "", *(f"note: {note}" for note in notes)])
+
+
+def estimate_table(found: Estimate, *, costs_money: bool) -> str:
+    """The stages and their sum."""
     resumes = bool(found.done_calls)
     headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", *["COST"] * costs_money]
     rows = [_row(stage.name, stage)[: len(headings)] for stage in found.stages]
@@ -24,17 +33,19 @@ def estimate_text(
         headings.append("DONE")
         done = [*(stage.done for stage in found.stages), found.done_calls]
         rows = [(*row, f"{n:,}") for row, n in zip(rows, done, strict=True)]
-    (_, whole), *variants = doubled
     what = "still " * resumes + ("to be paid for" if costs_money else "to be done")
-    lines = [f"{what}: likely (at most)", indent_text(table(headings, rows)), ""]
-    lines.append("doubled, a whole new run would likely take that much more")
-    lines += [f"  {name:<20} {_difference_text(more, whole)}" for name, more in variants]
-    return "\n".join([*lines, "", *(f"note: {note}" for note in notes)])
+    return f"{what}: likely (at most)\n{indent_text(table(headings, rows))}"
 
 
 def estimate_data(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> dict[str, Any]:
-    """The same facts for `--json`."""
-    (_, whole), *variants = doubled
+    """The same facts for `--json`; an evaluation has no doublings."""
+    compared: dict[str, Any] = {}
+    if doubled:
+        (_, whole), *variants = doubled
+        compared = {
+            "whole_run": _sums_data(whole),
+            "doubled": {name: _sums_data(more) for name, more in variants},
+        }
     return {
         "kind": "Estimate",
         "stages": [
@@ -49,8 +60,7 @@ def estimate_data(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> di
             for stage in found.stages
         ],
         **_sums_data(found),
-        "whole_run": _sums_data(whole),
-        "doubled": {name: _sums_data(more) for name, more in variants},
+        **compared,
         "notes": list(notes),
     }
 

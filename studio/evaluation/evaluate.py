@@ -41,7 +41,7 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library_start import choose_library
-from studio.run.models import Tell, open_roles, rollout_slots, weights_digest
+from studio.run.models import Tell, open_roles, rollout_slots, tell_each, weights_digest
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
 GivenUp = Literal["budget", "failed"]
@@ -97,10 +97,13 @@ class EvalPlan:
         book = score_book_opener(folder, self.measured, loaded.config, loaded.mask)
         return {guidance: book(guidance, self.weights) for guidance in self.guidances}
 
+    def missing(self) -> tuple[tuple[str, int], ...]:
+        """Rollouts that are not measured yet, with each guidance."""
+        books, contents = self.score_books(), self.contents
+        return tuple((text, book.count_missing(contents, self.k)) for text, book in books.items())
+
     def count_missing(self) -> int:
-        """Rollouts that are not measured yet."""
-        contents = self.contents
-        return sum(book.count_missing(contents, self.k) for book in self.score_books().values())
+        return sum(n for _, n in self.missing())
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ async def measure_missing(
         )
         await verifier.check()
         await roles.ping()
-        stack.callback(roles.tell_notes, tell)
+        stack.callback(lambda: tell_each(tell, roles.remarks))
         outage = Outage(partial(give_up, "failed"))
         setup = measuring_setup(
             config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
@@ -251,8 +254,14 @@ def _results_by_set(plan: EvalPlan, found: Sequence[Measurement]) -> tuple[SetRe
 
 
 def load_eval(
-    source: Source, workspace: Path, *, agent: Path | None = None, k: int | None = None
+    source: Source,
+    workspace: Path,
+    *,
+    agent: Path | None = None,
+    k: int | None = None,
+    keyless: bool = False,
 ) -> LoadedRun:
     """Load what is to be measured; `agent` and `k` replace those of the run file."""
     given = [*source.overrides, *([] if k is None else [f"evaluation.k={k}"])]
-    return load_run(source.runfile or "", given, workspace, agent=agent, youtu=source.youtu)
+    name, youtu = source.runfile or "", source.youtu
+    return load_run(name, given, workspace, agent=agent, youtu=youtu, keyless=keyless)

@@ -33,20 +33,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def run_eval(plan: EvalPlan, *, json: bool) -> int:
     """Measure what is missing and print the result; returns the exit code."""
-    for warning in plan.loaded.warnings:
-        to_stderr(f"note: {warning}")
-    problems = [problem for held_out in plan.sets for problem in held_out.problems]
-    if hidden := masked_answers_warning(problems, plan.loaded.mask):
-        to_stderr(f"note: {hidden}")
-    rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
-    if rehearsal:
-        to_stderr("rehearsal: replies are scripted, no model is asked")
+    rehearsal = tell_eval_notes(plan)
     for line in set_power_lines(plan.sets, plan.k):
         to_stderr(line)
-    if plan.agent and len(plan.subjects) > 1:
-        to_stderr("note: both sides have the agent's instructions; only experiences differ")
-    if len(plan.guidances) < len(plan.subjects):
-        to_stderr("note: both sides hold the same experiences, which are measured once")
     missing = plan.count_missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to make{known}")
@@ -75,6 +64,23 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     if not json:
         tell_next(text_after_eval(plan), plan.workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
+
+
+def tell_eval_notes(plan: EvalPlan) -> bool:
+    """Print what a person should know before anything is asked; whether replies are scripted."""
+    for warning in plan.loaded.warnings:
+        to_stderr(f"note: {warning}")
+    problems = [problem for held_out in plan.sets for problem in held_out.problems]
+    if hidden := masked_answers_warning(problems, plan.loaded.mask):
+        to_stderr(f"note: {hidden}")
+    rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
+    if rehearsal:
+        to_stderr("rehearsal: replies are scripted, no model is asked")
+    if plan.agent and len(plan.subjects) > 1:
+        to_stderr("note: both sides have the agent's instructions; only experiences differ")
+    if len(plan.guidances) < len(plan.subjects):
+        to_stderr("note: both sides hold the same experiences, which are measured once")
+    return rehearsal
 
 
 @dataclass(slots=True, eq=False)

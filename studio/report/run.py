@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from shlex import quote
-from typing import Any
+from typing import Any, get_args
 
 from engines.core.events import EvaluationFinished, RunStarted
-from engines.core.state.run_state import RunState, StepState
+from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import (
@@ -45,6 +45,7 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
     """Everything the journal adds up to, as plain JSON values; `alive`: it has a process."""
     state = load_state_with_parents(run, workspace)
     started = state.started
+    stages = [stage for stage in get_args(Stage) if stage in state.spent_on]
     row = {name: getattr(state, name) for name in ("status", "ending", "reason")}
     shown = shown_status(run.run, row | {"open": len(state.open_operations)}, alive=alive)
     return {
@@ -69,10 +70,12 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
         "best_step": state.best_step,
         **_review_facts(state),
         "lost": dict(state.lost),
+        "remarks": list(state.remarks),
         "losses": [
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
         ],
         "usage": usage_data(state.total_usage) | {"text": usage_text(state.total_usage)},
+        "spent_on": {stage: usage_data(state.spent_on[stage]) for stage in stages},
         "places": _existing_places(run, workspace, started),
     }
 
@@ -185,7 +188,8 @@ def run_text(facts: dict[str, Any]) -> str:
         curated.append(withheld_text(facts["withheld"]))
     lines += _section("curation", curated)
     lines += _section("lost", _loss_lines(facts))
-    lines += _section("spent", [facts["usage"]["text"]])
+    lines += _section("notes", [one_line(remark, 300) for remark in facts["remarks"]])
+    lines += _section("spent", [facts["usage"]["text"], *_spent_lines(facts["spent_on"])])
     places = facts["places"].items()
     lines += _section("places", [f"{name:<10} {sanitize(path)}" for name, path in places])
     return "\n".join(lines).rstrip()
@@ -201,6 +205,17 @@ def _head_text(facts: dict[str, Any]) -> str:
 
 def _section(title: str, lines: list[str]) -> list[str]:
     return [title, *(f"  {line}" for line in lines), ""] if lines else []
+
+
+def _spent_lines(stages: dict[str, Any]) -> list[str]:
+    priced = any(one["cost_usd"] is not None for one in stages.values())
+    headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", *["COST"] * priced]
+    rows = []
+    for stage, one in stages.items():
+        counts = [one[name] for name in ("calls", "prompt_tokens", "completion_tokens")]
+        cost = "unknown" if one["cost_usd"] is None else f"${one['cost_usd']:.4f}"
+        rows.append([stage, *(f"{n:,}" for n in counts), *[cost] * priced])
+    return table(headings, rows).split("\n") if len(rows) > 1 else []
 
 
 def _operation_line(operation: dict[str, Any]) -> str:

@@ -96,6 +96,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         "withheld": state.withheld,
         "curation": curation_data(state),
         "lost": dict(state.lost),
+        "remarks": list(state.remarks),
         **usage_data(state.total_usage),
         "folder": place,
     }
@@ -145,6 +146,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines += ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
     lines += ["", f"spent    {usage_text(state.total_usage)}"]
     lines.append(f"lost     {_losses_text(state)}")
+    lines += [f"note     {one_line(remark, 300)}" for remark in state.remarks]
     lines += [f"curated  {line}" for line in curation_lines(state)]
     if state.withheld:
         lines.append(f"withheld {withheld_text(state.withheld)}")

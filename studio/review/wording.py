@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from engines.core.text.similarity import word_diff
-from engines.core.types import Decision, Operation
+from engines.core.types import MERGED, Decision, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def merge_decisions(
 
     The others come first: what they would change must not stand in the way of the one that stays.
     """
-    why = f"merged into {first.id}"
+    why = f"{MERGED}{first.id}"
     rejected = [(op, Decision(op.id, "reject", reason=why, reviewer=reviewer)) for op in others]
     evidence = dict.fromkeys(name for op in others for name in op.evidence)
     more = tuple(name for name in evidence if name not in first.evidence)

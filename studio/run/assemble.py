@@ -39,6 +39,7 @@ from studio.run.models import (
     rollout_slots,
     sampling_of,
     slots_for,
+    tell_each,
     weights_digest,
 )
 from studio.run.new_or_resume import RunPlan
@@ -146,6 +147,7 @@ class _RunParts:
         models = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
+        tell_each(tell, self.roles.remarks)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:
@@ -154,7 +156,6 @@ class _RunParts:
             self.embedder = await open_run_embedder(
                 loaded, plan.workspace, stack, self.budget, self.ledger
             )
-        stack.callback(self.roles.tell_notes, tell)
 
     async def open_record(self, open_journal: Callable[..., Journal]) -> None:
         """Lock the run, open its library and journal, and record that this process begins."""
@@ -223,6 +224,7 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
+            remarks=lambda: tuple(map(plan.loaded.mask, roles.remarks)),
         )
 
     def _training_free_engine(self, linter: OperationLinter) -> TrainingFreeEngine:

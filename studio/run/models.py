@@ -89,12 +89,15 @@ class Roles:
         """Ask every role's endpoint once, before anything is spent. Raises PolicyError."""
         await gather_all(policy.ping() for policy in self.distinct)
 
-    def tell_notes(self, tell: Tell) -> None:
-        """Tell which fields endpoints refused, so that requests left them out."""
-        for policy in self.distinct:
-            if isinstance(policy, OpenAICompat):
-                for note in policy.dialect.notes:
-                    tell(f"{policy.name}: {note}")
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Which fields endpoints refused, so that requests left them out, and who answered."""
+        return tuple(
+            f"{policy.name}: {note}"
+            for policy in self.distinct
+            if isinstance(policy, OpenAICompat)
+            for note in policy.dialect.notes
+        )
 
 
 def open_roles(
@@ -140,6 +143,11 @@ def open_roles(
     served = open_vllm_rollouts(config, own, tell)
     stack.push_async_callback(served.aclose)
     return Roles(served, reflector, judge, (*distinct, served), own, served)
+
+
+def tell_each(tell: Tell, remarks: Sequence[str]) -> None:
+    for remark in remarks:
+        tell(remark)
 
 
 def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:

@@ -82,10 +82,27 @@ async def test_what_is_no_answer_is_a_failed_try_that_was_paid_for(
 
 
 @every_agent
-async def test_a_tool_call_without_text_is_no_silence(agent: Agent) -> None:
+async def test_a_tool_call_without_text_is_a_failed_try(agent: Agent) -> None:
     call = ToolCall("c", "add", "{}")
     made = await agent.attempt(a_job(), answering(Completion("", tool_calls=(call,))))
-    assert (made.status, made.answer) == ("ok", "")
+    assert (made.status, made.answer) == ("failed", None)
+    assert made.error == "empty: it calls add, which nobody offered, and has no text"
+
+
+@every_agent
+@pytest.mark.parametrize(
+    ("finish", "status"),
+    [
+        *((word, "failed") for word in ("error", "abort", "cancelled", "SAFETY", "recitation")),
+        *((word, "failed") for word in ("insufficient_system_resource", "content_filter: SPII")),
+        *((word, "truncated") for word in ("max_tokens", "MAX_TOKENS", "model_length", "length")),
+        *((word, "ok") for word in ("stop", "STOP", "eos_token", "end_turn", "", "brand_new_word")),
+    ],
+)
+async def test_a_try_ends_as_the_servers_word_says(agent: Agent, finish: str, status: str) -> None:
+    made = await agent.attempt(a_job(), answering(Completion("5", finish=finish)))
+    assert made.status == status
+    assert made.answer == (None if status == "failed" else "5")
 
 
 @every_agent

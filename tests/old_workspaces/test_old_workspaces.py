@@ -52,7 +52,7 @@ FORMAT = 2
 _PINS = {"prompts", "experiences.[].pinned", "decision.evidence"}
 _READ = {"shown", "reflection.credits", "reflection.doubts", "reflection.notes"}
 _READ |= {"lesson.fates", "lesson.notes"}
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ}
+ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ | {"remarks"}}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}

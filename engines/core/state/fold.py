@@ -12,9 +12,10 @@ from dataclasses import replace
 from engines.core import events as ev
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
-from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Status, StepState
+from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
 from engines.core.types import (
     BASE_MOVED,
+    MERGED,
     NO_USAGE,
     Decision,
     Flag,
@@ -65,7 +66,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step = state.steps[event.step]
             step.reflections[event.position] = event.reflection
             step.groups[event.outcome] += 1
-            _spend_at(state, event.step, event.reflection.usage)
+            _spend_at(state, event.step, event.reflection.usage, "reading")
             losses.count_losses(state, event.reflection.losses)
             losses.queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)
         case ev.LessonProposed():
@@ -79,7 +80,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 step.operations += 1
                 state.training[event.step] = event.lesson.update.metrics
             state.status = "reviewing"
-            _spend_at(state, event.step, event.lesson.usage)
+            _spend_at(state, event.step, event.lesson.usage, "consolidation")
             losses.count_losses(state, event.lesson.losses)
             losses.queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
             state.withheld += len(event.lesson.withheld)
@@ -90,17 +91,17 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.decisions[decision.operation_id] = decision
                 if decision.action == "defer" and decision.reason:
                     state.notes[decision.operation_id] = decision.reason
-            _spend_at(state, event.step, event.usage)
+            _spend_at(state, event.step, event.usage, "review")
         case ev.OperationProposed():
             operation = event.operation
             state.operations[operation.id] = operation
             state.own.add(operation.id)
             if not state.under_review:
                 state.deferred.add(operation.id)  # no lesson waits for it
-            _spend_at(state, event.step, event.usage)
+            _spend_at(state, event.step, event.usage, "review")
         case ev.ReplyMended():
             losses.fold_reply_mended(state, event)
-            _spend_at(state, event.step, event.usage)
+            _spend_at(state, event.step, event.usage, "review")
         case ev.ReplyDropped():
             state.repairs.pop(event.repair)
             state.repaired[event.repair] = f"dropped by {event.reviewer}"
@@ -125,7 +126,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step.lesson = None
         case ev.EvaluationFinished():
             state.evaluations.append(event)
-            state.usage += event.usage
+            _spend_at(state, 0, event.usage, "evaluation")
             state.under_way = NO_USAGE  # what was paid for it before it was cut is in its usage
             if event.unjudged:
                 where = f"{event.data} after step {event.step}"
@@ -145,6 +146,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.ending, state.reason, state.pid = event.how, event.reason, None
             state.under_way += event.under_way
             state.paid = event.paid or state.paid
+            state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
         case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
             raise ValueError("a library's event stands in a run's journal")
     return state
@@ -197,6 +199,7 @@ _ENDINGS: dict[str, Status] = {
     "held": "held",
     "failed": "failed",
     "budget": "stopped",
+    "waiting": "stopped",
 }
 
 
@@ -204,7 +207,7 @@ def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
     step = state.steps[event.step]
     step.rollouts[event.position, event.index] = event
     step.rollouts_done += 1
-    _spend_at(state, event.step, event.usage)
+    _spend_at(state, event.step, event.usage, "rollouts")
     if event.status == "failed":
         step.failed += 1
         where = rollout_id(event.step, event.position, event.index)
@@ -214,7 +217,7 @@ def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
 def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
     step = state.steps[event.step]
     step.verdicts[event.position, event.index] = event.verdict
-    _spend_at(state, event.step, event.verdict.usage)
+    _spend_at(state, event.step, event.verdict.usage, "judging")
     if event.verdict.reward is not None:
         step.rewards.add(Rewards(event.verdict.reward, 1))
         return
@@ -237,6 +240,8 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
         case "edit":
             counted.edited += 1
             counted.flagged += bool(decision.flags)
+        case "reject" if decision.reason.startswith(MERGED):
+            counted.edited += 1  # what it said was let in, in the words of another
         case "reject":
             counted.rejected += 1
     if decision.took_s is not None:
@@ -275,7 +280,9 @@ def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
         step.outcomes = event.outcomes
 
 
-def _spend_at(state: RunState, step: int, usage: Usage) -> None:
+def _spend_at(state: RunState, step: int, usage: Usage, stage: Stage) -> None:
     if step in state.steps:  # a run that was forked may have none of its own at its first lint
         state.steps[step].usage += usage
     state.usage += usage
+    if usage.calls:
+        state.spent_on[stage] = state.spent_on.get(stage, NO_USAGE) + usage

@@ -23,6 +23,9 @@ from engines.core.types import (
     Verdict,
 )
 
+Stage = Literal["rollouts", "judging", "reading", "consolidation", "review", "evaluation"]
+"""Where money goes: "reading" is of groups, summaries included, "review" the lint of edits."""
+
 Status = Literal["new", "running", "paused", "reviewing", "held", "stopped", "failed", "finished"]
 
 
@@ -135,8 +138,10 @@ class RunState:
     curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
     usage: Usage = NO_USAGE
+    spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
     paid: Usage | None = None  # what the records added up to when a process last let go of it
+    remarks: tuple[str, ...] = ()  # see `RunEnded.remarks`; of all processes, each once
     hold_after: int | None = None  # the step after which a stepped run holds
     # Of a run that trains weights: what it runs on, each step's computed update, what became
     # of it, the checkpoints in order, and the steps that were taken back to earlier weights.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from engines.core.errors import CallFailed
+from engines.core.finish import is_cut
 from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage
 
 T = TypeVar("T")
@@ -143,7 +144,7 @@ def _try_parse(parse: Callable[[str], ParsedReply[T]], completion: Completion) -
     try:
         return parse(completion.text)
     except ReplyProblem as problem:
-        cut = " The reply was cut off at its length limit." if completion.finish == "length" else ""
+        cut = " The reply was cut off at its length limit." if is_cut(completion.finish) else ""
         return ParsedReply((), (str(problem) + cut,))
 
 

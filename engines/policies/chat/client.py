@@ -16,9 +16,11 @@ from typing import Any, cast
 import orjson
 
 from engines.core.errors import CallFailed
+from engines.core.finish import meaning_of
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
+from engines.policies.chat.address import REDIRECTS, RedirectRefused, find_other_scheme
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.http import CONNECT_S, LazyClient, MakeTransport, failure_of, is_unsent
 from engines.policies.chat.request import Dialect, chat_request
@@ -120,8 +122,11 @@ class OpenAICompat:
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
-            known = await self._list_models() if getattr(failed, "status", 0) == 404 else ()
-            raise self._client.policy_error(failed, known) from None
+            status = getattr(failed, "status", None)
+            known = await self._list_models() if status == 404 else ()
+            unclear = status in (None, 400) and REDIRECTS not in str(failed)
+            speaks = await find_other_scheme(own) if unclear else ""
+            raise self._client.policy_error(failed, known, speaks) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -140,7 +145,7 @@ class OpenAICompat:
         except asyncio.CancelledError:  # mostly the deadline
             call.add_lost_try(reply)
             raise
-        except (openai.APIError, httpx2.HTTPError) as error:
+        except (openai.APIError, httpx2.HTTPError, RedirectRefused) as error:
             if not isinstance(error, openai.APIStatusError) and not is_unsent(error):
                 call.add_lost_try(reply)
             raise failure_of(own, error) from None
@@ -160,6 +165,11 @@ class OpenAICompat:
             again = failed.kind != "too long"  # a model that rambles does so again
             raise EndpointFailed(failed.kind, text, transient=again) from None
         made, paid = reply.completion(own.model), reply.usage
+        if meaning_of(made.finish) == "broken":
+            call.add_lost_try(reply)
+            text = f"{own.url} ended its reply with {made.finish!r}"
+            raise EndpointFailed("cut", text, transient=True)
+        self.dialect.note_reply(own.model, made)
         if paid is None or not paid.tokens:
             paid = call.estimate_usage(reply)
         return replace(made, usage=replace(paid, cost_usd=own.cost_usd(paid)))
@@ -200,7 +210,13 @@ class OpenAICompat:
                 listing = self._client.open().models.with_streaming_response.list()
                 async with listing as response:
                     body = orjson.loads(await read_capped(response.iter_bytes(), LISTING_BYTES))
-        except (openai.APIError, httpx2.HTTPError, orjson.JSONDecodeError, TimeoutError):
+        except (
+            openai.APIError,
+            httpx2.HTTPError,
+            RedirectRefused,
+            orjson.JSONDecodeError,
+            TimeoutError,
+        ):
             return ()
         rows = body.get("data") if isinstance(body, dict) else None
         named = rows if isinstance(rows, list) else []

@@ -24,6 +24,7 @@ from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
+from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.client import PING_S
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
 from engines.policies.chat.http import LazyClient, failure_of
@@ -157,7 +158,7 @@ class EmbeddingClient:
         try:
             async with create(**body, extra_body=dict(own.extra_body)) as response:
                 raw = await read_capped(response.iter_bytes(), MAX_BODY + 1)
-        except (openai.APIError, httpx2.HTTPError) as error:
+        except (openai.APIError, httpx2.HTTPError, RedirectRefused) as error:
             raise failure_of(own, error) from None
         if len(raw) > MAX_BODY:
             text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"

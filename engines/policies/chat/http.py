@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from engines.core.errors import CallFailed, PolicyError
+from engines.policies.chat.address import REDIRECTS, RedirectRefused, refuse_redirect
 from engines.policies.chat.backoff import retry_after_s
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.size_limits import shorten_errors
@@ -65,8 +66,13 @@ class LazyClient:
             move = f"{SET_KEY}, or base_url for an endpoint of your own."
             raise PolicyError(self._place, cause, move)
 
-    def policy_error(self, failed: CallFailed, known: Sequence[str] = ()) -> PolicyError:
-        """What a failed ping means to the person; `known` are the models on offer."""
+    def policy_error(
+        self, failed: CallFailed, known: Sequence[str] = (), speaks: str = ""
+    ) -> PolicyError:
+        """What a failed ping means to the person.
+
+        `known` are the models on offer; `speaks`: see `address.find_other_scheme`.
+        """
         settings = self._settings
         kind, _, text = str(failed).partition(": ")
         status = getattr(failed, "status", None)
@@ -90,12 +96,17 @@ class LazyClient:
                 move = "Correct base_url: a certificate has to fit it, and one of http needs http."
                 if any(sign in text for sign in _PLAIN_PORT):
                     move = "The port speaks no TLS: write http:// instead of https:// in base_url."
+            case "refused", _ if REDIRECTS in text:
+                move = "Nothing was sent there."
             case "refused", _:
                 move = "Start the server, or correct base_url."
             case "timeout", _:
                 move = "See whether the server is overloaded or still loads the model; try again."
-                if settings.is_local and settings.url.startswith("https:"):
-                    move = "See whether the port speaks TLS: one that does not needs http://."
+        if speaks:
+            scheme, _, rest = settings.url.partition("://")
+            tls = "TLS" if speaks == "https" else "plain HTTP, no TLS"
+            cause = f"its port speaks {tls}, and base_url begins with {scheme}:// ({text})."
+            move = f"Set base_url to {speaks}://{rest}."
         return PolicyError(self._place, cause, move)
 
 
@@ -125,7 +136,7 @@ def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> Async
             follow_redirects=True,
             trust_env=trust_env,
             verify=True if transport else ssl_context(trust_env),
-            event_hooks={"response": [shorten_errors]},
+            event_hooks={"response": [refuse_redirect, shorten_errors]},
         ),
     )
     # The constructor reads OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS
@@ -153,6 +164,8 @@ def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
 
     if isinstance(error, openai.APIStatusError):
         return _status_failure(own, error)
+    if isinstance(error, RedirectRefused):
+        return EndpointFailed("refused", own.redact(str(error)), transient=False)
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
         return EndpointFailed("timeout", f"{own.url} fell silent", transient=True)
     cause = own.redact(str(error.__cause__ or error))
@@ -184,11 +197,11 @@ def _status_failure(settings: EndpointSettings, error: APIStatusError) -> Endpoi
 
 
 def is_unsent(error: Exception) -> bool:
-    """Whether there was no connection to send the request on."""
+    """Whether there was nowhere to send the request, so that nothing can be charged for it."""
     import httpx2
 
-    cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
-    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+    cause = error if isinstance(error, httpx2.HTTPError | RedirectRefused) else error.__cause__
+    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, RedirectRefused)
     return isinstance(cause, never)
 
 

@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.core.types import Message, Sampling
+from engines.core.finish import meaning_of
+from engines.core.types import Completion, Message, Sampling
+from engines.policies.chat.model_names import is_other_model
 
+REMARKS = 8
+"""At most, of one endpoint: a router may answer with a hundred models."""
 DISPENSABLE = ("stream_options", "seed")
 """Fields a reply is complete without: usage stays unknown, sampling is not repeatable."""
 
@@ -22,12 +26,24 @@ class Dialect:
 
     without: set[str] = field(default_factory=set)  # fields left out, of those in DISPENSABLE
     new_limit_name: bool = False  # wants max_completion_tokens for max_tokens
+    remarks: set[str] = field(default_factory=set)  # on what replies said of themselves
 
     @property
     def notes(self) -> tuple[str, ...]:
         """The differences in words, for whoever tells the person about them."""
         renamed = ("max_tokens is sent as max_completion_tokens",) if self.new_limit_name else ()
-        return tuple(f"{name} is not sent" for name in sorted(self.without)) + renamed
+        left_out = (f"{name} is not sent" for name in sorted(self.without))
+        return (*left_out, *renamed, *sorted(self.remarks))
+
+    def note_reply(self, asked: str, reply: Completion) -> None:
+        """Remember what a person should know of a reply that is taken all the same."""
+        if len(self.remarks) >= REMARKS:
+            return
+        if is_other_model(asked, reply.model):
+            self.remarks.add(f"replies come from the model {reply.model!r}, not from {asked!r}")
+        if meaning_of(reply.finish) == "unknown":
+            known = f"replies end with {reply.finish!r}, which is unknown here: taken as whole"
+            self.remarks.add(known)
 
     def learn(self, body: Mapping[str, Any], refusal: str) -> bool:
         """Whether a body that was refused in these words can be sent in another form.

@@ -184,6 +184,8 @@ class StreamedReply:
             raise _shape_failure("what came is no JSON object", data)
         if chunk.get("error"):
             raise _parse_error(chunk["error"])
+        if chunk.get("object") == "error":  # of older vLLM and SGLang
+            raise _parse_error(chunk)
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = _parse_usage(usage) or self.usage
         if isinstance(model := chunk.get("model"), str) and model:
@@ -196,7 +198,10 @@ class StreamedReply:
 
     def _read_choice(self, choice: Mapping[str, Any], data: bytes) -> str:
         self._chosen = True
-        if isinstance(finish := choice.get("finish_reason"), str) and finish:
+        if choice.get("error"):  # of OpenRouter, whose stream goes on with status 200
+            raise _parse_error(choice["error"])
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish and finish.lower() != "null":
             self.finish = finish[:NAME_CHARS]
         part = choice.get("delta") or choice.get("message") or {}
         if not isinstance(part, dict):

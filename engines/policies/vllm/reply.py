@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.core.errors import CallFailed
+from engines.core.finish import meaning_of
 from engines.policies.chat.endpoint import EndpointFailed
 
 _ID = "token_id:"
@@ -53,6 +54,8 @@ def parse_reply(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> ScoredRep
         raise _shape_failure("no text came back", "this is no completion")
     if not ids:
         raise CallFailed("shape", "the reply is empty")
+    if meaning_of(str(finish or "")) == "broken":
+        raise EndpointFailed("cut", f"the server ended the reply with {finish!r}", transient=True)
     return ScoredReply(
         text=text.encode("utf-8", "replace").decode(),
         finish=str(finish or "stop"),

@@ -140,6 +140,12 @@ class PolicyConfig(Settings):
     price_out_usd_per_mtok: Float | None = key(
         None, "US dollars for a million reply tokens; null: costs are not shown", **_PRICE
     )
+    expected_tokens: Int | None = key(
+        None,
+        "likely tokens of a reply, for estimates; null: as in the newest run of the model",
+        ge=1,
+        examples=[900],
+    )
     pace_tokens_per_s: Float | None = key(
         None,
         "tokens a second at which scripted rollouts stream; null: at once, or "

@@ -212,8 +212,11 @@ def test_rules_beside_the_file_are_pinned(tmp_path: Path) -> None:
 
 
 def test_a_doubtful_evaluation_is_a_warning(tmp_path: Path) -> None:
-    text = SMALL + "evaluation: {do_eval: true, data: x, k: 4}\n"
-    assert "temperature 0" in loaded(tmp_path, text).warnings[0]
+    for evaluated in ("do_eval: true", "do_eval: false"):  # `studio eval` measures either way
+        text = SMALL + f"evaluation: {{{evaluated}, data: x, k: 4}}\n"
+        assert "temperature 0" in loaded(tmp_path, text).warnings[0]
+    real = "policy: 'openai:m'\ndata: {practice: s}\npractice: {temperature: 0}\n"
+    assert "practice.temperature is 0" in loaded(tmp_path, real).warnings[0]
 
 
 def test_a_group_of_one_is_a_warning(tmp_path: Path) -> None:

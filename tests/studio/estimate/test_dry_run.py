@@ -377,3 +377,38 @@ def test_weights_that_were_measured_before_training_are_not_counted_again(tmp_pa
     )
     training_workspace(tmp_path, [a_run(run="tiny"), result])
     assert estimate(gather_facts(plan)[0]).calls.likely == 128 + 16
+
+
+def dry_eval(workspace: Path, *arguments: str) -> dict[str, Any]:
+    found = studio("eval", "rehearsal", *arguments, "--dry-run", "--json", workspace=workspace)
+    assert found.code == exit_codes.DONE, found.stderr
+    data: dict[str, Any] = json.loads(found.stdout)
+    return data
+
+
+def test_an_evaluation_is_estimated_and_nothing_is_asked_or_written(tmp_path: Path) -> None:
+    workspace = tmp_path / "practice"
+    nobody = ("policy.model=openai:m", "policy.base_url=http://127.0.0.1:9/v1", *PRICED)
+    wanted = dry_eval(workspace, "--library", "none", "--k", "3", *HELD_OUT, *nobody)
+    assert not workspace.exists()
+    assert (wanted["rollouts"], wanted["calls"]["likely"]) == (60, 60)
+    assert wanted["cost_usd"]["likely"] > 0
+    expected = dry_eval(workspace, *HELD_OUT, *nobody, "policy.expected_tokens=1000")
+    assert expected["stages"][0]["reply_tokens"]["likely"] == 20 * 1000
+    assert "tokens of a reply by expected_tokens: rollout 1000" in expected["notes"]
+
+
+def test_an_estimated_evaluation_knows_what_was_measured_and_how_long_replies_are(
+    tmp_path: Path,
+) -> None:
+    workspace = tmp_path / "practice"
+    run = ("rehearsal", *RUN, *HELD_OUT, "practice.epochs=1", *PRICED)
+    assert headless(workspace, *run).code == exit_codes.DONE
+    assert dry_eval(workspace, "--library", "none", *HELD_OUT)["rollouts"] == 0  # as it began
+    # Another reflector changes nothing of how long the policy's replies are.
+    other = ("--library", "none", "seed=2", "reflector=rehearsal:other", *HELD_OUT, *PRICED)
+    before = dry_eval(workspace, *other)
+    assert any("as in run rehearsal: rollout" in note for note in before["notes"])
+    measured = studio("eval", "rehearsal", *other, "--json", workspace=workspace)
+    paid = json.loads(measured.stdout)["paid"]
+    assert abs(before["cost_usd"]["likely"] / paid["cost_usd"] - 1) <= 0.3

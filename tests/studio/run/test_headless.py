@@ -462,3 +462,16 @@ def test_doubtful_rows_are_told_when_a_run_begins(workspace: Path, tmp_path: Pat
     assert done.code == 0
     assert "1 row that repeat another, 3 rows that contradict each other" in done.stderr
     assert f"studio data check {data}" in done.stderr
+
+
+def test_a_model_that_answers_in_anothers_name_is_told_once_and_shown_with_the_run(
+    workspace: Path,
+) -> None:
+    with an_endpoint(says("#### 5")) as endpoint:  # which calls itself "served"
+        done = headless(workspace, "rehearsal", *TINY, *asking(endpoint.base_url))
+    note = "openai:m: replies come from the model 'served', not from 'm'"
+    assert done.stderr.count(note) == 1 and f"note     {note}" in done.stdout
+    shown = studio("runs", "show", "rehearsal", workspace=workspace)
+    assert note in shown.stdout
+    facts = studio("runs", "show", "rehearsal", "--json", workspace=workspace)
+    assert json.loads(facts.stdout)["remarks"] == [note]

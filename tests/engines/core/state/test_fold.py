@@ -12,6 +12,7 @@ from engines.core.state.fold import fold, fold_events, fold_library
 from engines.core.state.losses import KEPT_LOSSES, KEPT_REPLY_CHARS
 from engines.core.state.run_state import RunState
 from engines.core.types import (
+    MERGED,
     Decision,
     Flag,
     GroupOutcome,
@@ -153,6 +154,8 @@ def test_tokens_are_summed_over_rollouts_reflections_lessons_and_evaluations() -
     )
     # 3+4 rollout, 100+10 reflection, 1000+1 lesson, 5+5 evaluation
     assert state.usage.tokens == 7 + 110 + 1001 + 10
+    by_stage = {stage: spent.tokens for stage, spent in state.spent_on.items()}
+    assert by_stage == {"rollouts": 7, "reading": 110, "consolidation": 1001, "evaluation": 10}
     assert state.steps[1].usage.tokens == 7 + 110 + 1001  # evaluation is not practice
 
 
@@ -371,6 +374,14 @@ def test_curation_counts_every_committed_decision_once_and_nothing_else() -> Non
     assert (found.n, found.accept_rate) == (3, pytest.approx(2 / 3))
     assert found.times_s == [2.0, 4.0, 9.0]
     assert (found.median_s, found.mean_s) == (4.0, 5.0)  # of 2, 4, 9: 15 / 3
+
+
+def test_a_proposal_that_was_merged_into_another_counts_as_taken() -> None:
+    state = reviewing(A, B)
+    decide(state, a_decision(A, "reject", reason=f"{MERGED}{B.id}"))
+    decide(state, a_decision(B, "edit", text="x"))
+    fold(state, committed(A.id, B.id))
+    assert state.curation["person"].accept_rate == 1.0
 
 
 def test_reviewers_are_counted_apart_and_one_that_nobody_timed_has_no_time() -> None:
