@@ -172,8 +172,8 @@ class AnswerIndex:
         words = tokens(plain_numbers(answer))
         if not words or not _contains_words(words, said) or not any(w.isalpha() for w in words):
             return 0.0
-        if len(_own_numbers(answer)) == 1 and not _OPERATOR.search(answer):
-            return 0.0  # a number with its unit
+        if _single_number(answer):
+            return 0.0
         if sum(w.isalpha() for w in words) > (1 if window_length(words[0], 2) == 2 else 3):
             return 1.0
         asked = _contains_words(words, tokens(problem.question))
@@ -222,18 +222,22 @@ def _names(text: str) -> set[str]:
     return set(names) if len(names) * 3 <= len(inside) else set()
 
 
-def _own_numbers(answer: str) -> list[tuple[frozenset[Fraction], int, re.Match[str]]]:
-    return list(find_numbers(plain_numbers(answer)))
+_Number = tuple[frozenset[Fraction], int, re.Match[str]]
 
 
-def _number_score(
-    answer: str, numbers: Sequence[tuple[frozenset[Fraction], int, re.Match[str]]]
-) -> float:
+def _single_number(answer: str) -> _Number | None:
+    """The number that an answer is, perhaps with a unit."""
+    plain = plain_numbers(answer)
+    found = list(find_numbers(plain))
+    return found[0] if len(found) == 1 and not _OPERATOR.search(plain) else None
+
+
+def _number_score(answer: str, numbers: Sequence[_Number]) -> float:
     """How telling a single number is, wherever it stands or where it is said to be the answer."""
-    own = _own_numbers(answer)
-    if len(own) != 1 or _OPERATOR.search(answer):
+    own = _single_number(answer)
+    if own is None:
         return 0.0
-    ((values, digits, match),) = own
+    values, digits, match = own
     score = 0.0
     for others, _, at in numbers:
         if not values & others:

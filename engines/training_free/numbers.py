@@ -42,7 +42,8 @@ _REWRITES = [
         (r"\\[dtc]?frac\s*(\d)\s*(\d)", r"\1/\2"),
         (r"\^\s*\{?\s*\\circ\s*\}?|°", " degrees"),
         (r"(?<=\d)(?:\{,\}|\\[,;:! ])(?=\d{3}(?!\d))", ""),
-        (r"\\(?:text(?:bf|rm|it)?|mathrm|mathbf|boxed|fbox|sqrt|left|right|displaystyle)\b", " "),
+        (r"\\(?:text(?:bf|rm|it)?|mathrm|mathbf|boxed|fbox|left|right|displaystyle)\b", " "),
+        (r"\\sqrt(?![a-z])", " sqrt "),
         (r"\\([%$#&_])", r"\1"),
         (r"[{}]", " "),
         (r"(?<![\d.])(\d{1,3})((?:[,'’\u00a0\u202f\u2009 ]\d{3})+)(?![\d])", None),
@@ -50,7 +51,7 @@ _REWRITES = [
     )
 ]
 _NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_./])(\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*(\d+)(?![\d./]))?(?![\d]|\.\d)"
+    r"(?<![A-Za-z0-9_./])(\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*(\d+)(?!\d|\.\d|/))?(?!\d|\.\d)"
     r"(\s*(?:%|percent\b|per cent\b|Prozent\b))?"
 )
 
@@ -59,7 +60,7 @@ def plain_numbers(text: str) -> str:
     """The text with each number in digits, without TeX or separators."""
     for pattern, new in _REWRITES:
         text = pattern.sub(new if new is not None else _join_groups, text)
-    return _SPOKEN.sub(lambda match: str(_spoken_value(match[0])), text)
+    return _SPOKEN.sub(_write_digits, text)
 
 
 def find_numbers(plain: str) -> Iterator[tuple[frozenset[Fraction], int, re.Match[str]]]:
@@ -78,9 +79,12 @@ def _join_groups(match: re.Match[str]) -> str:
     return match[1] + re.sub(r"\D", "", match[2])
 
 
-def _spoken_value(words: str) -> int:
+def _write_digits(match: re.Match[str]) -> str:
+    words = match[0].lower()
+    if words == "one":  # one of them, one number
+        return words
     total = part = 0
-    for word in re.split(r"[\s-]+", words.lower()):
+    for word in re.split(r"[\s-]+", words):
         scale = _SCALES.get(word)
         if scale == 100:
             part = max(1, part) * scale
@@ -88,4 +92,4 @@ def _spoken_value(words: str) -> int:
             total, part = total + max(1, part) * scale, 0
         else:
             part += _WORDS.get(word, 0)
-    return total + part
+    return str(total + part)
