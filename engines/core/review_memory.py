@@ -51,13 +51,13 @@ def new_past_decisions(
     `decided` holds each operation as it was proposed and as it is applied, its decision, and what
     its target said then.
     """
-    seen = {(one.run, one.operation_id, one.at) for one in known}
-    return [
+    made = [
         replace(found, step=step, target_text=target_text)
         for operation, wanted, decision, target_text in decided
         if (found := _past_decision(operation, wanted, decision, run)) is not None
-        and (found.run, found.operation_id, found.at) not in seen
     ]
+    seen = {(one.run, one.operation_id, one.at) for one in known} if made else set()
+    return [one for one in made if (one.run, one.operation_id, one.at) not in seen]
 
 
 def drop_own_decisions(

@@ -147,12 +147,12 @@ class OperationLinter:
     async def _similarity_flags(
         self,
         operation: Operation,
-        near: Mapping[str, float],
+        near: tuple[str, float] | None,
         texts: Mapping[str, str],
         meant: _Vectors | str,
     ) -> list[Flag]:
-        best = next((name for name in texts if name in near), "") if near else ""
-        score, how, trouble = near.get(best, 0.0), "nearly the wording", ""
+        best, score = near or ("", 0.0)
+        how, trouble = "nearly the wording", ""
         if isinstance(meant, str):
             trouble = meant
         elif meant:

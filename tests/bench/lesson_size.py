@@ -129,7 +129,7 @@ async def measure(folder: Path, *, alike: bool) -> dict[str, Any]:
     lesson = Lesson(1, place.head().version, linted, withheld=withheld)
     gate = Gate(recorder, place, [AutoReviewer()], run="exp", linter=linter)
     async with stages.measure("propose"):
-        await recorder.record(ev.LessonProposed(lesson))
+        await recorder.record(ev.LessonProposed(1, lesson))
     async with stages.measure("gate"):
         await gate.review(1)
     async with stages.measure("commit"):

@@ -58,7 +58,10 @@ def test_the_index_finds_what_comparing_all_finds_also_after_a_change(
         assert index.alike(text) == full
         left = {name: score for name, score in full.items() if name != "E0"}
         best = max(left.values(), default=0.0)
-        assert index.nearest(text, ("E0",)) == {n: s for n, s in left.items() if s == best}
+        nearest = index.nearest(text, ("E0",))
+        assert nearest in [(name, score) for name, score in left.items() if score == best] or (
+            nearest is None and not left
+        )
 
 
 @pytest.mark.parametrize("at_least", [0.8, 0.85])
