@@ -239,7 +239,8 @@ def write_version(folder: Path, library: Library, run: str) -> None:
     }
     import yaml  # what only reads a library, as a screen does, need not wait for it
 
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast
+    text = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
     write_atomic(version_path(folder, library.version), text.encode("utf-8", "replace"))
 
 

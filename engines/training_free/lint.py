@@ -40,6 +40,7 @@ search select send set show skip solve start state stop submit subtract take tel
 treat try turn type upload use verify visit work write
 """
 _ORDERS = frozenset(_VERBS.split())
+_LARGE = 500  # problems
 _WORDED = ("add", "modify")
 _Vectors = dict[str, Sequence[float]]
 _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
@@ -80,8 +81,9 @@ class OperationLinter:
         self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:
         """See the protocol. Nothing here holds the loop for longer than a slice of time."""
-        # 10,000 questions take a second to index.
-        await asyncio.to_thread(lambda: (self._questions, self._answers, self._stories))
+        if len(self._practised) + len(self._held_out) > _LARGE and "_stories" not in vars(self):
+            # 10,000 questions take a second to index.
+            await asyncio.to_thread(lambda: (self._questions, self._answers, self._stories))
         beside = {other.id: other for other in (*operations, *others)}
         targets: defaultdict[str | None, list[Operation]] = defaultdict(list)
         for other in beside.values():
