@@ -64,7 +64,8 @@ class Consolidator:
         )
 
         def parse(text: str) -> ParsedReply[Suggestion]:
-            return parse_suggestions(text, library, sources="proposals", known=numbers, limit=None)
+            bound = self._reflector.settings.max_operations
+            return parse_suggestions(text, library, sources="proposals", known=numbers, limit=bound)
 
         where = f"step {step}"
         try:

@@ -20,6 +20,9 @@ class TrainingFreeSettings:
     agent_objective: str
     learning_objective: str
     experiences_per_query: int = setting(1, "lessons that one group may propose", ge=1)
+    max_operations: int = setting(
+        200, "changes that the reply to one batch may hold before it is refused", ge=1, le=10_000
+    )
     given_ground_truth: bool = setting(
         True, "whether the reflector sees answers and rewards; false hides them"
     )
