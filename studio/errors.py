@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from engines.core.errors import StudioError, did_you_mean, suggest_name
+from engines.core.errors import AnswersPending, StudioError, did_you_mean, suggest_name
 from studio import exit_codes
 
 _MOVES = {
@@ -34,6 +34,8 @@ _MOVES = {
 def describe_error(error: BaseException) -> tuple[str, int] | None:
     """The message, "" where none is needed, and the exit code; None for a bug."""
     match error:
+        case AnswersPending():
+            return str(error), exit_codes.ANSWERS_PENDING
         case StudioError():
             return str(error), exit_codes.USER_ERROR
         case typer.TyperException():

@@ -11,7 +11,7 @@ BUG = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 BUDGET_REACHED = 5
-OPERATIONS_OPEN = 3
+OPERATIONS_OPEN = ANSWERS_PENDING = 3  # something waits for a person
 WITH_LOSSES = 4  # finished, or stopped early because nothing worked any more
 DONE = 0
 
@@ -22,6 +22,8 @@ def run_exit_code(state: RunState) -> int:
         return INTERRUPTED
     if state.ending == "budget":
         return BUDGET_REACHED
+    if state.ending == "waiting":
+        return ANSWERS_PENDING
     if state.open_operations:
         return OPERATIONS_OPEN
     return WITH_LOSSES if state.ending == "failed" or state.lost else DONE

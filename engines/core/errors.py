@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,35 @@ class LockedError(RecordError):
 
 class ConflictError(StudioError):
     """What is asked contradicts what is on disk."""
+
+
+class AnswersPending(StudioError):
+    """Calls wait for answers that somebody writes to files: no failure, and nothing is lost.
+
+    It passes through every job, and `gather_all` lets the others go on first.
+    """
+
+    def __init__(self, calls: Mapping[str, Collection[str]], refused: Collection[str] = ()) -> None:
+        """`calls` are ids by folder; `refused` says of answers why they were not taken."""
+        self.calls, self.refused = calls, tuple(refused)
+        n = sum(map(len, calls.values()))
+        what = "1 call waits for its answer" if n == 1 else f"{n:,} calls wait for answers"
+        said = "".join(f" Refused: {why}." for why in self.refused[:5])
+        move = "Answer each ID.call.json by ID.answer.txt beside it, then give the same command."
+        place = ", ".join(calls)
+        super().__init__(place, f"{what}.{said}", move)
+        self.reason = f"{what} in {place}:{said} {move}"
+
+    @classmethod
+    def merge(cls, parts: Iterable[AnswersPending]) -> AnswersPending:
+        """All that wait, in an order that does not depend on who came first."""
+        calls: dict[str, set[str]] = {}
+        refused: set[str] = set()
+        for part in parts:
+            refused.update(part.refused)
+            for folder, names in part.calls.items():
+                calls.setdefault(folder, set()).update(names)
+        return cls(dict(sorted(calls.items())), sorted(refused))
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

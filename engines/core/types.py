@@ -364,7 +364,9 @@ class WeightUpdate:
 class LostWork:
     """Something that was paid for and could not be used."""
 
-    kind: str  # "rollout", "verdict", "summary", "extraction", "consolidation" or "proposal"
+    # "rollout", "verdict", "summary", "extraction", "proposal", "consolidation" (the whole of it)
+    # or "consolidation call" (one of several)
+    kind: str
     where: str
     reason: str
     reply: str = ""  # the text that could not be used, where there is one

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
+from engines.core.errors import AnswersPending
 from engines.core.events import RunEnded, StageEntered
 from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
 
-Ending = Literal["finished", "stopped", "held", "failed", "budget"]
+Ending = Literal["finished", "stopped", "held", "failed", "budget", "waiting"]
 
 
 async def practise(practice: RunContext) -> Ending:
@@ -24,6 +25,8 @@ async def practise(practice: RunContext) -> Ending:
         reason = practice.control.stop_reason if ending == "stopped" else ""
     except HoldExpired:
         ending, reason = "held", "operations are left to decide"
+    except AnswersPending as pending:
+        ending, reason = "waiting", pending.reason
     except asyncio.CancelledError:
         if not practice.control.stop_reason:
             raise

@@ -16,6 +16,7 @@ from engines.core.protocols import Policy
 from engines.core.types import Completion
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.handoff.policy import HandoffPolicy
 from engines.policies.replay import ReplayPolicy
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from engines.policies.hf_local.settings import LocalSettings
 
-PREFIXES = ("openai", "hf", "rehearsal", "replay")
+PREFIXES = ("openai", "hf", "rehearsal", "replay", "handoff")
 SCRIPTED = ("rehearsal", "replay")
 """Their replies are there at once, so that a pace can be given to them."""
 
@@ -41,11 +42,11 @@ def open_policy(
     read_log: ReadLog | None = None,
     local: LocalSettings | None = None,
 ) -> Policy:
-    """Open `openai:MODEL`, `hf:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
+    """Open `openai:MODEL`, `hf:MODEL`, `rehearsal[:VARIANT]`, `replay:FILE` or `handoff:DIR`.
 
     Its model takes the place of the one in `endpoint` or `local`. Rehearsal takes deadline,
     limits and prices from `endpoint`, but no address or key: with prices written down money can
-    be rehearsed, without them the cost is unknown. A relative FILE, or folder of a model, is
+    be rehearsed, without them the cost is unknown. A relative FILE, DIR, or folder of a model, is
     looked up in `folder`, the working directory unless given; `read_log` reads FILE.
 
     Raises:
@@ -65,6 +66,8 @@ def open_policy(
                 raise ValueError("a replay is opened with read_log")
             path = (folder or Path()) / Path(file).expanduser()
             return ReplayPolicy(path, read_log(path))
+        case "handoff", where if where:
+            return HandoffPolicy((folder or Path()) / Path(where).expanduser(), endpoint.max_tokens)
     raise _form_error(spec, prefix)
 
 
@@ -104,12 +107,12 @@ def _rehearsal_transport() -> httpx2.AsyncBaseTransport:
 def _form_error(spec: str, prefix: str) -> PolicyError:
     place = f"policy {spec!r}"
     if prefix in PREFIXES:
-        form = f"{prefix}:{'FILE' if prefix == 'replay' else 'MODEL'}"
+        form = f"{prefix}:{ {'replay': 'FILE', 'handoff': 'DIR'}.get(prefix, 'MODEL') }"
         cause = f"nothing stands after {prefix!r}: it wants {form}."
         return PolicyError(place, cause, f"Write {form}.")
     move = (
         f"Write openai:{spec} for a model behind an endpoint, hf:{spec} for one in this process, "
-        "rehearsal, or replay:FILE."
+        "rehearsal, replay:FILE, or handoff:DIR to answer by files."
     )
     if near := get_close_matches(prefix, PREFIXES, n=1):
         move = f"Did you mean {near[0]}{spec[len(prefix) :]}?"

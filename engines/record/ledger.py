@@ -21,6 +21,7 @@ from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling, Usage
+from engines.core.waiting.current_call import name_call
 from engines.core.waiting.replayed_call import mark_replayed
 from engines.record import lines
 from engines.record.appender import Appender
@@ -125,7 +126,8 @@ class RecordLedger:
 
         masked = None if on_text is None else self.mask.stream(on_text)
         try:
-            reply = await policy.complete(messages, asked.sampling, masked)
+            with name_call(asked.key):
+                reply = await policy.complete(messages, asked.sampling, masked)
         except CallFailed as failed:
             if failed.usage.calls:
                 await asyncio.shield(write_reply(_lost_reply(failed.usage), str(failed))[2])

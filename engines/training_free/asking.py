@@ -36,7 +36,11 @@ class Reflector:
         return self.ledger.ask(key, self.policy, messages, self.settings.sampling)
 
     async def ask(
-        self, key: CallKey, prompt: str, parse: Callable[[str], ParsedReply[Row]]
+        self,
+        key: CallKey,
+        prompt: str,
+        parse: Callable[[str], ParsedReply[Row]],
+        rank: Callable[[Sequence[Row]], tuple[int, ...]] = rank_rows,
     ) -> RepairResult[Row]:
         """Ask for a list; raises CallFailed where the first reply does not come."""
         repair = load_prompt(PACKAGE, "repair")
@@ -49,7 +53,7 @@ class Reflector:
             [Message("user", prompt)],
             parse,
             lambda problem: repair.render(problem=problem),
-            rank_rows,
+            rank,
         )
 
     @property

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from engines.core import flags as names
 from engines.core.library import Library
 from engines.core.text.objects import FoundObjects, find_objects
 from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id
 from engines.core.text.sanitize import one_line
-from engines.core.types import Operation, OperationKind
+from engines.core.types import Flag, Operation, OperationKind
 
 MAX_PROBLEMS = 20
 """Each is told in the repair turn and journalled with the reply: 60,000 fit into one."""
@@ -77,7 +78,22 @@ class Suggestion:
             proposer=proposer,
             prompt_hash=prompt_hash,
             problems=tuple(dict.fromkeys(problems)),
+            flags=self.flags,
         )
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """What the model itself says against it; it measures nothing, so none has a score."""
+        if self.kind not in ("add", "modify"):
+            return ()
+        said = {
+            names.DUPLICATE: f"{self.same_as} says it already" if self.same_as else "",
+            names.CONFLICT: f"it contradicts {', '.join(self.conflicts_with)}"
+            if self.conflicts_with
+            else "",
+            names.ONE_PROBLEM: "it holds for no other problem" if self.only_this_problem else "",
+        }
+        return tuple(Flag(n, None, f"the reflector: {what}") for n, what in said.items() if what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,14 +51,15 @@ def library_block(library: Library) -> str:
     return quote("\n".join(f"[{e.id}] {e.text}" for e in library.experiences))
 
 
-def proposals_block(proposals: Sequence[tuple[str, Proposal]]) -> str:
-    """Proposals numbered from 1, each with its group, kind, text and reason."""
+def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:
+    """Proposals numbered from 1, each with its kind, what it rests on, its text and reason."""
     blocks = []
-    for number, (group, proposal) in enumerate(proposals, 1):
+    for number, (proposal, rests_on) in enumerate(proposals, 1):
         kind = proposal.kind if proposal.target is None else f"{proposal.kind} {proposal.target}"
         lines = [proposal.text] if proposal.text else []
         lines.append(f"because: {proposal.rationale or '(no reason given)'}")
-        blocks.append(f"### Proposal {number} · {group} · {kind}\n" + quote("\n".join(lines)))
+        heading = f"### Proposal {number} · {kind}\nrests on {rests_on}"
+        blocks.append(f"{heading}\n{quote(chr(10).join(lines))}")
     return "\n\n".join(blocks)
 
 

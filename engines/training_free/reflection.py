@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from engines.core.errors import CallFailed
@@ -22,6 +21,7 @@ from engines.core.types import (
     Reflection,
     Usage,
 )
+from engines.core.waiting.gather import gather_all
 from engines.training_free.asking import PACKAGE, Reflector, library_text, reply_losses
 from engines.training_free.curation import past_decisions_block
 from engines.training_free.parse import Suggestion, parse_suggestions
@@ -110,7 +110,7 @@ class GroupReader:
         attempts = shown_attempts(group, self._settings.given_ground_truth)
         mode, above = self._settings.summarise, self._settings.summarise_above_chars
         long = [a for a in attempts if mode == "always" or (mode == "auto" and len(a.text) > above)]
-        replies = await asyncio.gather(*(self._ask_summary(group, attempt) for attempt in long))
+        replies = await gather_all(self._ask_summary(group, attempt) for attempt in long)
         read = {attempt.index: attempt for attempt in attempts if attempt not in long}
         losses: list[LostWork] = []
         usage, refs = NO_USAGE, []

@@ -20,9 +20,6 @@ class TrainingFreeSettings:
     agent_objective: str
     learning_objective: str
     experiences_per_query: int = setting(1, "lessons that one group may propose", ge=1)
-    max_operations: int = setting(
-        200, "changes that the reply to one batch may hold before it is refused", ge=1, le=10_000
-    )
     given_ground_truth: bool = setting(
         True, "whether the reflector sees answers and rewards; false hides them"
     )
@@ -31,6 +28,12 @@ class TrainingFreeSettings:
     )
     summarise_above_chars: int = setting(
         2000, "characters from which summarise: auto calls a rollout long", ge=1
+    )
+    proposals_per_call: int = setting(
+        8, "proposals that one call consolidates; more are merged first", ge=2, le=100
+    )
+    operations_per_call: int = setting(
+        200, "operations that one reply may hold; more are refused", ge=1, le=10_000
     )
     library_limit: int | None = setting(
         50, "experiences in the library at most; null: no limit", ge=1

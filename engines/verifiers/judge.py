@@ -6,7 +6,6 @@ anything about it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
 from engines.core.text.tex import escape_tex
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
+from engines.core.waiting.gather import gather_all
 from engines.verifiers.judge_context import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
@@ -82,7 +82,7 @@ class JudgeVerifier:
         """Nothing to load; the run asks the endpoint of every role before it starts."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        return tuple(await asyncio.gather(*(self._verdict(problem, r) for r in rollouts)))
+        return tuple(await gather_all(self._verdict(problem, r) for r in rollouts))
 
     async def _verdict(self, problem: Problem, rollout: Rollout) -> Verdict:
         judged = await self._judge(problem, rollout)

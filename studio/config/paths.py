@@ -61,13 +61,19 @@ def _locate(name: str, roots: Sequence[Path]) -> DataSource | None:
 
 
 def pin_models(composed: ComposedConfig, tree: Tree, workspace: Path, cwd: Path) -> None:
-    """Make `hf:PATH` and adapters absolute, in place. Raises ConfigError: one is not there."""
+    """Make `hf:PATH`, `handoff:DIR` and adapters absolute, in place.
+
+    Raises ConfigError: an adapter is not there.
+    """
     for key, value in walk_texts(tree):
         root = cwd if composed.place(key).override else composed.path.parent
         if key[-1] == "model" and value.startswith("hf:"):
             folder = (root / Path(value.removeprefix("hf:")).expanduser()).resolve()
             if value != "hf:tiny" and folder.is_dir():
                 replace_value(tree, key, f"hf:{folder}")
+        elif key[-1] == "model" and value.startswith("handoff:") and value != "handoff:":
+            folder = (root / Path(value.removeprefix("handoff:")).expanduser()).resolve()
+            replace_value(tree, key, f"handoff:{folder}")
         elif key[-1] == "adapter" and key[0] in ("policy", "reflector", "judge"):
             replace_value(tree, key, str(_adapter_path(composed, key, value, root, workspace)))
 

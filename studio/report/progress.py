@@ -87,7 +87,7 @@ class LinePrinter:
                 return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
-            case ev.RunEnded(how="budget" | "failed"):
+            case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]

@@ -253,6 +253,8 @@ def next_command(state: RunState) -> str:
     resume = f"studio headless --resume {quote(state.started.run)}"
     if state.ending == "budget":
         return f"{resume} {budget_override(state.reason)}"
+    if state.ending == "waiting":
+        return f"{resume} (once the calls are answered)"
     failed = state.ending == "failed"
     return f"{resume} (tries again what failed in the step under way)" if failed else ""
 

@@ -146,7 +146,7 @@ class _RunParts:
         models = ", ".join(dict.fromkeys(policy.name for policy in roles.distinct))
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
-        tell_each(tell, self.roles.remarks)
+        tell_each(tell, self.roles.notes)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:

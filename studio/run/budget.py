@@ -54,11 +54,12 @@ def _positive_int(value: object) -> int:
 
 
 def endpoint_roles(config: RunConfig) -> tuple[Role, ...]:
-    """The roles that a run asks over an endpoint; a log of rollouts costs nothing."""
+    """The roles that may cost money here; a log of rollouts and a handoff cost nothing."""
     roles: list[Role] = ["policy", "reflector"]
     if config.judge is not None or asks_judge(config.verifier.spec):
         roles.append("judge")
-    return tuple(role for role in roles if not config.role(role).model.startswith("replay:"))
+    free = ("replay:", "handoff:")
+    return tuple(role for role in roles if not config.role(role).model.startswith(free))
 
 
 def check_budget(loaded: LoadedRun, config: RunConfig) -> None:

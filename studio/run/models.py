@@ -20,6 +20,7 @@ from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.handoff.policy import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.pausable import PausablePolicy
@@ -90,7 +91,7 @@ class Roles:
         await gather_all(policy.ping() for policy in self.distinct)
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Which fields endpoints refused, so that requests left them out, and who answered."""
         return tuple(
             f"{policy.name}: {note}"
@@ -98,6 +99,12 @@ class Roles:
             if isinstance(policy, OpenAICompat)
             for note in policy.dialect.notes
         )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and what lies in a handoff's folder that nothing asked for, at the end."""
+        handoffs = (policy for policy in self.distinct if isinstance(policy, HandoffPolicy))
+        return self.notes + folder_remarks(handoffs)
 
 
 def open_roles(

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engines.core.errors import CallFailed
+from engines.core.errors import AnswersPending, CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import Message, Sampling
 from engines.data.rollout_log import read_rollout_log
@@ -53,6 +53,16 @@ async def replay(folder: Path) -> AsyncIterator[Policy]:
 
 
 @contextlib.asynccontextmanager
+async def handoff(folder: Path) -> AsyncIterator[Policy]:
+    policy = open_policy(f"handoff:{folder}")
+    with contextlib.suppress(AnswersPending):
+        await policy.complete(QUESTION, SEEDED)
+    for call in list(folder.glob("*.call.json")):
+        (folder / call.name.replace("call.json", "answer.txt")).write_text("85")
+    yield policy
+
+
+@contextlib.asynccontextmanager
 async def throttled(folder: Path) -> AsyncIterator[Policy]:
     yield Throttled(open_policy("rehearsal"), Slots(2))
 
@@ -71,7 +81,7 @@ async def hf_local(folder: Path) -> AsyncIterator[Policy]:
 
 
 every_policy = pytest.mark.parametrize(
-    "opened", [rehearsal, rehearsal_served, openai, replay, throttled, paced, hf_local]
+    "opened", [rehearsal, rehearsal_served, openai, replay, handoff, throttled, paced, hf_local]
 )
 
 
@@ -152,6 +162,7 @@ async def test_a_policy_has_the_name_it_was_opened_with(opened: Opened, tmp_path
             "rehearsal_served": "openai:rehearsal",
             "openai": "openai:m",
             "replay": "replay:log",
+            "handoff": f"handoff:{tmp_path.name}",
             "hf_local": "hf:little",
         }
         assert policy.name == expected[opened.__name__]  # type: ignore[attr-defined]

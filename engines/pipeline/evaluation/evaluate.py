@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from engines.core.codec import dumps
+from engines.core.errors import AnswersPending
 from engines.core.events import (
     EvaluationFinished,
     EvaluationProgressed,
@@ -180,21 +181,27 @@ async def evaluate(
     pinned = PinnedVersion(library.guidance(), library.version, state.policy_version)
     measuring = evaluation.measuring
     book = evaluation.book(pinned.guidance, weights)
+    waiting: list[AnswersPending] = []
     try:
         for held_out in evaluation.sets:
             if held_out.name in done:
                 continue
             ids = tuple(problem.id for problem in held_out.problems)
-            found = await measure(
-                measuring,
-                book,
-                held_out.problems,
-                pinned,
-                step=step,
-                payer=f"{evaluation.account} step {step} {held_out.name}",
-                tell=_progress_reporter(recorder, step, held_out, measuring.k),
-                emit=recorder.emit,
-            )
+            try:
+                found = await measure(
+                    measuring,
+                    book,
+                    held_out.problems,
+                    pinned,
+                    step=step,
+                    payer=f"{evaluation.account} step {step} {held_out.name}",
+                    tell=_progress_reporter(recorder, step, held_out, measuring.k),
+                    emit=recorder.emit,
+                )
+            except AnswersPending as pending:  # the other sets can be asked about all the same
+                waiting.append(pending)
+            if waiting:
+                continue  # results are recorded in the order of the sets
             result = EvaluationFinished(
                 step=step,
                 data=held_out.name,
@@ -217,6 +224,8 @@ async def evaluate(
             await recorder.record(result)
     finally:
         book.close()
+    if waiting:
+        raise AnswersPending.merge(waiting)
 
 
 def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
@@ -265,6 +274,10 @@ async def _try_once(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> 
             score = book.add(made)
             made = _TryResult(score.reward, made.usage, made.tool_calls, False)
         same_try.set_result(made)
+    except AnswersPending as pending:
+        same_try.set_exception(pending)
+        same_try.exception()  # there may be nobody else who waits for it
+        raise
     finally:
         same_try.cancel()
         del book.under_way[at]

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed, VerifierError, lost_usage
+from engines.core.errors import AnswersPending, CallFailed, VerifierError, lost_usage
 from engines.core.settings import setting
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
+from engines.core.waiting.gather import gather_all
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
 from engines.verifiers.foreign.process import FunctionLauncher
 from engines.verifiers.foreign.signature import Signature
@@ -139,8 +140,8 @@ class FunctionVerifier:
             assert self._launcher.loaded is not None
             together = self._launcher.loaded["signature"] == "trl"  # a whole group in one call
             calls = [todo] if together else [[n] for n in todo]
-            answers = await asyncio.gather(
-                *(self._call(problem, [rollouts[n] for n in call]) for call in calls)
+            answers = await gather_all(
+                self._call(problem, [rollouts[n] for n in call]) for call in calls
             )
             for n, verdict in zip(todo, itertools.chain(*answers), strict=True):
                 verdicts[n] = verdict
@@ -162,6 +163,8 @@ class FunctionVerifier:
             return access.answer
 
         answer = await self._pool.ask(given, open_access)
+        if access.pending is not None:
+            raise access.pending
         first, *others = self._verdicts(answer, access, len(rollouts))
         return [replace(first, usage=access.usage, refs=tuple(access.refs)), *others]
 
@@ -202,6 +205,7 @@ class _JudgeAccess:
         self.usage: Usage = NO_USAGE
         self.refs: list[RecordRef] = []
         self.unanswered = ""  # why the last question has no reply
+        self.pending: AnswersPending | None = None
 
     async def answer(self, messages: list[dict[str, str]]) -> str:
         key = judge_key(self._problem, self._rollout, self._turn)
@@ -213,6 +217,9 @@ class _JudgeAccess:
             completion, ref = await judging.ledger.ask(
                 key, judging.policy, [_parse_message(m) for m in messages], judging.sampling
             )
+        except AnswersPending as pending:
+            self.pending = pending
+            raise CallFailed("waiting", str(pending)) from None
         except CallFailed as error:
             self.unanswered = str(error)
             self.usage += error.usage

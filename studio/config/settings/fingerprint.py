@@ -113,4 +113,6 @@ def _portable_model(model: str) -> str:
     scheme, _, rest = model.partition(":")
     if scheme == "hf" and Path(rest).is_absolute():
         return f"hf:{Path(rest).name}"  # a digest of its files identifies it
+    if scheme == "handoff":
+        return f"handoff:{Path(rest).name}"
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model

@@ -72,8 +72,8 @@ class PolicyConfig(Settings):
 
     model: str = Field(
         min_length=1,
-        description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled) or replay:FILE "
-        "(a log of rollouts)",
+        description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled), replay:FILE "
+        "(a log of rollouts) or handoff:DIR (calls wait in a folder for whoever answers them)",
         examples=["openai:gpt-4o-mini"],
     )
     adapter: str | None = key(

@@ -83,7 +83,7 @@ def test_a_quotation_shows_what_hides_or_reorders_and_keeps_what_a_script_needs(
 def test_every_prompt_file_of_a_package_is_named_with_its_hash() -> None:
     found = prompt_hashes(["engines.training_free", "engines.core"])
     rooms = ("room_left", "room_open")
-    names = ("consolidate", "extract", "pinned", "repair", *rooms, "summarise")
+    names = ("consolidate", "extract", "merge", "pinned", "repair", *rooms, "summarise")
     assert list(found) == [*(f"training_free/{name}" for name in names), "core/guidance"]
     assert found["training_free/extract"] == load_prompt("engines.training_free", "extract").hash
 
