@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from engines.core.errors import CallFailed
 from engines.core.settings import setting
-from engines.core.text.objects import parse_objects, strip_thoughts
+from engines.core.text.objects import drop_thoughts, parse_objects
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
 from engines.core.text.tex import escape_tex
@@ -21,7 +21,7 @@ from engines.core.types import Completion, Message, Problem, RecordRef, Rollout,
 from engines.core.waiting.gather import gather_all
 from engines.verifiers.judge_context import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings
-from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
+from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
@@ -107,7 +107,7 @@ class JudgeVerifier:
         prompt = self._prompt.render(
             problem=quote(_drop_surrogates(problem.question)),
             expected=_expected_text(problem),
-            response=_response_text(rollout.attempt.answer or ""),
+            response=_response_text(strip_thoughts(rollout.attempt.answer or "")),
             rubric=quote(_drop_surrogates(self._settings.rubric)),
             form=self._form,
         )
@@ -142,7 +142,7 @@ def parse_judgement(text: str, score: Score) -> Judgement:
     Several objects that hold a verdict must agree: one of them may be a draft, or quoted
     from the response. ReplyProblem: there is no verdict in it, or there are two.
     """
-    text = strip_thoughts(text)
+    text = drop_thoughts(text)
     name = "correct" if score == "binary" else "score"
     rows = parse_objects(text, (name, "reasoning"))
     row = next((row for row in reversed(rows) if name in row), None)

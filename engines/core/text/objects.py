@@ -96,7 +96,7 @@ def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
     """
     if len(text) > MAX_REPLY_CHARS:
         raise ReplyProblem(too_long_reason(text))
-    text = escape_tex(strip_thoughts(text))
+    text = escape_tex(drop_thoughts(text))
     fenced = _FENCED.fullmatch(text)
     try:
         value = _DECODER.decode((fenced[1] if fenced else text).strip())
@@ -125,7 +125,7 @@ def parse_objects(text: str, fields: Collection[str] = ()) -> list[Row]:
     return [row for row in found.rows if isinstance(row, dict)]
 
 
-def strip_thoughts(text: str) -> str:
+def drop_thoughts(text: str) -> str:
     """The reply proper: models that think aloud draft answers meanwhile."""
     start = text.lstrip()[:7].lower()
     if start[:1] in ("[", "{", "`"):
