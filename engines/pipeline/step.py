@@ -22,6 +22,7 @@ from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Ver
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.metrics import low_contrast_warning
+from engines.pipeline.judging import GroupJudge
 from engines.pipeline.replay_training import last_text, load_rollout
 
 TAIL_CHARS = 200
@@ -104,8 +105,9 @@ async def _practise_group(
 ) -> tuple[Group, Reflection]:
     """Roll out, judge and reflect on one problem; no other group is waited for."""
     now = batch.now
+    judge = GroupJudge(practice.verifier, problem, practice.group_size)
     tries = await gather_all(
-        _practise_rollout(practice, batch, problem, position, index)
+        _practise_rollout(practice, batch, problem, judge, position, index)
         for index in range(practice.group_size)
     )
     group = Group(
@@ -126,9 +128,14 @@ async def _practise_group(
 
 
 async def _practise_rollout(
-    practice: RunContext, batch: _Batch, problem: Problem, position: int, index: int
+    practice: RunContext,
+    batch: _Batch,
+    problem: Problem,
+    judge: GroupJudge,
+    position: int,
+    index: int,
 ) -> tuple[Rollout, Verdict]:
-    """One try at one problem, and its verdict as soon as it ends."""
+    """One try at one problem, and its verdict: as soon as it ends, or as soon as all have."""
     now = batch.now
     key = CallKey("rollout", now.epoch, now.step, position, index)
     done = now.rollouts.get((position, index))
@@ -139,9 +146,9 @@ async def _practise_rollout(
             await practice.rollouts.rejoin_batch(practice.job(key, problem, batch.library))
         rollout = load_rollout(practice.records, now, done)
 
-    verdict = now.verdicts.get((position, index))
-    if verdict is None:
-        (verdict,) = await practice.verifier.verify(problem, (rollout,))
+    known = now.verdicts.get((position, index))
+    verdict = await judge.judge(rollout, known)
+    if known is None:
         await practice.recorder.record(ev.RolloutJudged(now.step, position, index, verdict))
     return rollout, verdict
 

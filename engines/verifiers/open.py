@@ -225,8 +225,8 @@ def _parse_entry(
         raise SpecError(at, place, "it is no verifier.", "Write a name or {name: …}.")
     settings = dict(entry)
     weight, own = settings.pop("weight", 1), settings.pop("as", None)
-    if type(weight) not in (int, float) or not isfinite(weight) or not weight > 0:
-        move = "Set a number above 0, or take the entry out."
+    if type(weight) not in (int, float) or not isfinite(weight) or not weight:
+        move = "Set another number than 0, or take the entry out."
         raise SpecError((*at, "weight"), place, f"weight is {weight!r}.", move)
     if own is not None and not (isinstance(own, str) and _METRIC.fullmatch(own)):
         move = "Use letters, digits, dots and dashes."

@@ -19,7 +19,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
+from engines.verifiers.foreign import agentscope_classes, trl_rewards
 from engines.verifiers.foreign.checkout_files import file_utils_for
+
+METRIC_CLASSES = (
+    agentscope_classes.MetricBase,
+    agentscope_classes.MetricResult,
+    agentscope_classes.MetricType,
+    agentscope_classes.SolutionOutput,
+    agentscope_classes.Task,
+)
 
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 """Puts chat messages to the run's judge and returns its reply as text."""
@@ -95,35 +104,9 @@ class WorkflowOutput(Fields):
     names = ("reward", "response", "metrics")
 
 
-class Answer(str):
-    """What the agent answered: text that also answers as AgentScope's message does."""
-
-    role = "assistant"
-
-    @property
-    def content(self) -> str:
-        return str(self)
-
-    def get_text_content(self) -> str:
-        return str(self)
-
-
-class TextBlock(dict[str, Any]):
-    def __init__(self, text: str = "", type: str = "text", **more: Any) -> None:
-        super().__init__(type=type, text=text, **more)
-
-
-class Msg:
-    def __init__(self, name: str, content: Any, role: str = "user", metadata: Any = None) -> None:
-        self.name, self.content, self.role, self.metadata = name, content, role, metadata
-
-    def get_text_content(self) -> str | None:
-        return content_text(self.content)
-
-
 class ChatResponse:
     def __init__(self, text: str) -> None:
-        self.content = [TextBlock(text)]
+        self.content = [agentscope_classes.TextBlock(text=text)]
 
     def get_text_content(self) -> str:
         return str(self.content[0]["text"])
@@ -242,7 +225,14 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
             *(ChatModelBase, ChatResponse),
             names=("DashScopeChatModel", "OpenAIChatModel", "TrinityChatModel"),
         ),
-        _build_module("agentscope.message", Msg, TextBlock),
+        _build_module(
+            "agentscope.message",
+            *(agentscope_classes.Msg, *agentscope_classes.BLOCK_CLASSES),
+            ContentBlock=dict,
+        ),
+        _build_module("agentscope.evaluate", *METRIC_CLASSES),
+        _build_module("trl"),
+        _build_module("trl.rewards", **trl_rewards.REWARDS_BY_NAME),
         _build_module("agentscope.agent", names=("AgentBase", "ReActAgent")),
         _build_module(
             "agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")

@@ -36,6 +36,7 @@ from engines.verifiers.foreign.calls import (
     WrongReturn,
     build_arguments,
     check_columns,
+    make_metric_arguments,
     parse_results,
 )
 from engines.verifiers.foreign.signature import (
@@ -139,7 +140,10 @@ class FunctionCall:
         given, named = build_arguments(
             loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
         )
-        return loaded.chosen.call(*given, **named)
+        call = loaded.chosen.call
+        if loaded.chosen.signature == "metric":  # one for each problem, as it knows its truth
+            call = call(**make_metric_arguments(loaded.chosen, order["problem"]))
+        return call(*given, **named)
 
     def result_message(self, returned: Any) -> dict[str, Any]:
         if self._unread:  # the function made something of it, which is no verdict
