@@ -220,7 +220,8 @@ async def measure_missing(
             outage = Outage(lambda _: None)  # what was not tried is no sign that nothing works
         else:
             await roles.ping()
-        stack.callback(lambda: tell_each(tell, roles.remarks))
+        stack.callback(lambda: tell_each(tell, roles.notes))
+        stack.callback(roles.tell_strays, tell)
         setup = measuring_setup(
             config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
         )
