@@ -44,7 +44,7 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library_start import choose_library
-from studio.run.models import Tell, open_roles, rollout_slots, tell_each, weights_digest
+from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each, weights_digest
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
 GivenUp = Literal["budget", "failed"]
@@ -214,12 +214,7 @@ async def measure_missing(
             plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
         )
         await verifier.check()
-        outage = Outage(partial(give_up, "failed"))
-        if plan.step == "judge":
-            roles = replace(roles, policy=RecordedReplies(roles.policy))
-            outage = Outage(lambda _: None)  # what was not tried is no sign that nothing works
-        else:
-            await roles.ping()
+        roles, outage = await _ready_roles(plan.step, roles, partial(give_up, "failed"))
         stack.callback(lambda: tell_each(tell, roles.notes))
         stack.callback(roles.tell_strays, tell)
         setup = measuring_setup(
@@ -240,6 +235,17 @@ async def measure_missing(
         )
     tried = None if unjudged is None else unjudged.count
     return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing, tried)
+
+
+async def _ready_roles(
+    step: EvalStep, roles: Roles, give_up: Callable[[str], None]
+) -> tuple[Roles, Outage]:
+    """The models once they answer; where only what was tried is judged, none need."""
+    if step != "judge":
+        await roles.ping()
+        return roles, Outage(give_up)
+    # What was not tried is no sign that nothing works.
+    return replace(roles, policy=RecordedReplies(roles.policy)), Outage(lambda _: None)
 
 
 _ASKS_NONE = VerifierConfig(name="math")
