@@ -13,6 +13,7 @@ from typing import Any
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, OperationOutcome
 from engines.core.review_memory import PastDecision
+from engines.core.state.use_counts import UseCounts
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -26,7 +27,6 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.core.use_counts import UseCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core.library import Library
+from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
 from engines.core.types import Attempt, Group, Proposal
-from engines.core.use_counts import NO_USES
 
 
 @dataclass(frozen=True, slots=True)

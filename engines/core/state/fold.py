@@ -13,6 +13,7 @@ from engines.core import events as ev
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
+from engines.core.state.use_counts import StepCredits
 from engines.core.types import (
     BASE_MOVED,
     MERGED,
@@ -25,7 +26,6 @@ from engines.core.types import (
     rollout_id,
     weights_operation,
 )
-from engines.core.use_counts import StepCredits
 
 
 def fold(state: RunState, event: ev.DurableEvent) -> RunState:

@@ -6,8 +6,8 @@ from collections import Counter
 
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
+from engines.core.state.use_counts import UseCounts
 from engines.core.types import rollout_id
-from engines.core.use_counts import UseCounts
 
 _RANKS = {"misled": 0, "used": 1, "ignored": 2}
 """Harm first: an attempt counts once for an experience, whatever else is said of it."""

@@ -8,9 +8,9 @@ from typing import Literal
 
 from engines.core.events import LibraryCommitted
 from engines.core.library import Experience, Library
+from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
-from engines.core.use_counts import NO_USES, UseCounts
 from studio.library.citations import Citation
 from studio.report.summary import count_text
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap

@@ -12,9 +12,9 @@ from typing import Literal
 from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
 from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
+from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from engines.core.use_counts import NO_USES, UseCounts
 from studio.report.decisions import kind_title
 from studio.review.line_text import PIN_MEANING
 from studio.review.wording import changed_parts

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
+from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.types import Decision, Operation
-from engines.core.use_counts import NO_USES, UseCounts
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs

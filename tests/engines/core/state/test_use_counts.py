@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, Library
+from engines.core.state.use_counts import KEPT_CREDITS, NO_USES, StepCredits, UseCounts
 from engines.core.types import Operation
-from engines.core.use_counts import KEPT_CREDITS, NO_USES, StepCredits, UseCounts
 from tests.support.builders import a_library, an_operation, approved
 
 ONE, TWO = UseCounts(used=1), UseCounts(used=2, ignored=1, misled=1, cited=3)
