@@ -114,6 +114,14 @@ class Verifier(Protocol):
     async def aclose(self) -> None: ...
 
 
+def judges_whole_groups(verifier: Verifier) -> bool:
+    """Whether a verifier compares the tries of a problem, so that it needs all in one call.
+
+    Known once its `check` has returned. One that has no `whole_groups` judges each by itself.
+    """
+    return bool(getattr(verifier, "whole_groups", False))
+
+
 class Engine(Protocol):
     """Turns scored groups into a lesson. Reflecting and consolidating change nothing."""
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from engines.core import events as ev
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
+from engines.core.text.citations import cited_experiences, guidance_ids
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.metrics import low_contrast_warning
-from engines.pipeline.replay_training import last_text, load_rollout
+from engines.pipeline.judging import GroupJudge
+from engines.pipeline.replay_training import last_answer, load_rollout
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
@@ -40,6 +42,7 @@ class _Batch:
     library: Library
     rejoin: bool
     judged: tuple[asyncio.Future[Group], ...]  # by position, each once its rewards are known
+    sizes: tuple[int, ...]  # tries of each problem
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
@@ -74,6 +77,8 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
             policy_version=recorder.state.policy_version,
             library_version=library.version,
             remembered=library.remembered,
+            credited=library.credited,
+            tries=practice.planned_tries(step),
         )
         await recorder.record(started)
     now = recorder.state.current
@@ -83,11 +88,11 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
     """Roll out, judge and reflect on every problem at once, in sample order."""
-    made = practice.group_size * len(practice.batch(now.step))
-    rejoin = practice.cohort and len(now.rollouts) < made
     problems, loop = practice.batch(now.step), asyncio.get_running_loop()
+    sizes = now.tries or (practice.group_size,) * len(now.problems)
+    rejoin = practice.cohort and len(now.rollouts) < sum(sizes)
     judged = tuple(loop.create_future() for _ in problems)
-    batch = _Batch(now, _visible_library(practice, now), rejoin, judged)
+    batch = _Batch(now, _visible_library(practice, now), rejoin, judged, sizes)
     return await gather_all(
         _practise_group(practice, batch, position, problem)
         for position, problem in enumerate(problems)
@@ -97,8 +102,10 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
 def _visible_library(practice: RunContext, now: StepState) -> Library:
     """The library the step began with, as far as it may know of it."""
     library = practice.gate.at(now.library_version).as_of_memory(now.remembered)
+    library = library.as_of_credits(now.credited)
     started = practice.recorder.state.started
     assert started is not None
+    library = library.without_own_credits(started.run, now.step, started.credited)
     return library.without_own_memory(started.run, now.step, started.remembered)
 
 
@@ -110,9 +117,10 @@ async def _practise_group(
     Only a group that may be one too many of its kind waits for the rewards of those before it.
     """
     now = batch.now
+    judge = GroupJudge(practice.verifier, problem, batch.sizes[position])
     tries = await gather_all(
-        _practise_rollout(practice, batch, problem, position, index)
-        for index in range(practice.group_size)
+        _practise_rollout(practice, batch, problem, judge, position, index)
+        for index in range(batch.sizes[position])
     )
     group = Group(
         problem=problem,
@@ -133,9 +141,14 @@ async def _practise_group(
 
 
 async def _practise_rollout(
-    practice: RunContext, batch: _Batch, problem: Problem, position: int, index: int
+    practice: RunContext,
+    batch: _Batch,
+    problem: Problem,
+    judge: GroupJudge,
+    position: int,
+    index: int,
 ) -> tuple[Rollout, Verdict]:
-    """One try at one problem, and its verdict as soon as it ends."""
+    """One try at one problem, and its verdict: as soon as it ends, or as soon as all have."""
     now = batch.now
     key = CallKey("rollout", now.epoch, now.step, position, index)
     done = now.rollouts.get((position, index))
@@ -146,9 +159,9 @@ async def _practise_rollout(
             await practice.rollouts.rejoin_batch(practice.job(key, problem, batch.library))
         rollout = load_rollout(practice.records, now, done)
 
-    verdict = now.verdicts.get((position, index))
-    if verdict is None:
-        (verdict,) = await practice.verifier.verify(problem, (rollout,))
+    known = now.verdicts.get((position, index))
+    verdict = await judge.judge(rollout, known)
+    if known is None:
         await practice.recorder.record(ev.RolloutJudged(now.step, position, index, verdict))
     return rollout, verdict
 
@@ -178,19 +191,21 @@ async def _roll_out(
         on_text=lambda text: emit(ev.TextStreamed(key, text)),
         on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
     )
+    cited = cited_experiences(attempt.messages, guidance_ids(job.guidance))
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,
         index=key.index,
         seed=seed,
         status=attempt.status,
-        answer=None if attempt.answer == last_text(attempt.messages) else attempt.answer,
+        answer=None if attempt.answer == last_answer(attempt.messages, cited) else attempt.answer,
         error=attempt.error,
         usage=attempt.usage,
         elapsed_s=attempt.elapsed_s,
         tail=(attempt.answer or "")[-TAIL_CHARS:],
         refs=refs,
         shown=job.shown,
+        cited=cited,
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)

@@ -76,8 +76,12 @@ class ScoreBook:
 
     def count_missing(self, contents: Iterable[str], k: int) -> int:
         """How many different first k tries have no score."""
+        return len(self.missing_tries(contents, k))
+
+    def missing_tries(self, contents: Iterable[str], k: int) -> set[tuple[str, int]]:
+        """The different first k tries that have no score and are not being made."""
         wanted = {(content, index) for content in contents for index in range(k)}
-        return len(wanted - self._known.keys())
+        return wanted - self._known.keys() - self.under_way.keys()
 
     def add(self, score: Score) -> Score:
         """Keep a score and return the one that stands, which is the first of its try."""

@@ -35,13 +35,14 @@ class Reflector:
     ledger: Ledger
 
     def ask_once(self, key: CallKey, messages: Sequence[Message]) -> Reply:
-        return self.ledger.ask(key, self.policy, messages, self.settings.sampling)
+        return self.ledger.ask(key, self.policy, messages, self.settings.replies)
 
     async def ask(
         self,
         key: CallKey,
         prompt: str,
         parse: Callable[[str], ParsedReply[Row]],
+        rank: Callable[[Sequence[Row]], tuple[int, ...]] = rank_rows,
         *,
         system: str = "",
     ) -> RepairResult[Row]:
@@ -58,7 +59,7 @@ class Reflector:
                 messages = [Message("user", _repair_prompt(problem, reply, asked))]
             return self.ask_once(replace(key, turn=number), messages)
 
-        return await ask_with_repair(send, asked, parse, lambda problem: problem, rank_rows)
+        return await ask_with_repair(send, asked, parse, lambda problem: problem, rank)
 
     @property
     def objectives(self) -> dict[str, str]:
@@ -76,9 +77,9 @@ def _repair_prompt(problem: str, reply: str, asked: Sequence[Message]) -> str:
     return load_prompt(PACKAGE, "repair").render(problem=problem, form=form, reply=quote(shown))
 
 
-def library_text(library: Library) -> str:
-    """The library as a quoted block, with what is pinned below it."""
-    block, pinned = library_block(library), library.pinned_ids
+def library_text(library: Library, counts: bool = False) -> str:
+    """The library as a quoted block, with what is pinned below it; see `library_block`."""
+    block, pinned = library_block(library, counts), library.pinned_ids
     if not pinned:
         return block
     return f"{block}\n\n{load_prompt(PACKAGE, 'pinned').render(ids=', '.join(pinned))}"

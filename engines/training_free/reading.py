@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core.library import Library
+from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
 from engines.core.types import Attempt, Group, Problem, Proposal, Verdict
 
@@ -142,20 +143,32 @@ def library_before_text(group: Group, library: Library) -> str:
     return f"Of the library, {', '.join(shown) or 'nothing'} stood in front of them."
 
 
-def library_block(library: Library) -> str:
+def library_block(library: Library, counts: bool = False) -> str:
+    """The experiences a line each; with `counts` a line more of each that attempts tell of."""
     if not library.experiences:
         return "(empty)"
-    return quote("\n".join(f"[{e.id}] {e.text}" for e in library.experiences))
+    rows = []
+    for e in library.experiences:
+        rows.append(f"[{e.id}] {e.text}")
+        if counts and (counted := use_counts_text(library, e.id)):
+            rows.append(f"    (attempts so far: {counted})")
+    return quote("\n".join(rows))
 
 
-def proposals_block(proposals: Sequence[tuple[str, Proposal]]) -> str:
-    """Proposals numbered from 1, each with its group, kind, text and reason."""
+def use_counts_text(library: Library, experience: str) -> str:
+    """`used 12, ignored 3, misled 1` of its present wording; "" where nothing is counted."""
+    return library.uses.get(experience, NO_USES).text
+
+
+def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:
+    """Proposals numbered from 1, each with its kind, what it rests on, its text and reason."""
     blocks = []
-    for number, (group, proposal) in enumerate(proposals, 1):
+    for number, (proposal, rests_on) in enumerate(proposals, 1):
         kind = proposal.kind if proposal.target is None else f"{proposal.kind} {proposal.target}"
         lines = [proposal.text] if proposal.text else []
         lines.append(f"because: {proposal.rationale or '(no reason given)'}")
-        blocks.append(f"### Proposal {number} · {group} · {kind}\n" + quote("\n".join(lines)))
+        heading = f"### Proposal {number} · {kind}\nrests on {rests_on}"
+        blocks.append(f"{heading}\n{quote(chr(10).join(lines))}")
     return "\n\n".join(blocks)
 
 

@@ -16,7 +16,7 @@ MAX_WORDS = 60
 class TrainingFreeSettings:
     """Settings of the training-free engine.
 
-    `given_ground_truth` False hides truth and rewards and keeps every group. `sampling` is how
+    `given_ground_truth` False hides truth and rewards and keeps every group. `replies` is how
     the reflector replies, `max_words` the lint's bound.
     """
 
@@ -51,10 +51,16 @@ class TrainingFreeSettings:
     read_chars: int = setting(
         40_000, "characters of a group's rollouts that are read whole at most", ge=100
     )
+    proposals_per_call: int = setting(
+        8, "proposals that one call consolidates; more are merged first", ge=2, le=100
+    )
+    operations_per_call: int = setting(
+        200, "operations that one reply may hold; more are refused", ge=1, le=10_000
+    )
     library_limit: int | None = setting(
         50, "experiences in the library at most; null: no limit", ge=1
     )
-    sampling: Sampling = derived(Sampling())
+    replies: Sampling = derived(Sampling())
     max_words: int = derived(MAX_WORDS)
 
 

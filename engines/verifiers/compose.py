@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from engines.core.protocols import Verifier
+from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedCriterion:
-    """One criterion: the name of its metric, its weight above 0, and who judges it."""
+    """One criterion: the name of its metric, its weight, not 0, and who judges it."""
 
     name: str
     weight: float
@@ -25,6 +25,10 @@ class WeightedVerifier:
 
     def __init__(self, parts: Sequence[WeightedCriterion]) -> None:
         self._parts = tuple(parts)
+
+    @property
+    def whole_groups(self) -> bool:
+        return any(judges_whole_groups(part.verifier) for part in self._parts)
 
     async def check(self) -> None:
         await gather_all(part.verifier.check() for part in self._parts)
@@ -40,6 +44,9 @@ class WeightedVerifier:
 
 def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verdict]) -> Verdict:
     """One verdict of aligned ones: the mean by weight over those that have a reward.
+
+    A negative weight takes from the reward. The lowest and the highest that the weights allow
+    are mapped to 0 and 1, which leaves the mean where none is negative.
 
     One that failed leaves the whole unjudged: leaving its weight out would change what
     the reward means from rollout to rollout. One without an opinion is left out, because
@@ -58,9 +65,10 @@ def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verd
             critiques.append(f"{part.name}: {critique}")
     reward = None
     if known and not failed:
-        weights = fsum(weight for weight, _ in known)
-        # Rounding may lead a hair above 1.
-        reward = min(1.0, fsum(weight * found for weight, found in known) / weights)
+        low = fsum(min(weight, 0.0) for weight, _ in known)
+        total = fsum(weight * found for weight, found in known)
+        # Rounding may lead a hair outside.
+        reward = min(1.0, max(0.0, (total - low) / fsum(abs(weight) for weight, _ in known)))
     return Verdict(
         reward,
         "\n".join(critiques) or None,

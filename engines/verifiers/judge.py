@@ -7,20 +7,21 @@ anything about it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from engines.core.errors import CallFailed
 from engines.core.settings import setting
+from engines.core.text.objects import drop_thoughts, parse_objects
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair, parse_objects
+from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
+from engines.core.text.tex import escape_tex
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.verifiers.judge_context import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings
-from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
+from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
@@ -31,10 +32,6 @@ CRITIQUE_CHARS = 1_000
 
 _PACKAGE = "engines.verifiers"
 DEFAULT_RUBRIC = load_prompt(_PACKAGE, "rubric").render()
-_STRAY = re.compile(r'\\(?![\\"/bfnrtu])')
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-_OPEN_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)
-_END_OF_THOUGHT = re.compile(r"\A[^{\[`].*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 MAX_BRACES = 200
 """Objects looked at in one reply: prose full of brackets must not cost quadratic time."""
 _DECODER = json.JSONDecoder()
@@ -110,7 +107,7 @@ class JudgeVerifier:
         prompt = self._prompt.render(
             problem=quote(_drop_surrogates(problem.question)),
             expected=_expected_text(problem),
-            response=_response_text(rollout.attempt.answer or ""),
+            response=_response_text(strip_thoughts(rollout.attempt.answer or "")),
             rubric=quote(_drop_surrogates(self._settings.rubric)),
             form=self._form,
         )
@@ -145,34 +142,20 @@ def parse_judgement(text: str, score: Score) -> Judgement:
     Several objects that hold a verdict must agree: one of them may be a draft, or quoted
     from the response. ReplyProblem: there is no verdict in it, or there are two.
     """
-    text = strip_thoughts(text)
-    try:
-        rows = parse_objects(text)
-    except ReplyProblem:
-        # Judges quote TeX, and `\(` is no escape that JSON knows.
-        mended = _STRAY.sub(r"\\\\", text)
-        if mended == text:
-            raise
-        rows, text = parse_objects(mended), mended
+    text = drop_thoughts(text)
     name = "correct" if score == "binary" else "score"
+    rows = parse_objects(text, (name, "reasoning"))
     row = next((row for row in reversed(rows) if name in row), None)
     if row is None:
         raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
     reader = _parse_correct if score == "binary" else _parse_score
     reward = reader(row[name])
-    said_too = [other[name] for other in (*rows, *_objects_with_key(name, text)) if name in other]
+    others = (*rows, *_objects_with_key(name, escape_tex(text)))
+    said_too = [other[name] for other in others if name in other]
     if any(reader(value) != reward for value in said_too):
         raise ReplyProblem(f'it holds several objects whose "{name}" differs.')
     reasoning = row.get("reasoning")
-    said = reasoning if isinstance(reasoning, str) else ""
-    # `\boxed` and `\frac` written with one backslash are JSON for these characters and a rest.
-    return Judgement(reward, said.replace("\b", "\\b").replace("\f", "\\f"))
-
-
-def strip_thoughts(text: str) -> str:
-    """The reply proper: models that think aloud draft verdicts meanwhile."""
-    text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", text), count=1).strip()
-    return _END_OF_THOUGHT.sub("", text, count=1) if "</think" in text.lower() else text
+    return Judgement(reward, reasoning if isinstance(reasoning, str) else "")
 
 
 def _objects_with_key(name: str, text: str) -> Iterator[dict[str, Any]]:

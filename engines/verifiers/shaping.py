@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from engines.core.errors import VerifierError
-from engines.core.protocols import Verifier
+from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.process_pool.pool import Trouble
@@ -116,6 +116,10 @@ class ShapedVerifier:
 
     def __init__(self, shape: RewardShape, name: str, inner: Verifier) -> None:
         self._shape, self._name, self._inner = shape, name, inner
+
+    @property
+    def whole_groups(self) -> bool:
+        return judges_whole_groups(self._inner)
 
     async def check(self) -> None:
         await self._inner.check()

@@ -23,6 +23,7 @@ from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
 from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.pipeline.tries import fewest_tries
 from engines.record import lines
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
@@ -80,11 +81,6 @@ class MeasuredUsage:
         known = self.prompt_tokens and self.prompt_bytes
         return self.prompt_bytes / self.prompt_tokens if known else BYTES_A_TOKEN
 
-    def of_rollouts(self) -> MeasuredUsage:
-        """What of it says something of the policy alone."""
-        n = Counter({p: self.n[p] for p in ("rollout", "evaluation") if self.n[p]})
-        return MeasuredUsage(self.run, n, self.reply)
-
     def mean(self, purpose: str) -> float | None:
         return self.reply[purpose] / self.n[purpose] if self.n[purpose] else None
 
@@ -92,17 +88,21 @@ class MeasuredUsage:
 def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
     config = plan.loaded.config
-    measured = _measure_earlier_run(plan.workspace, plan.fingerprint)
+    measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
     replies, notes = _reply_lengths(measured, config)
     facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured.bytes_a_token)
+    cite = config.agent.cite
     facts = replace(
         facts,
         contrast=measured.with_contrast / measured.groups if measured.groups else None,
         contrast_of=measured.group_size,
         growth=2.0 if measured.growth is None else measured.growth,
+        citing=_tokens(measured.bytes_a_token, load_prompt("engines.core", "cite").body)
+        if cite
+        else 0.0,
     )
     library = _next_library(plan)
-    guidance = library.guidance() if library is not None else ""
+    guidance = library.guidance(cite) if library is not None else ""
     facts = _with_library(facts, library, guidance, measured.bytes_a_token)
     facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, measured.bytes_a_token)
     if not facts.lessons:
@@ -112,6 +112,12 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
     if measured.growth is None:
         notes.append("assumed: a step adds 2 experiences")
+    if config.practice.sampling == "learnable":
+        few, most = fewest_tries(facts.group_size), 2 * facts.group_size
+        notes.append(
+            f"practice.sampling=learnable: {few} rollouts of a problem that was right twice, and "
+            f"up to {most} where all failed; never more in a step than are counted here"
+        )
     if "function" in _verifier_names(config.verifier.spec):
         notes.append("a verifier function may ask the judge: counted at most once a try")
     return facts, tuple(notes)
@@ -128,7 +134,7 @@ def gather_eval_facts(
 
     `missing` are the rollouts to make with each guidance; what comes back has its tokens instead.
     """
-    measured = _measure_earlier_run(workspace, fingerprint)
+    measured = _measure_earlier_run(workspace, fingerprint, ("policy",))
     replies, notes = _reply_lengths(measured, config, ("rollout", "judge"))
     per = measured.bytes_a_token
     sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
@@ -309,33 +315,28 @@ def _reply_lengths(
     return replies, notes
 
 
-def _measure_earlier_run(workspace: Workspace, fingerprint: Mapping[str, Any]) -> MeasuredUsage:
+def _measure_earlier_run(
+    workspace: Workspace, fingerprint: Mapping[str, Any], roles: Sequence[Role]
+) -> MeasuredUsage:
     """The newest finished run of the same models that recorded something, else any that did.
 
-    What was cut short has more of the long replies, and fewer steps to tell the growth by. Where
-    no run had the same reflector, one with the same policy tells how long its replies are.
+    What was cut short has more of the long replies, and fewer steps to tell the growth by.
     """
-    asked = [fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
-    cut_short = same_policy = None
+    names = [f"{role}.model" for role in roles]
+    cut_short = None
     # The newest first: its data and prompts are most like those of the run to come.
     for run in reversed(workspace.runs()):
         try:
             state = run.state()
-            models = [state.settings.get(f"{role}.model") for role in ("policy", "reflector")]
-            if models[0] != asked[0] or (models != asked and same_policy):
+            if any(state.settings.get(name) != fingerprint[name] for name in names):
                 continue
             found = _measure_run(run, state, workspace)
         except (StudioError, OSError):
             continue  # a damaged run is of no use here, and is reported when it is opened
-        if not found.n:
-            continue
-        if models != asked:
-            same_policy = found.of_rollouts()
-        elif state.status == "finished":
+        if found.n and state.status == "finished":
             return found
-        else:
-            cut_short = cut_short or found
-    return cut_short or same_policy or MeasuredUsage()
+        cut_short = cut_short or (found if found.n else None)
+    return cut_short or MeasuredUsage()
 
 
 def _measure_run(run: RunDir, state: RunState, workspace: Workspace) -> MeasuredUsage:
@@ -402,6 +403,6 @@ def _next_library(plan: RunPlan) -> Library | None:
         folder = plan.workspace.library(plan.state.started.library)
         return folder.at(plan.state.library_version)
     if plan.parent is not None:
-        name, version, _ = forked_library(plan.parent, plan.adopted_steps)
+        name, version, *_ = forked_library(plan.parent, plan.adopted_steps)
         return plan.workspace.library(name).at(version)
     return choose_library(plan.loaded, plan.workspace, None)[0]

@@ -79,7 +79,8 @@ async def open_run_context(
         StudioError: something cannot be opened; nothing has been spent.
     """
     if reviewers is None:
-        reviewers = open_reviewers(plan.reviewer, plan.loaded.config.review.hold_s)
+        review = plan.loaded.config.review
+        reviewers = open_reviewers(plan.reviewer, review.hold_s, review.rejects)
     run = _RunParts(plan, stack, tell)
     # Models are opened before anything is written, so that a refusal leaves no trace.
     await run.open_models()
@@ -147,6 +148,7 @@ class _RunParts:
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
         tell_each(tell, self.roles.notes)
+        stack.callback(roles.tell_strays, tell)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:
@@ -223,7 +225,9 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
-            remarks=lambda: tuple(map(plan.loaded.mask, roles.remarks)),
+            cite=config.agent.cite,
+            learnable=config.practice.sampling == "learnable",
+            remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )
 
     def _training_free_engine(self, linter: OperationLinter) -> TrainingFreeEngine:
@@ -231,7 +235,7 @@ class _RunParts:
         reflector = Throttled(self.roles.reflector, slots, (0,))
         sampling = sampling_of(self.config.role("reflector"))
         words = self.config.lint.max_words
-        settings = replace(self.config.practice, sampling=sampling, max_words=words)
+        settings = replace(self.config.practice, replies=sampling, max_words=words)
         state = self.recorder.state
         return TrainingFreeEngine(
             settings, reflector, self.ledger, linter, lambda: state.open_operations

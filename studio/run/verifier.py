@@ -12,7 +12,7 @@ from typing import Any
 
 from engines.core.errors import VerifierError
 from engines.core.ids import digest, digest_bytes
-from engines.core.protocols import Ledger, Verifier
+from engines.core.protocols import Ledger, Verifier, judges_whole_groups
 from engines.core.text.masking import Mask
 from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data
@@ -65,6 +65,10 @@ class MaskedAnswers:
 
     def __init__(self, verifier: Verifier, mask: Mask) -> None:
         self._verifier, self._mask = verifier, mask
+
+    @property
+    def whole_groups(self) -> bool:
+        return judges_whole_groups(self._verifier)
 
     async def check(self) -> None:
         await self._verifier.check()

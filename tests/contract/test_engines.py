@@ -20,7 +20,8 @@ Opened = Callable[[Path], Engine]
 
 
 def training_free(folder: Path) -> Engine:
-    reply = json.dumps([{"operation": "add", "experience": "Carry: add it."}])
+    added = {"operation": "add", "experience": "Carry: add it.", "proposals": [1, 2]}
+    reply = json.dumps([added])
     settings = TrainingFreeSettings("Solve sums.", "Be right.")
     return TrainingFreeEngine(settings, answering(*[reply] * 3), RecordLedger(folder, 1))
 

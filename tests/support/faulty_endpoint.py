@@ -28,12 +28,12 @@ from engines.policies.rehearsal.endpoint import answer_request
 from tests.support.fake_endpoint import DONE, Exchange, Request, delta, drop, event, read_request
 
 PASSING = (
-    "500", "503", "429", "429-later", "refused", "dropped", "reset", "cut", "empty", "not-json",
-    "html", "other-json",
+    "500", "503", "429", "429-later", "dropped", "reset", "cut", "empty", "not-json", "html",
+    "other-json",
 )  # fmt: skip
 """Faults that another try cures."""
-LASTING = ("broken", "hang", "hang-midway", "drip", "filtered", "length", "thought")
-"""Faults that come again at every try of the same request."""
+LASTING = ("broken", "hang", "hang-midway", "drip", "filtered", "length", "thought", "refused")
+"""Faults that come again at every try of the same request, or are not tried again."""
 KINDS = (*PASSING, *LASTING)
 LATER_MS = 20
 """The wait that "429-later" asks for; the only one that hits the same request twice."""

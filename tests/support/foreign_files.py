@@ -10,6 +10,7 @@ from typing import Any
 
 from engines.core.types import (
     Attempt,
+    AttemptStatus,
     CallKey,
     Completion,
     Message,
@@ -17,6 +18,7 @@ from engines.core.types import (
     RecordRef,
     Rollout,
     Sampling,
+    Usage,
     Verdict,
 )
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
@@ -49,7 +51,8 @@ class FakeLedger:
 
 def a_rollout(answer: str | None, index: int = 0) -> Rollout:
     said = (Message("user", "What is 2 + 3?"), Message("assistant", answer or ""))
-    attempt = Attempt(said, answer, "failed" if answer is None else "ok", error="no reply")
+    status: AttemptStatus = "failed" if answer is None else "ok"
+    attempt = Attempt(said, answer, status, Usage(3, 4, 1), error="no reply")
     return Rollout(
         attempt=attempt,
         epoch=1,

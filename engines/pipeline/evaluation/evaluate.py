@@ -7,7 +7,8 @@ Changes nothing. What was measured before, by whomever, is not paid for again
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -25,9 +26,10 @@ from engines.core.ids import call_seed, digest
 from engines.core.library import Library
 from engines.core.protocols import Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
-from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage
+from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.evaluation.metrics import group_by_question, mean_at_k
+from engines.pipeline.judging import GroupJudge
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
 from engines.record.appender import make_folder, write_atomic
@@ -110,6 +112,7 @@ class Evaluation:
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
     mask: Mask = NO_SECRETS  # takes secrets out of the files
+    cite: bool = False  # as in practice: see `Library.guidance`
 
     def is_due(self, step: int, ends_epoch: bool) -> bool:
         """Whether the library is evaluated after this step."""
@@ -134,16 +137,24 @@ async def measure(
     `tell` is called after each rollout that ended, with its reward; `emit` as one begins and as
     its text streams.
     """
+    contents = [problem_digest(problem) for problem in problems]
+    missing = Counter(content for content, _ in book.missing_tries(contents, measuring.k))
+    judges = {
+        content: GroupJudge(measuring.verifier, problem, missing[content])
+        for content, problem in zip(contents, problems, strict=True)
+    }
 
     async def measure_one(at: int, problem: Problem, content: str, index: int) -> _TryResult:
         key = CallKey("evaluation", 0, step, at, index, problem=problem.id)
-        found = await _try_once(measuring, book, _Try(problem, content, key, pinned, payer, emit))
+        judge = judges[content].judge
+        one = _Try(problem, content, key, pinned, payer, emit, judge)
+        found = await _try_once(measuring, book, one)
         tell(key, found.reward)
         return found
 
     tried = await gather_all(
         measure_one(at, problem, content, index)
-        for at, (problem, content) in enumerate((p, problem_digest(p)) for p in problems)
+        for at, (problem, content) in enumerate(zip(problems, contents, strict=True))
         for index in range(measuring.k)
     )
     rewards, k = [each.reward for each in tried], measuring.k
@@ -178,7 +189,8 @@ async def evaluate(
     """Evaluate a run's library and weights on every set that this step has no result for yet."""
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
-    pinned = PinnedVersion(library.guidance(), library.version, state.policy_version)
+    guidance = library.guidance(evaluation.cite)
+    pinned = PinnedVersion(guidance, library.version, state.policy_version)
     measuring = evaluation.measuring
     book = evaluation.book(pinned.guidance, weights)
     waiting: list[AnswersPending] = []
@@ -247,6 +259,7 @@ class _Try:
     pinned: PinnedVersion
     payer: str
     emit: Callable[[TransientEvent], None]
+    judge: Callable[[Rollout], Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +311,7 @@ async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _Try
         job, on_text=lambda text: one.emit(TextStreamed(one.key, text)), on_start=on_start
     )
     rollout = Rollout.from_job(job, attempt, call_seed(measuring.seed, one.key))
-    (verdict,) = await measuring.verifier.verify(one.problem, (rollout,))
+    verdict = await one.judge(rollout)
     usage = attempt.usage + verdict.usage
     if verdict.reward is None:
         trouble = attempt.error or verdict.error or "there was nothing to judge it by"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -17,9 +17,10 @@ from engines.policies.rehearsal import contrast, prompt, wording
 from engines.policies.rehearsal.prompt import ShownProposal
 from engines.policies.rehearsal.slips import Slip, reword_carelessly, slip_at
 
-_TASK = re.compile(r"^# Task: (summarise|extract|consolidate|repair)\s*$")
+_TASK = re.compile(r"^# Task: (summarise|extract|merge|consolidate|repair)\s*$")
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
 _ROOM = re.compile(r"\b(\d+) may be added\b")
+_OF_ONE_PROBLEM = re.compile(r"“[^”]*\d[^”]*”|\d{2,}")  # its question, or its figures
 _SAME, _NEAR = 0.8, 0.6  # shares of words that count as one wording, and as one idea
 _TOUCH = 0.3  # below it two experiences of different names are about different things
 _SUMMARY_WORDS = 190
@@ -34,6 +35,7 @@ class _ProposedOperation:
     experience: str
     reason: str
     numbers: tuple[int, ...]
+    doubts: Mapping[str, object] = field(default_factory=dict)  # further fields of its row
 
 
 def parse_task_name(text: str) -> str | None:
@@ -55,12 +57,15 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
             slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
             rows = [*_rows(extract(text, slip), "attempts"), *_doubt_rows(text)]
             reply = _json_reply(rows, fenced and slip != "broken")
-            return reply.rstrip("]\n") if slip == "broken" else reply
+            return reply.rstrip("]}\n") if slip == "broken" else reply
         case "repair":
             return repair(text, careful="broken" not in slips.values())
-        case _:
-            rows = _rows(consolidate(text, careful=not slips), "proposals")
-            return _json_reply(rows, fenced)
+        case task:
+            wishes, drops = consolidate(text, careful=not slips)
+            if task == "merge":  # what stands alone goes on unnamed
+                wishes, drops = [wish for wish in wishes if len(wish.numbers) > 1], []
+            dropped = [{"drop": [number], "because": why} for number, why in drops]
+            return _json_reply([*_rows(wishes, "proposals"), *dropped], fenced)
 
 
 def _rows(wishes: Sequence[_ProposedOperation], evidence: str) -> list[dict[str, Any]]:
@@ -71,6 +76,7 @@ def _rows(wishes: Sequence[_ProposedOperation], evidence: str) -> list[dict[str,
             "experience": w.experience,
             "reason": w.reason,
             evidence: w.numbers,
+            **w.doubts,
         }
         for w in wishes
     ]
@@ -198,14 +204,21 @@ def _delete_misleading(
     ]
 
 
-def consolidate(text: str, *, careful: bool = True) -> list[_ProposedOperation]:
-    """One operation for what says the same; additions stay as they are where not `careful`."""
+def consolidate(
+    text: str, *, careful: bool = True
+) -> tuple[list[_ProposedOperation], list[tuple[int, str]]]:
+    """One operation for what says the same, and the proposals that none needs, with the reason.
+
+    Additions stay as they are where not `careful`. A prompt to merge shows the library in part.
+    """
     found = prompt.parse_sections(text)
-    known = prompt.parse_library(found.get("Library now", []))
+    library = found.get("Library now", found.get("Experiences they are about", []))
+    known = prompt.parse_library(library)
     shown = prompt.parse_proposals(found.get("Proposals", []))
     room = _parse_limit(_ROOM, found)
     wishes = _operations_on_known([t for t in shown if t.target in known], known)
     fresh = [t for t in shown if t.kind == "add" or (t.kind == "modify" and t.target not in known)]
+    no_room: set[int] = set()
     for same in _group_alike([t for t in fresh if t.text], careful=careful):
         best = max(same, key=lambda t: (sum(o.text == t.text for o in same), -t.number))
         numbers = tuple(t.number for t in same)
@@ -213,10 +226,32 @@ def consolidate(text: str, *, careful: bool = True) -> list[_ProposedOperation]:
         wish = _place_lesson(best.text, reason, numbers, known if careful else {})
         if wish.operation == "add" and room is not None:
             if room == 0:
+                no_room.update(numbers)
                 continue
             room -= 1
+        if wish.operation == "add" and careful:
+            wish = replace(wish, doubts=_find_doubts(wish.experience, known))
         wishes = _merge_operation(wishes, wish)
-    return sorted(wishes, key=lambda w: w.numbers)
+    used = {number for wish in wishes for number in wish.numbers}
+    missing = "It is about an experience that the library does not hold."
+    drops = [
+        (t.number, "The library has no room for it." if t.number in no_room else missing)
+        for t in shown
+        if t.number not in used
+    ]
+    return sorted(wishes, key=lambda w: w.numbers), drops
+
+
+def _find_doubts(text: str, known: Mapping[str, str]) -> dict[str, object]:
+    """What the experiences shown say of an addition, and whether it tells of one problem."""
+    near = [id for id in known if wording.word_similarity(known[id], text) >= _NEAR]
+    opposed = wording.has_negation(text)
+    same = [id for id in near if wording.has_negation(known[id]) == opposed]
+    return {
+        "same_as": next(iter(same), None),
+        "conflicts_with": [id for id in near if id not in same],
+        "only_this_problem": bool(_OF_ONE_PROBLEM.search(text)),
+    }
 
 
 def _operations_on_known(

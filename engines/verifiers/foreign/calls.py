@@ -10,15 +10,22 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from reprlib import repr as short_repr
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from engines.verifiers.foreign import standins
+from engines.verifiers.foreign.agentscope_classes import Answer, SolutionOutput, TextBlock
 from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:
-    from engines.core.types import Problem, Rollout
+    from engines.core.types import Attempt, Problem, Rollout
 
 MAX_CRITIQUE = 4_000
+RIGHT_OR_WRONG = {
+    **dict.fromkeys(("pass", "passed", "correct", "right", "true", "yes"), 1.0),
+    **dict.fromkeys(("fail", "failed", "incorrect", "wrong", "false", "no"), 0.0),
+}
+"""Categories of a metric that are rewards."""
 
 
 class WrongReturn(Exception):
@@ -41,6 +48,9 @@ def build_question(
             {
                 "id": rollout.id,
                 "position": rollout.position,
+                "epoch": rollout.epoch,
+                "step": rollout.step,
+                "tokens": _completion_ids(rollout.attempt),
                 "answer": rollout.attempt.answer,
                 "elapsed_s": rollout.attempt.elapsed_s,
                 "messages": [
@@ -81,7 +91,9 @@ def build_arguments(
         case "agentscope":
             models = standins.AuxiliaryModels(judge=standins.ChatModelBase().bind(ask))
             named = accepted_arguments(chosen.call, {"auxiliary_models": models}, skip=2)
-            return [build_row(problem), standins.Answer(rollouts[0]["answer"])], named
+            return [build_row(problem), Answer(rollouts[0]["answer"])], named
+        case "metric":
+            return [build_solution(rollouts[0])], {}
         case "trl":
             offered = build_columns(problem, rollouts, as_messages=as_messages)
             offered["log_metric"] = logged.__setitem__
@@ -135,10 +147,31 @@ def build_columns(
         **{name: [value] * n for name, value in build_row(problem).items()},
         "prompts": [prompt] * n,
         "completions": completions,
-        "completion_ids": [[] for _ in range(n)],
-        "trainer_state": None,
+        "completion_ids": [rollout["tokens"] for rollout in rollouts],
+        "trainer_state": _trainer_state(rollouts),
         "log_extra": lambda column, values: None,
     }
+
+
+def build_solution(rollout: Mapping[str, Any]) -> SolutionOutput:
+    """What metrics of AgentScope get."""
+    said = [m["content"] for m in rollout["messages"] if m["role"] == "assistant"]
+    return SolutionOutput(True, rollout["answer"], [TextBlock(text=text) for text in said])
+
+
+def _completion_ids(attempt: Attempt) -> list[int]:
+    """The ids of a try's tokens; -1 for each one where the policy tells only how many."""
+    known = [token for turn in attempt.turns for token in turn.token_ids]
+    return known or [-1] * attempt.usage.completion_tokens
+
+
+def _trainer_state(rollouts: Sequence[Mapping[str, Any]]) -> SimpleNamespace:
+    """Where the run is: `global_step` counts the updates made so far, as in TRL."""
+    first = rollouts[0] if rollouts else {"step": 0, "epoch": 0}
+    done = first["step"] - bool(first["epoch"])  # a held-out try comes after its step
+    return SimpleNamespace(
+        global_step=max(0, done), epoch=float(first["epoch"]), is_world_process_zero=True
+    )
 
 
 def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
@@ -151,14 +184,22 @@ def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
 
 
 def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
-    """Check that a reward function of TRL can be given all that it needs.
+    """Check that a reward function of TRL, or a metric, can be given all that it needs.
 
     `known` are the columns beside question and answer. FileRefused: it needs another one.
     """
+    problem = {"question": "", "answer": None, "source": "", "meta": dict.fromkeys(known)}
     if chosen.signature == "trl":
-        problem = {"question": "", "answer": None, "source": "", "meta": dict.fromkeys(known)}
         offered = build_columns(problem, (), as_messages=False)
         accepted_arguments(chosen.call, {**offered, "log_metric": None})
+    if chosen.signature == "metric":
+        make_metric_arguments(chosen, problem)
+
+
+def make_metric_arguments(chosen: ChosenFunction, problem: Mapping[str, Any]) -> dict[str, Any]:
+    """What a metric of AgentScope is made with: columns of its problem, by their names."""
+    row = build_row(problem)
+    return accepted_arguments(chosen.call, {"task": row, **row})
 
 
 def parse_results(
@@ -168,6 +209,8 @@ def parse_results(
 
     Raises WrongReturn: it has not the shape that the framework documents.
     """
+    if signature == "metric":
+        return [_parse_metric(returned)]
     if signature != "trl":
         return [_parse_result(returned)]
     if hasattr(returned, "tolist"):  # an array or tensor
@@ -182,11 +225,13 @@ def parse_results(
 
 def rescale_reward(reward: float, low: float, high: float) -> float:
     """A reward of [low, high] in [0, 1]. WrongReturn: it is no finite number of that range."""
-    if math.isnan(reward):
-        raise WrongReturn("the verifier returned nan")
+    if not math.isfinite(reward):
+        raise WrongReturn(f"the verifier returned {reward:g}")
     slack = 1e-9 * (high - low)  # 0.1 + 0.2 + 0.7 is a little above 1
     if not low - slack <= reward <= high + slack:
-        raise WrongReturn(f"the verifier returned {reward:g}, outside {low:g} to {high:g}")
+        wider = f"verifier.range=[{min(low, reward):g},{max(high, reward):g}] or wider"
+        said = f"the verifier returned {reward:g}, outside {low:g} to {high:g}"
+        raise WrongReturn(f"{said}; set {wider}, so that it is mapped to 0 to 1")
     return min(1.0, max(0.0, (reward - low) / (high - low)))
 
 
@@ -207,6 +252,22 @@ def _parse_result(returned: Any) -> dict[str, Any]:
         raise WrongReturn(f"the verifier returned {short_repr(critique)} as reasoning, not a text")
     reward, metrics = _parse_number(fields["reward"]), _parse_metrics(fields.get("metrics"))
     return {"reward": reward, "critique": (critique or "")[:MAX_CRITIQUE], "metrics": metrics}
+
+
+def _parse_metric(returned: Any) -> dict[str, Any]:
+    """A metric's result: a number, or a category that says right or wrong."""
+    if not hasattr(returned, "result"):
+        raise WrongReturn(f"the metric returned {short_repr(returned)}, not a MetricResult")
+    result, metadata = returned.result, getattr(returned, "metadata", None)
+    if isinstance(result, str):
+        if (reward := RIGHT_OR_WRONG.get(result.strip().lower())) is None:
+            known = ", ".join(RIGHT_OR_WRONG)
+            raise WrongReturn(f"the metric's category {short_repr(result)} is none of {known}")
+        result = reward
+    critique = str(getattr(returned, "message", None) or "")[:MAX_CRITIQUE]
+    numbers = metadata.items() if isinstance(metadata, Mapping) else ()
+    shown = {str(k): float(v) for k, v in numbers if isinstance(v, int | float)}
+    return {"reward": _parse_number(result), "critique": critique, "metrics": shown}
 
 
 def _parse_number(value: Any) -> float | None:

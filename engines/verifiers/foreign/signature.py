@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
-Signature = Literal["youtu", "trl", "agentscope"]
+Signature = Literal["youtu", "trl", "agentscope", "metric"]
 
 DEFAULT_FUNCTION = "verify_func"
 FORMS: Mapping[Signature, str] = {
     "youtu": "verify_func(sample, timeout_score=0, **kwargs) of Youtu-Agent",
     "trl": "reward_func(completions, **kwargs) of TRL",
     "agentscope": "judge(task, response, auxiliary_models=None) of AgentScope",
+    "metric": "a class of AgentScope's MetricBase",
 }
 _KNOWN = f"Give it the form of {'; or '.join(FORMS.values())}."
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -54,7 +55,7 @@ def detect_signature(names: Sequence[str]) -> Signature | None:
     """Tell the framework by parameter names; None where none fits."""
     if names[:1] == ["sample"] or names[:1] == ("sample",):
         return "youtu"
-    if "completions" in names:
+    if "completions" in names or "completion_ids" in names:
         return "trl"
     if "task" in names and "response" in names:
         return "agentscope"
@@ -78,6 +79,8 @@ def choose_function(
         kind = type(call).__name__
         article = "an" if kind[:1].lower() in "aeiou" else "a"
         raise FileRefused(f'"{name}" is not a function but {article} {kind}.', _KNOWN)
+    if is_metric_class(call) and wanted in (None, "metric"):
+        return ChosenFunction(name, call, "metric")
     line = _definition_line(module, call)
     try:
         parameters = list(inspect.signature(call).parameters.values())
@@ -92,6 +95,13 @@ def choose_function(
         move = f"Give it the form of {FORMS[signature]}."
         raise FileRefused(f"{found} {objection}.", move, line)
     return ChosenFunction(name, call, signature)
+
+
+def is_metric_class(value: object) -> bool:
+    """Whether it is a class of AgentScope's metrics, installed or standing in, that can be made."""
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return False
+    return any(base.__name__ == "MetricBase" for base in value.__mro__[1:])
 
 
 def accepted_arguments(
@@ -113,7 +123,12 @@ def accepted_arguments(
 
 
 def reads_messages(tree: ast.Module, name: str) -> bool:
-    """True when a function, or one of its file that it uses, reads `[…]["content"]`."""
+    """True when a function, or one of its file that it uses, reads `[…]["content"]`.
+
+    Rewards that are imported from TRL do.
+    """
+    if any(isinstance(n, ast.ImportFrom) and n.module == "trl.rewards" for n in ast.walk(tree)):
+        return True
     functions = {
         node.name: node
         for node in tree.body
@@ -148,6 +163,13 @@ def _only_function(module: ModuleType) -> str:
         return known[0]
     if hasattr(module, DEFAULT_FUNCTION):
         return DEFAULT_FUNCTION
+    known = known or [
+        name
+        for name, value in vars(module).items()
+        if is_metric_class(value) and value.__module__ == module.__name__
+    ]
+    if len(known) == 1:
+        return known[0]
     if known:
         cause = f"several functions could be meant: {', '.join(known)}."
         raise FileRefused(cause, "Name one of them as function.")
@@ -173,10 +195,12 @@ def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signatur
     """What keeps a function from being called the way of a framework."""
     if signature == "trl":
         by_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-        if not by_name and "completions" not in [p.name for p in parameters]:
+        if not by_name and detect_signature([p.name for p in parameters]) != "trl":
             return "does not take completions"
         unreachable = [p.name for p in parameters if _is_required(p) and p.kind is _BY_PLACE[0]]
         return f"takes {', '.join(unreachable)} by place only" if unreachable else None
+    if signature == "metric":
+        return "is no class that derives from MetricBase"
     place, offered = {
         "youtu": (1, {"timeout_score", "llm"}),
         "agentscope": (2, {"auxiliary_models"}),

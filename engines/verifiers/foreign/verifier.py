@@ -107,6 +107,11 @@ class FunctionVerifier:
         self._launcher = FunctionLauncher(str(path), concurrency=concurrency, load_s=load_s)
         self._pool = ProcessPool(self._launcher, workers=workers, deadline_s=settings.deadline_s)
 
+    @property
+    def whole_groups(self) -> bool:
+        """Functions of TRL may compare the tries: there they always get all of them."""
+        return self._launcher.loaded is not None and self._launcher.loaded["signature"] == "trl"
+
     async def check(self) -> None:
         """Load file and function.
 
@@ -137,9 +142,7 @@ class FunctionVerifier:
         todo = [n for n, verdict in enumerate(verdicts) if verdict is None]
         if todo:
             await self.check()
-            assert self._launcher.loaded is not None
-            together = self._launcher.loaded["signature"] == "trl"  # a whole group in one call
-            calls = [todo] if together else [[n] for n in todo]
+            calls = [todo] if self.whole_groups else [[n] for n in todo]
             answers = await gather_all(
                 self._call(problem, [rollouts[n] for n in call]) for call in calls
             )

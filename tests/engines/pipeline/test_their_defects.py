@@ -27,7 +27,8 @@ from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import CallFailed, StudioError, VerifierError
 from engines.core.protocols import OnText, Policy
-from engines.core.text.reply import ReplyProblem, ask_with_repair, parse_objects
+from engines.core.text.objects import parse_objects
+from engines.core.text.reply import ReplyProblem, ask_with_repair
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -565,7 +566,7 @@ def test_prompts_do_not_depend_on_which_call_ends_first(tmp_path: Path) -> None:
         def change(practice: RunContext) -> RunContext:
             # A reflector that is asked with the slots and priority that it has in every run.
             asked = practice.engine.reflector  # type: ignore[attr-defined]
-            asked.policy._policy = Scripted(json.dumps([ADD]))
+            asked.policy._policy = Scripted(json.dumps([{**ADD, "proposals": [1, 2, 3, 4]}]))
             changed: RunContext = rolling(Unequal(late=late))(practice)
             return changed
 

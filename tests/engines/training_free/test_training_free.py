@@ -42,6 +42,7 @@ from tests.support.builders import (
 
 SETTINGS = TrainingFreeSettings("Solve sums.", "Be right more often.")
 ADD = {"operation": "add", "id": None, "experience": "Carry: add it.", "reason": "seen"}
+DROP = {"drop": [1, 2], "because": "nothing new"}
 
 
 class Bench:
@@ -348,7 +349,9 @@ async def test_operations_rest_on_the_rollouts_behind_their_proposals(bench: Ben
     assert lesson.operations[0].evidence == ("s2p0r0", "s2p0r1", "s2p1r0", "s2p1r1")
     assert lesson.operations[1].evidence == ("s2p1r0", "s2p1r1")
     assert {op.proposer for op in lesson.operations} == {"m"}
-    assert "### Proposal 2 · s2p1 · add\n| two\n| because: seen" in bench.shown
+    assert (
+        "### Proposal 2 · add\nrests on 1 problem: 1 winner, 1 loser (s2p1)\n| two" in bench.shown
+    )
 
 
 class PaidLinter(OperationLinter):
@@ -369,7 +372,8 @@ async def test_what_linting_costs_is_in_the_lesson_s_usage(bench: Bench) -> None
 
 async def test_operations_name_the_problems_behind_them(bench: Bench) -> None:
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem(f"q{p}")) for p in range(2)]
-    bench.says([{**ADD, "proposals": [2]}, {**ADD, "experience": "Other.", "proposals": []}])
+    other = {**ADD, "experience": "Other.", "proposals": []}
+    bench.says([{**ADD, "proposals": [2]}, other, {"drop": [1], "because": "nothing new"}])
     lesson = await bench.engine().consolidate(
         groups, [proposing(groups[0], "one"), proposing(groups[1], "two")], a_library()
     )
@@ -408,7 +412,7 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
 
 async def test_what_is_pinned_is_told_as_fixed_and_a_change_of_it_is_flagged(bench: Bench) -> None:
     library = a_library("x", "y")
-    await bench.says([]).engine().consolidate(*two_groups(), library)
+    await bench.says([DROP]).engine().consolidate(*two_groups(), library)
     assert "Pinned by a person" not in bench.shown
     library = library.commit(approved(an_operation("pin", "E2"))).library
     bench.says([{"operation": "delete", "id": "E2", "proposals": [1, 2]}])
@@ -420,7 +424,7 @@ async def test_what_is_pinned_is_told_as_fixed_and_a_change_of_it_is_flagged(ben
 
 
 async def test_the_room_left_in_the_library_is_told(bench: Bench) -> None:
-    engine = bench.says([], []).engine(library_limit=3)
+    engine = bench.says([DROP], [DROP]).engine(library_limit=3)
     await engine.consolidate(*two_groups(), a_library("x"))
     assert "holds 1 of at most 3: 2 may be added" in bench.shown
     await bench.engine(library_limit=None).consolidate(*two_groups(), a_library("x"))
@@ -451,7 +455,8 @@ async def test_reflecting_again_on_the_same_group_asks_nothing_again(bench: Benc
 
 async def test_the_library_is_never_changed_by_the_engine(bench: Bench) -> None:
     library = a_library("one")
-    bench.says([{"operation": "delete", "id": "E1"}], [{"operation": "delete", "id": "E1"}])
+    delete = {"operation": "delete", "id": "E1"}
+    bench.says([delete], [{**delete, "proposals": [1]}])
     reflection = await bench.reflect(a_group([1, 0]), library)
     await bench.engine().consolidate([a_group([1, 0])], [reflection], library)
     assert library == a_library("one")

@@ -489,7 +489,12 @@ def test_proposed_changes_and_deletions_reach_the_operations():
 def test_no_more_is_added_than_the_library_has_room_for():
     proposals = [("add", text, "r") for text in LESSONS.values()]
     room = "The library holds 48 of at most 50: 2 may be added."
-    assert len(operations(a_consolidate_prompt(proposals, room=room))) == 2
+    rows = operations(a_consolidate_prompt(proposals, room=room))
+    dropped = [row for row in rows if "drop" in row]
+    assert len(rows) - len(dropped) == 2
+    assert {row["because"] for row in dropped} == {"The library has no room for it."}
+    named = [n for row in rows for n in row.get("proposals", row.get("drop"))]
+    assert sorted(named) == list(range(1, len(proposals) + 1))
 
 
 def test_a_repair_turn_gets_the_plain_array_of_the_same_operations():

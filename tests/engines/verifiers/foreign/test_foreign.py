@@ -160,8 +160,8 @@ async def test_trl_gets_every_column_as_a_list(tmp_path: Path) -> None:
             assert completions == ["5", "6"]  # texts, as nothing reads messages
             assert ground_truth == answer == solution == ["5", "5"]
             assert question == kwargs["prompts"] == ["What is 2 + 3?"] * 2
-            assert level == [2, 2] and kwargs["completion_ids"] == [[], []]
-            assert kwargs["trainer_state"] is None and kwargs["tags"] == [["easy"]] * 2
+            assert level == [2, 2] and kwargs["completion_ids"] == [[-1] * 4] * 2
+            assert kwargs["trainer_state"].global_step == 0 and kwargs["tags"] == [["easy"]] * 2
             return [1, False]
         """
     verdicts = await judged(a_file(tmp_path, source), "5", "6")
@@ -281,7 +281,8 @@ async def test_a_range_is_mapped_to_rewards(tmp_path: Path) -> None:
     path = a_file(tmp_path, "def verify_func(sample): return float(sample.response)")
     verdicts = await judged(path, "-1", "0", "1", "1.5", range=[-1, 1])
     assert [verdict.reward for verdict in verdicts] == [0.0, 0.5, 1.0, None]
-    wrong = "failed: the verifier returned 1.5, outside -1 to 1 (verify_func in mine.py)"
+    move = "set verifier.range=[-1,1.5] or wider, so that it is mapped to 0 to 1"
+    wrong = f"failed: the verifier returned 1.5, outside -1 to 1; {move} (verify_func in mine.py)"
     assert verdicts[3].error == wrong
 
 

@@ -50,10 +50,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         "there are only utu.db (EvaluationSample, DatasetSample)",
     ),
     "name without a stand-in": (
-        "from utu.utils import FileUtils\n",
+        "from utu.utils import OpenAIUtils\n",
         {},
         ":1",
-        "cannot import name 'FileUtils' from 'utu.utils'",
+        "cannot import name 'OpenAIUtils' from 'utu.utils'",
         "Install utu.",
     ),
     "stand-in put to work at load": (
@@ -248,6 +248,7 @@ def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], cause: st
 
 
 # What the function does, and the error of the verdict; never a reward.
+SET = "set verifier.range=[{}] or wider, so that it is mapped to 0 to 1"
 UNJUDGED = {
     "raise ValueError('no idea')": "failed: ValueError: no idea (verify_func in mine.py:2)",
     "raise KeyError": "failed: KeyError (verify_func in mine.py:2)",
@@ -268,9 +269,9 @@ UNJUDGED = {
     "return {'reward': 1, 'metrics': {'m': float('nan')}}": (
         "failed: the verifier's metric 'm' is nan"
     ),
-    "return 1.5": "failed: the verifier returned 1.5, outside 0 to 1",
-    "return -0.5": "failed: the verifier returned -0.5, outside 0 to 1",
-    "return float('inf')": "failed: the verifier returned inf, outside 0 to 1",
+    "return 1.5": f"failed: the verifier returned 1.5, outside 0 to 1; {SET.format('0,1.5')}",
+    "return -0.5": f"failed: the verifier returned -0.5, outside 0 to 1; {SET.format('-0.5,1')}",
+    "return float('inf')": "failed: the verifier returned inf",
     "return float('nan')": "timeout: the function gave up on it",
 }
 

@@ -61,8 +61,12 @@ WRONG = {
     "no list": ("the verifier returned 1.0, not a list of rewards", ""),
     "text": ("the verifier returned '1.0', not a number", ""),
     "nan": ("the verifier returned nan", ""),
-    "infinite": ("the verifier returned inf, outside 0 to 1", ""),
-    "beyond": ("the verifier returned 1.5, outside 0 to 1", ""),
+    "infinite": ("the verifier returned inf", ""),
+    "beyond": (
+        "the verifier returned 1.5, outside 0 to 1; set verifier.range=[0,1.5] or wider, so that "
+        "it is mapped to 0 to 1",
+        "",
+    ),
     "nothing": ("the verifier returned None, not a list of rewards", ""),
 }
 

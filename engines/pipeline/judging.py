@@ -1,0 +1,47 @@
+"""How the tries of one problem come to their verdicts: one by one, or all in one call."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engines.core.protocols import Verifier, judges_whole_groups
+from engines.core.types import Problem, Rollout, Verdict
+
+
+class GroupJudge:
+    """Judges each try as it ends; a verifier that compares tries gets all `size` at once.
+
+    Each of the `size` tries must come, in whatever order and also where its verdict is known
+    already: what it is compared with would be less without it.
+    """
+
+    def __init__(self, verifier: Verifier, problem: Problem, size: int) -> None:
+        self._verifier, self._problem, self._size = verifier, problem, size
+        self._together = judges_whole_groups(verifier)
+        self._arrived: dict[int, tuple[Rollout, asyncio.Future[Verdict]]] = {}
+
+    async def judge(self, rollout: Rollout, known: Verdict | None = None) -> Verdict:
+        """The verdict on a try; `known` is returned where it is given."""
+        if not self._together:
+            return known or (await self._verifier.verify(self._problem, (rollout,)))[0]
+        waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        if known is not None:
+            waiting.set_result(known)
+        self._arrived[rollout.index] = (rollout, waiting)
+        if len(self._arrived) == self._size:
+            await self._judge_all()
+        return await waiting
+
+    async def _judge_all(self) -> None:
+        arrived = [self._arrived[index] for index in sorted(self._arrived)]
+        if all(waiting.done() for _, waiting in arrived):
+            return
+        try:
+            rollouts = [rollout for rollout, _ in arrived]
+            verdicts = await self._verifier.verify(self._problem, rollouts)
+            for (_, waiting), verdict in zip(arrived, verdicts, strict=True):
+                if not waiting.done():
+                    waiting.set_result(verdict)
+        finally:
+            for _, waiting in arrived:
+                waiting.cancel()  # does nothing to those that have their verdict

@@ -1,0 +1,163 @@
+"""What verifier files of AgentScope 1.0 import for messages and metrics, where it is missing.
+
+The fields and methods are those of its documentation; a metric class can be the verifier itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+_numbers = itertools.count(1)
+BLOCKS = ("text", "thinking", "tool_use", "tool_result", "image", "audio", "video")
+"""Types of content blocks: dicts whose `type` is one of these."""
+
+
+def _now() -> str:
+    return datetime.now().isoformat(" ", "milliseconds")
+
+
+class _Block(dict[str, Any]):
+    kind = ""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**{"type": self.kind, **fields})
+
+
+BLOCK_CLASSES = tuple(
+    type(f"{kind.title().replace('_', '')}Block", (_Block,), {"kind": kind}) for kind in BLOCKS
+)
+TextBlock = BLOCK_CLASSES[0]
+
+
+class MessageSurface:
+    """What can be asked of a message, whatever it is besides."""
+
+    id: str
+    name: str
+    role: str
+    metadata: dict[str, Any]
+    timestamp: str
+    invocation_id: str | None
+    content: Any
+
+    def get_text_content(self, separator: str = "\n") -> str | None:
+        if isinstance(self.content, str):
+            return str(self.content)
+        texts = [block["text"] for block in self.content or () if block.get("type") == "text"]
+        return separator.join(texts) if texts else None
+
+    def get_content_blocks(self, block_type: str | Sequence[str] | None = None) -> list[Any]:
+        blocks = self.content or []
+        if isinstance(self.content, str):
+            blocks = [TextBlock(text=str(self.content))]
+        wanted = (block_type,) if isinstance(block_type, str) else block_type
+        return [block for block in blocks if wanted is None or block.get("type") in wanted]
+
+    def has_content_blocks(self, block_type: str | Sequence[str] | None = None) -> bool:
+        return bool(self.get_content_blocks(block_type))
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("id", "name", "role", "content", "metadata", "timestamp")
+        return {name: getattr(self, name) for name in names}
+
+
+class Msg(MessageSurface):
+    def __init__(
+        self,
+        name: str,
+        content: Any,
+        role: str = "user",
+        metadata: Mapping[str, Any] | None = None,
+        timestamp: str | None = None,
+        invocation_id: str | None = None,
+        **more: Any,
+    ) -> None:
+        self.name, self.content, self.role = name, content, role
+        self.metadata, self.id = dict(metadata or {}), f"message-{next(_numbers)}"
+        self.timestamp, self.invocation_id = timestamp or _now(), invocation_id
+        vars(self).update(more)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Msg:
+        fields = dict(data)
+        own = fields.pop("id", None)
+        message = cls(**fields)
+        message.id = own or message.id
+        return message
+
+    def __repr__(self) -> str:
+        return f"Msg(id={self.id!r}, name={self.name!r}, content={self.content!r})"
+
+
+class Answer(str, MessageSurface):
+    """What the agent answered: text that also answers as a message does."""
+
+    def __init__(self, text: str) -> None:
+        self.id, self.name, self.role = f"message-{next(_numbers)}", "agent", "assistant"
+        self.metadata, self.timestamp, self.invocation_id = {}, _now(), None
+
+    @property
+    def content(self) -> str:
+        return str(self)
+
+
+class MetricType(StrEnum):
+    CATEGORY = "category"
+    NUMERICAL = "numerical"
+
+
+@dataclass
+class MetricResult:
+    """`result` is a number, or one of the metric's categories."""
+
+    name: str
+    result: str | float | int
+    created_at: str = field(default_factory=_now)
+    message: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass
+class SolutionOutput:
+    """`trajectory` are the tool calls and texts that led to `output`, as content blocks."""
+
+    success: bool
+    output: Any
+    trajectory: list[Any]
+    meta: dict[str, Any] | None = None
+
+
+class MetricBase(ABC):
+    def __init__(
+        self,
+        name: str,
+        metric_type: MetricType | str,
+        description: str | None = None,
+        categories: list[str] | None = None,
+    ) -> None:
+        if metric_type == MetricType.CATEGORY and categories is None:
+            raise ValueError("a metric of categories needs categories")
+        self.name, self.metric_type = name, metric_type
+        self.description, self.categories = description, categories
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A `MetricResult`, or one to be awaited."""
+
+
+@dataclass
+class Task:
+    """One sample of an evaluation, as metrics of a benchmark know it."""
+
+    id: str
+    input: Any
+    ground_truth: Any
+    metrics: list[MetricBase]
+    tags: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = None
