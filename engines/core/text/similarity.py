@@ -107,7 +107,7 @@ def count_features(text: str) -> tuple[int, set[str]]:
     return len(words) + max(0, len(joined) - 2), kinds
 
 
-@lru_cache(maxsize=4096)  # 1 KB each
+@lru_cache(maxsize=16_384)  # 1 KB each; as many as a large library and a long lesson have
 def _sketch(text: str) -> tuple[int, int]:
     """How many features a text has, and bits at the hashes of their kinds.
 
