@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from engines.core.library import Library
-from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem
+from engines.core.text.reply import ReplyProblem
 from engines.core.types import Operation, UnparsedReply, resubmitted_operation_id
 from engines.training_free.curation import flag_repeat
 from engines.training_free.parse import parse_suggestions
@@ -45,8 +45,6 @@ def read_resubmission(
 
     It may hold more proposals than the model was asked for: each is decided on anyway.
     """
-    if len(text) > MAX_REPLY_CHARS:
-        return Resubmission(problems=(too_long_reason(text),))
     sources = "attempts" if repair.kind == "extraction" else "proposals"
     known = tuple(origin.evidence)
     try:
@@ -75,7 +73,3 @@ def read_resubmission(
         why = f"{found.reason} (mended by {by})".strip()
         operations.append(flag_repeat(replace(operation, id=name, rationale=why), library))
     return Resubmission(tuple(operations), doubled=tuple(doubled))
-
-
-def too_long_reason(text: str) -> str:
-    return f"It has {len(text):,} characters, and at most {MAX_REPLY_CHARS:,} are read."
