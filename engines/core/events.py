@@ -21,6 +21,7 @@ from engines.core.types import (
     GroupOutcome,
     Lesson,
     Operation,
+    ProposalFate,
     RecordRef,
     Reflection,
     Usage,
@@ -166,6 +167,7 @@ class ReplyMended:
     operations: tuple[Operation, ...]
     reviewer: str = ""
     usage: Usage = NO_USAGE  # what their lint has cost
+    fates: tuple[ProposalFate, ...] = ()  # of the proposals that a consolidation had dropped
 
 
 @dataclass(frozen=True, slots=True)
