@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -65,9 +65,9 @@ class Reflector:
         }
 
 
-def library_text(library: Library) -> str:
-    """The library as a quoted block, with what is pinned below it."""
-    block, pinned = library_block(library), library.pinned_ids
+def library_text(library: Library, uses: Mapping[str, str] | None = None) -> str:
+    """The library as a quoted block, with what is pinned below it; see `library_block`."""
+    block, pinned = library_block(library, uses), library.pinned_ids
     if not pinned:
         return block
     return f"{block}\n\n{load_prompt(PACKAGE, 'pinned').render(ids=', '.join(pinned))}"

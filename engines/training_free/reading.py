@@ -5,7 +5,7 @@ Every line of foreign text is prefixed, so that a heading can only be ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engines.core.library import Library
@@ -45,10 +45,16 @@ def attempts_block(attempts: Sequence[ShownAttempt], rewards_known: bool) -> str
     )
 
 
-def library_block(library: Library) -> str:
+def library_block(library: Library, uses: Mapping[str, str] | None = None) -> str:
+    """Every experience on a line, below it how it was used where `uses` tells that."""
     if not library.experiences:
         return "(empty)"
-    return quote("\n".join(f"[{e.id}] {e.text}" for e in library.experiences))
+    lines = []
+    for experience in library.experiences:
+        lines.append(f"[{experience.id}] {experience.text}")
+        if told := (uses or {}).get(experience.id):
+            lines.append(f"    attempts so far: {told}")
+    return quote("\n".join(lines))
 
 
 def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:
