@@ -54,6 +54,12 @@ class Problem:
         texts = (str(text).strip() for text in (self.answer, *alternatives) if text is not None)
         return tuple(dict.fromkeys(text for text in texts if text))
 
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Letter and text of each option of a choice; empty where it is none."""
+        options = self.meta.get("lettered_options")
+        return options if isinstance(options, Mapping) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -34,6 +34,10 @@ class DataReport:
         return self.without_answer if len(self.without_answer) < self.n else ()
 
     @property
+    def has_no_answers(self) -> bool:
+        return 0 < self.n == len(self.without_answer)
+
+    @property
     def is_clean(self) -> bool:
         return not (self.duplicates or self.contradictory or self.empty or self.rows_without_answer)
 
@@ -53,7 +57,7 @@ def check_rows(
     by_question: dict[str, list[Numbered]] = {}
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
     for line, problem in numbered:
-        by_question.setdefault(problem.question, []).append((line, problem))
+        by_question.setdefault(" ".join(problem.question.split()), []).append((line, problem))
         by_content.setdefault((problem.question, answer_set(problem)), []).append(line)
     return DataReport(
         n=len(numbered),

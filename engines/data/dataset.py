@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engines.core.errors import DataError
+from engines.core.errors import DataError, suggest_name
 from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, check_rows
-from engines.data.fields import BlankQuestion, field_names, parse_problem
+from engines.data.fields import BlankQuestion, field_names, get_field, parse_problem
 from engines.data.logged_problems import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
@@ -98,10 +98,17 @@ def _read(
     bad: list[tuple[int, DataError]] = []
     blank: list[tuple[int, DataError]] = []
     replied = False
+    columns: dict[str, None] = {}
+    unseen = dict(fields or {})
     for number, place, row in table.rows:
         past = limit is not None and len(found) >= limit
-        if past and not replied:
+        if past and not replied and not unseen:
             break  # else all rows are looked at, since together they tell whether it is a log
+        if unseen and isinstance(row, dict):
+            columns |= dict.fromkeys(row)
+            for of, name in tuple(unseen.items()):
+                if name in row or get_field(row, name) is not None:
+                    del unseen[of]
         try:
             if isinstance(row, DataError):
                 raise row
@@ -112,6 +119,10 @@ def _read(
             continue
         found.append((number, problem))
         replied = replied or not names.replies.isdisjoint(problem.meta)
+    if unseen and columns:
+        of, name = next(iter(unseen.items()))
+        cause = f'No row has a field "{name}", which is named as the {of}.'
+        raise DataError(str(named), cause, suggest_name(name, columns))
     problems, logged = drop_replies(found, names)
     numbered = _number_repeats(problems[:limit])
     return _ReadResult(table.unit, numbered, tuple(bad), tuple(blank), logged)

@@ -9,6 +9,7 @@ from typing import Any
 from engines.core.errors import DataError
 from engines.core.ids import digest
 from engines.core.types import Problem
+from engines.data.choices import LABELS, find_choices
 from engines.data.rows import json_kind
 
 QUESTION_FIELDS = (
@@ -18,6 +19,7 @@ QUESTION_FIELDS = (
     "problem",
     "query",
     "raw_question",
+    "question_stem",
     # Where there is also a prompt, that is this with some framework's instructions around it.
     "extra_info.question",
     "prompt",
@@ -88,13 +90,19 @@ def parse_problem(
     """
     question_fields, question = parse_question(place, row, names)
     answers = names.answer
+    choices = find_choices(place, row, question)
+    if choices and answers is ANSWER_FIELDS:
+        answers = (*LABELS, *ANSWER_FIELDS, "correct", "correct_option")
     if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
         answers = _ALPACA_ANSWERS
     # A field that is there but null must not hide another that has the answer.
     answer_field = next((name for name in answers if get_field(row, name) is not None), None)
     alternatives: list[str] = []
     answer = None
-    if answer_field is not None:
+    if choices and (choices.right or answer_field):
+        held = get_field(row, answer_field) if answer_field else None
+        answer = choices.right or choices.find_letter(place, answer_field or "", held)
+    elif answer_field is not None:
         value = get_field(row, answer_field)
         # Several answers to Natural Questions may stand joined in one text.
         joined = "nq" in (row.get("source"), row.get("data_source"))
@@ -113,6 +121,10 @@ def parse_problem(
     meta = {key: value for key, value in row.items() if key not in used}
     if alternatives:
         meta["alternatives"] = alternatives
+    if choices:
+        question = choices.extend_question(question)
+        meta = {key: value for key, value in meta.items() if key not in choices.fields}
+        meta["lettered_options"] = dict(choices.options)
     return Problem(
         id=digest([question, answer], ID_BYTES),
         question=question,

@@ -20,7 +20,7 @@ from engines.core.types import Completion, Message, Problem, RecordRef, Rollout,
 from engines.core.waiting.gather import gather_all
 from engines.verifiers.judge_context import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings
-from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
+from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
@@ -32,9 +32,6 @@ CRITIQUE_CHARS = 1_000
 _PACKAGE = "engines.verifiers"
 DEFAULT_RUBRIC = load_prompt(_PACKAGE, "rubric").render()
 _STRAY = re.compile(r'\\(?![\\"/bfnrtu])')
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-_OPEN_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)
-_END_OF_THOUGHT = re.compile(r"\A[^{\[`].*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 MAX_BRACES = 200
 """Objects looked at in one reply: prose full of brackets must not cost quadratic time."""
 _DECODER = json.JSONDecoder()
@@ -110,7 +107,7 @@ class JudgeVerifier:
         prompt = self._prompt.render(
             problem=quote(_drop_surrogates(problem.question)),
             expected=_expected_text(problem),
-            response=_response_text(rollout.attempt.answer or ""),
+            response=_response_text(strip_thoughts(rollout.attempt.answer or "")),
             rubric=quote(_drop_surrogates(self._settings.rubric)),
             form=self._form,
         )
@@ -167,12 +164,6 @@ def parse_judgement(text: str, score: Score) -> Judgement:
     said = reasoning if isinstance(reasoning, str) else ""
     # `\boxed` and `\frac` written with one backslash are JSON for these characters and a rest.
     return Judgement(reward, said.replace("\b", "\\b").replace("\f", "\\f"))
-
-
-def strip_thoughts(text: str) -> str:
-    """The reply proper: models that think aloud draft verdicts meanwhile."""
-    text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", text), count=1).strip()
-    return _END_OF_THOUGHT.sub("", text, count=1) if "</think" in text.lower() else text
 
 
 def _objects_with_key(name: str, text: str) -> Iterator[dict[str, Any]]:

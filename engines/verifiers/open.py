@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.protocols import Verifier
+from engines.verifiers.choice import ChoiceSettings, ChoiceVerifier
 from engines.verifiers.compose import WeightedCriterion, WeightedVerifier
 from engines.verifiers.judge import JudgeSettings, JudgeVerifier
 from engines.verifiers.judge_context import JudgeContext
@@ -44,6 +45,7 @@ SETTINGS: Mapping[str, type] = {
     "length_penalty": LengthPenalty,
     "step": StepBonus,
     "format": FormatSettings,
+    "choice": ChoiceSettings,
 }
 KNOWN = (*SETTINGS, "function")
 SHAPES = ("length_penalty", "step")
@@ -106,7 +108,7 @@ def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
 
 def needs_answer(spec: Spec) -> bool:
     """Whether problems without an answer are of no use to it."""
-    return _any_verifier(spec, lambda name: name in ("math", "text", "accuracy"))
+    return _any_verifier(spec, lambda name: name in ("math", "text", "choice", "accuracy"))
 
 
 def asks_judge(spec: Spec) -> bool:
@@ -245,6 +247,8 @@ def _open_parsed(
             return MathVerifier(settings)
         case TextSettings() as settings:
             return TextVerifier(settings)
+        case ChoiceSettings():
+            return ChoiceVerifier()
         case JudgeSettings() as settings:
             if judging is None:
                 cause = "it asks a model, and there is none that can judge."

@@ -1,7 +1,8 @@
 r"""Where a response states its final answer, and the verdicts that every verifier words alike.
 
-Finds `#### 42`, `\boxed{42}`, `Answer: 42`, `A: 42` on the last line, "the answer is 42". Every
-search is linear in the text or bounded by `TAIL_CHARS`, so that hostile text is cheap.
+Finds `#### 42`, `\boxed{42}`, `<answer>42</answer>`, `Answer: 42`, `A: 42` on the last line, "the
+answer is 42", and the same words in other languages. What stands in `<think>` is never an answer.
+Every search is linear in the text or bounded by `TAIL_CHARS`, so that hostile text is cheap.
 """
 
 from __future__ import annotations
@@ -25,13 +26,29 @@ GAP_CHARS = 70
 MANY_BOXES = 100
 """More of them at the end of a response are no list: the whole tail stands as the answer."""
 
-# Only blanks of one line are repeated: `\s*` would cross a megabyte of newlines from each.
-_LINE = re.compile(
-    r"^[ \t>*_#`-]*(?:the[ \t]+)?(?:final[ \t]+|correct[ \t]+)?answer[ \t*_]*[:：]",
-    re.IGNORECASE | re.MULTILINE,
+_NAME = r"(?:think|thinking|thought|reasoning)"
+_THOUGHT = re.compile(
+    rf"(?<!`)(?:<{_NAME}>.*?(?:</{_NAME}>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z))",
+    re.IGNORECASE | re.DOTALL,
 )
-_LAST_LINE = re.compile(r"^[ \t>*_#`-]*(?:A|(?:final[ \t]+)?answer)[ \t*_]*[:：]", re.IGNORECASE)
-_PHRASE = re.compile(r"\banswer[ \t]+(?:is|equals)\b[ \t*_]*:?", re.IGNORECASE)
+_THOUGHT_END = re.compile(rf"\A.*(?:</{_NAME}>|\[/THINK\])", re.IGNORECASE | re.DOTALL)
+_TAGGED = re.compile(r"<(?:final[_ ]?)?answer>", re.IGNORECASE)
+_TAG_END = re.compile(r"</(?:final[_ ]?)?answer>", re.IGNORECASE)
+# Only blanks of one line are repeated: `\s*` would cross a megabyte of newlines from each.
+_ANSWER = (
+    r"(?:(?:the[ \t]+)?(?:final[ \t]+|correct[ \t]+)?answer|ответ|정답|답"
+    r"|(?:最终|最終|正确|正確)?(?:答案|答え|答)|(?:(?:die|la|a)[ \t]+)?"
+    r"(?:antwort|r[ée]ponse|respuesta|resposta|risposta)(?:[ \t]+(?:finale?|correct[ea]))?)"
+)
+_COLON = r"[ \t\u00a0\u202f*_]*[:：]"
+_LINE = re.compile(rf"^[ \t>*_#`-]*{_ANSWER}{_COLON}", re.IGNORECASE | re.MULTILINE)
+_LAST_LINE = re.compile(rf"^[ \t>*_#`-]*(?:A|{_ANSWER}){_COLON}", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"(?:\banswer[ \t]+(?:is|equals)\b|\bantwort[ \t]+(?:ist|lautet)\b|答案(?:是|为|為)|答えは"
+    r"|\br[ée]ponse(?:[ \t]+finale)?[ \t]+est\b|\brisposta[ \t]+è"
+    r"|\b(?:respuesta|resposta)(?:[ \t]+(?:final|correcta))?[ \t]+(?:es\b|é))[ \t*_]*[:：]?",
+    re.IGNORECASE,
+)
 _FINAL = re.compile(r"\bfinal[ \t]+answer[ \t]+is\b[ \t*_]*:?[ \t*_]*", re.IGNORECASE)
 _WORD_FIRST = re.compile(r"[ \t*_]*[A-Za-z]{3}")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -44,7 +61,10 @@ _NEXT_THOUGHT = re.compile(
     re.IGNORECASE,
 )
 # A full stop ends the sentence after a long word or a symbol, not after "St" or "Mr".
-_SENTENCE_END = re.compile(r"(?:(?<=[^A-Za-z.])|(?<=[a-z]{4}))\.\s+(?=[A-Z\W])")
+_SENTENCE_END = re.compile(r"(?:(?<=[^A-Za-z.])|(?<=[a-z]{4}))\.\s+(?=[A-Z\W])|。")
+_LONE_CODE = re.compile(
+    r"(?:^|\n)[ \t*_]*(?:```\w{0,20}\n([^`\n]{1,200})\n```|`([^`\n]{1,200})`)[ \t*_.]*\Z"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -65,10 +85,25 @@ def find_stated_answer(response: str, *, join_boxes: bool = False) -> StatedAnsw
     A box, a `####` and a marker on the last line are deliberate and win over a
     sentence about "the answer" ("I am sure this answer is correct" often follows).
     """
+    response = strip_thoughts(response).rstrip()
     found = max(_deliberate_statements(response, join_boxes), default=None) or max(
         _passing_statements(response), default=None
     )
-    return StatedAnswer(found[1], found[2]) if found else StatedAnswer(response.strip(), "none")
+    if found:
+        return StatedAnswer(found[1], found[2])
+    if code := _LONE_CODE.search(response, max(0, len(response) - TAIL_CHARS)):
+        return StatedAnswer((code[1] or code[2]).strip(), "marked")
+    return StatedAnswer(response.strip(), "none")
+
+
+def strip_thoughts(response: str) -> str:
+    """A response without its `<think>…</think>`.
+
+    One that is never closed was cut: all that follows is thought. One that is never opened was
+    opened by the prompt: all before it is.
+    """
+    kept = _THOUGHT.sub("", response)
+    return kept if kept != response else _THOUGHT_END.sub("", kept)
 
 
 def short_text(text: str, limit: int = 40) -> str:
@@ -84,6 +119,12 @@ def short_text(text: str, limit: int = 40) -> str:
 def _deliberate_statements(response: str, join_boxes: bool) -> Iterator[tuple[int, str, Marker]]:
     if (boxed := _last_box(response, join_boxes)) is not None:
         yield *boxed, "boxed"
+    if tags := list(_TAGGED.finditer(response)):
+        # A reply that a stop sequence ended lacks the closing tag.
+        closed = _TAG_END.search(response, tags[-1].end())
+        text = response[tags[-1].end() : closed.start() if closed else len(response)]
+        if text := _strip_markup(find_stated_answer(text, join_boxes=join_boxes).text):
+            yield tags[-1].start(), text, "marked"
     end = len(response.rstrip())
     last_line = response.rfind("\n", 0, end) + 1
     at = response.rfind("####")
@@ -132,13 +173,13 @@ def _last_box(response: str, join: bool) -> tuple[int, str] | None:
     if end is None:
         cut = start + TAIL_CHARS
         return (at, response[start:cut]) if cut < len(response) else None
-    contents, first = [response[start:end].strip()], at
+    contents, first = [response[start:end].strip().removesuffix(".")], at
     while join and (before := _box_before(response, first, max(0, at - TAIL_CHARS))) >= 0:
         start = response.index("{", before) + 1
         end = _closing_brace(response, start)
         if end is None or end >= first or not _is_one_answer(response[end + 1 : first]):
             break
-        contents.append(response[start:end].strip())
+        contents.append(response[start:end].strip().removesuffix("."))
         first = before
     return at, ", ".join(dict.fromkeys(reversed(contents)))
 
@@ -166,7 +207,7 @@ def _is_one_answer(gap: str) -> bool:
 
 def _strip_markup(text: str) -> str:
     text = text.strip().strip("*_`").strip()
-    return text[:-1].rstrip(" *_`") if text.endswith(".") else text
+    return text[:-1].rstrip(" *_`") if text.endswith((".", "。")) else text
 
 
 def unjudgeable_verdict(rollout: Rollout, expected: Sequence[object]) -> Verdict | None:

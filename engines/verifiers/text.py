@@ -17,6 +17,7 @@ from typing import Literal
 from engines.core.errors import VerifierError
 from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
+from engines.verifiers.choice import judge_choices
 from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.spec import check_settings
@@ -24,6 +25,7 @@ from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     find_stated_answer,
     short_text,
+    strip_thoughts,
     trouble_verdict,
     unjudgeable_verdict,
     wrong_verdict,
@@ -86,6 +88,9 @@ class TextVerifier:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        as_choice = self._settings.mode in ("exact", "choice")
+        if as_choice and (verdicts := judge_choices(problem, rollouts)):
+            return verdicts
         expected = tuple(find_stated_answer(text).text for text in problem.accepted_answers)
         judged = (self._judge(rollout, expected) for rollout in rollouts)
         return tuple(await asyncio.gather(*judged))
@@ -97,7 +102,7 @@ class TextVerifier:
     async def _judge(self, rollout: Rollout, expected: Sequence[str]) -> Verdict:
         if trouble := unjudgeable_verdict(rollout, expected):
             return trouble
-        response = rollout.attempt.answer or ""
+        response = strip_thoughts(rollout.attempt.answer or "")
         stated = find_stated_answer(response)
         text = stated.text[-TAIL_CHARS:]
         matched: str | None

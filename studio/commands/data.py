@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
@@ -53,7 +54,7 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
         studio data list
         studio data list --json
     """
-    from studio.data.catalogue import listed_data
+    from studio.data.catalogue import bundled_folder, listed_data
     from studio.report.next_step import tell_next
 
     found = listed_data(open_workspace(context))
@@ -61,7 +62,8 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
     text = table(("NAME", "N", "FROM", "PATH"), rows)
     print_result([asdict(entry) for entry in found], text, json=json)
     for entry in found:
-        if entry.trouble and entry.where != "bundled":  # ours are as they should be
+        # Ours are as they should be, also those that one of the workspace hides.
+        if entry.trouble and not Path(entry.path).is_relative_to(bundled_folder()):
             print(f"note: {entry.trouble}", file=sys.stderr)
     if not json:
         tell_next(f"studio data check {quote(found[0].name)}", context.obj)
@@ -90,6 +92,7 @@ def add(
         studio data add exam.csv --name exam --question prompt --answer solution
     """
     from studio.data.catalogue import add_data, field_names
+    from studio.data.text import line_sets_text
     from studio.report.next_step import tell_next
     from studio.report.summary import count_text
 
@@ -110,12 +113,9 @@ def add(
                 "text verifiers refuse those",
                 file=sys.stderr,
             )
-        for lines in one.contradictory:
-            text = ", ".join(map(str, lines))
-            print(
-                f"note: {one.name}: {one.unit}s {text} ask the same and expect different answers",
-                file=sys.stderr,
-            )
+        if one.contradictory:
+            which = line_sets_text(one.contradictory, one.unit)
+            print(f"note: {one.name}: questions with different answers: {which}", file=sys.stderr)
         if one.hides_bundled:
             print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
     if fields:
@@ -162,12 +162,13 @@ def check(
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Look for usual mistakes in a data set.
+    """Look for usual mistakes in a data set; exit code 2 where no row has an answer.
 
     Examples:
         studio data check arithmetic
         studio data check my-problems.jsonl --json
     """
+    from engines.core.errors import DataError
     from engines.data.dataset import check_dataset
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
@@ -177,6 +178,10 @@ def check(
     report = check_dataset(source, fields=field_names(question, answer))
     about = source.stem, str(source), report
     print_result(report_data(*about), report_text(*about), json=json)
+    if report.has_no_answers:
+        move = "Name the field that holds it: --answer NAME; without any, practise with "
+        move += "practice.given_ground_truth=false."
+        raise DataError(str(source), "No row has an answer.", move)
     if not json:
         tell_next(f"studio headless rehearsal data.practice={quote(name)}", context.obj)
 

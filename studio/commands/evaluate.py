@@ -90,8 +90,6 @@ def evaluate(
 
 
 def _estimate_eval(plan: EvalPlan, *, json: bool) -> int:
-    import asyncio
-
     from studio.estimate.eval_dry_run import print_eval_dry_run
     from studio.evaluation.report import eval_title
     from studio.evaluation.session import tell_eval_notes
@@ -99,18 +97,16 @@ def _estimate_eval(plan: EvalPlan, *, json: bool) -> int:
     from studio.run.verifier import fingerprint_of
 
     tell_eval_notes(plan)
-    return asyncio.run(
-        print_eval_dry_run(
-            plan.loaded,
-            without_lessons(plan.loaded.config),
-            plan.workspace,
-            title=eval_title(plan),
-            fingerprint=fingerprint_of(plan.loaded, plan.workspace),
-            sets=plan.sets,
-            missing=plan.missing(),
-            total=plan.total,
-            json=json,
-        )
+    return print_eval_dry_run(
+        plan.loaded,
+        without_lessons(plan.loaded.config),
+        plan.workspace,
+        title=eval_title(plan),
+        fingerprint=fingerprint_of(plan.loaded, plan.workspace),
+        sets=plan.sets,
+        missing=plan.missing(),
+        total=plan.total,
+        json=json,
     )
 
 

@@ -14,7 +14,7 @@ from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered, check_rows
 from engines.data.dataset import read_numbered_problems
 from engines.data.folder import find_splits
-from engines.data.rows import open_table
+from engines.data.rows import Unit, open_table
 from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
 from engines.record.appender import make_folder, write_atomic
 from engines.record.catalogue import write_dataset_row
@@ -44,7 +44,7 @@ class AddedData:
     new: bool
     hides_bundled: bool
     contradictory: tuple[tuple[int, ...], ...]  # lines with one question and no answer in common
-    unit: str  # what they count: lines or rows
+    unit: Unit  # what they count
 
 
 def bundled_folder() -> Path:
@@ -120,7 +120,7 @@ def _prepare(
 
 
 def _write_data(
-    workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered], unit: str
+    workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered], unit: Unit
 ) -> AddedData:
     new = not target.exists()
     if new:
@@ -156,7 +156,10 @@ def _canonical_jsonl(
         if fields and number in problems:
             problem = problems[number]
             used = ("question", "answer", *fields.values())
-            rest = {key: value for key, value in row.items() if key not in used}
+            kept = problem.meta if problem.options else row
+            rest = {key: value for key, value in kept.items() if key not in used}
+            if problem.options:
+                rest["options"] = rest.pop("lettered_options")
             answer = problem.meta.get("alternatives", problem.answer)
             row = {"question": problem.question, "answer": answer, **rest}
         rows.append(json.dumps(row, ensure_ascii=False) + "\n")

@@ -65,8 +65,8 @@ def report_text(name: str, path: str, report: DataReport) -> str:
             f"  answers        {answered} of {report.n}{missing}",
             f"  questions      {_length_text(report.question_chars)}{empty}",
             f"  answer texts   {_length_text(report.answer_chars)}",
-            f"  duplicates     {_line_sets_text(report.duplicates, unit)}",
-            f"  contradictory  {_line_sets_text(report.contradictory, unit)}",
+            f"  duplicates     {line_sets_text(report.duplicates, unit)}",
+            f"  contradictory  {line_sets_text(report.contradictory, unit)}",
             *_log_lines(report),
             "clean" if doubtful is None else f"doubtful: {doubtful}; look before practising",
         ]
@@ -98,7 +98,7 @@ def _length_text(chars: tuple[int, float, int]) -> str:
     return f"{shortest} to {longest} characters, median {median:g}"
 
 
-def _line_sets_text(found: Sequence[tuple[int, ...]], unit: Unit) -> str:
+def line_sets_text(found: Sequence[tuple[int, ...]], unit: Unit) -> str:
     if not found:
         return "none"
     shown = "; ".join(_line_numbers_text(lines, unit) for lines in found[:_LISTED])

@@ -24,6 +24,7 @@ _BUILT_IN = {
     "length_penalty": "The reward of another verifier, less what is too long (of, max_length)",
     "step": "The reward of another verifier and a bonus for shown steps: it may pay for padding",
     "format": "Does the response match a regular expression? (pattern)",
+    "choice": "Which option of its problem does the response name, by letter or text?",
 }
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import Any
 
 from engines.pipeline.evaluation.evaluate import HeldOutSet
-from engines.policies.limits.throttle import Slots
-from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.config.loading import LoadedRun
@@ -20,11 +17,9 @@ from studio.estimate.text import estimate_data, estimate_table, limits_text
 from studio.report.tables import print_result
 from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import set_power_lines
-from studio.run.models import open_roles
-from studio.run.verifier import open_run_verifier
 
 
-async def print_eval_dry_run(
+def print_eval_dry_run(
     loaded: LoadedRun,
     config: RunConfig,
     workspace: Workspace,
@@ -36,22 +31,11 @@ async def print_eval_dry_run(
     total: int,
     json: bool,
 ) -> int:
-    """Check what can be checked without asking a model, and print what the rest would cost.
+    """Print what the rollouts that are `missing` with each guidance, of `total`, would cost.
 
-    `config` is that of the evaluation alone; `missing` are the rollouts to make with each
-    guidance, of `total` in all.
-
-    Raises:
-        StudioError: something could not be opened.
+    `config` is that of the evaluation alone. Raises ConfigError: a budget cannot be kept.
     """
     check_budget(loaded, config)
-    async with AsyncExitStack() as stack:
-        ledger, slots = RecordLedger(workspace.evaluations, config.seed), Slots(1)
-        judged = [held_out.problems for held_out in sets]
-        verifier = open_run_verifier(
-            loaded, workspace, open_roles(config, stack), ledger, slots, sets=judged, stack=stack
-        )
-        await verifier.check()
     problems = tuple(problem for held_out in sets for problem in held_out.problems)
     facts, parts, notes = gather_eval_facts(config, workspace, fingerprint, problems, missing)
     found = estimate_evaluation(facts, parts)

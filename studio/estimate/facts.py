@@ -80,11 +80,6 @@ class MeasuredUsage:
         known = self.prompt_tokens and self.prompt_bytes
         return self.prompt_bytes / self.prompt_tokens if known else BYTES_A_TOKEN
 
-    def of_rollouts(self) -> MeasuredUsage:
-        """What of it says something of the policy alone."""
-        n = Counter({p: self.n[p] for p in ("rollout", "evaluation") if self.n[p]})
-        return MeasuredUsage(self.run, n, self.reply)
-
     def mean(self, purpose: str) -> float | None:
         return self.reply[purpose] / self.n[purpose] if self.n[purpose] else None
 
@@ -92,7 +87,7 @@ class MeasuredUsage:
 def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
     config = plan.loaded.config
-    measured = _measure_earlier_run(plan.workspace, plan.fingerprint)
+    measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
     replies, notes = _reply_lengths(measured, config)
     facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured.bytes_a_token)
     facts = replace(
@@ -128,7 +123,7 @@ def gather_eval_facts(
 
     `missing` are the rollouts to make with each guidance; what comes back has its tokens instead.
     """
-    measured = _measure_earlier_run(workspace, fingerprint)
+    measured = _measure_earlier_run(workspace, fingerprint, ("policy",))
     replies, notes = _reply_lengths(measured, config, ("rollout", "judge"))
     per = measured.bytes_a_token
     sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
@@ -306,33 +301,28 @@ def _reply_lengths(
     return replies, notes
 
 
-def _measure_earlier_run(workspace: Workspace, fingerprint: Mapping[str, Any]) -> MeasuredUsage:
+def _measure_earlier_run(
+    workspace: Workspace, fingerprint: Mapping[str, Any], roles: Sequence[Role]
+) -> MeasuredUsage:
     """The newest finished run of the same models that recorded something, else any that did.
 
-    What was cut short has more of the long replies, and fewer steps to tell the growth by. Where
-    no run had the same reflector, one with the same policy tells how long its replies are.
+    What was cut short has more of the long replies, and fewer steps to tell the growth by.
     """
-    asked = [fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
-    cut_short = same_policy = None
+    names = [f"{role}.model" for role in roles]
+    cut_short = None
     # The newest first: its data and prompts are most like those of the run to come.
     for run in reversed(workspace.runs()):
         try:
             state = run.state()
-            models = [state.settings.get(f"{role}.model") for role in ("policy", "reflector")]
-            if models[0] != asked[0] or (models != asked and same_policy):
+            if any(state.settings.get(name) != fingerprint[name] for name in names):
                 continue
             found = _measure_run(run, state, workspace)
         except (StudioError, OSError):
             continue  # a damaged run is of no use here, and is reported when it is opened
-        if not found.n:
-            continue
-        if models != asked:
-            same_policy = found.of_rollouts()
-        elif state.status == "finished":
+        if found.n and state.status == "finished":
             return found
-        else:
-            cut_short = cut_short or found
-    return cut_short or same_policy or MeasuredUsage()
+        cut_short = cut_short or (found if found.n else None)
+    return cut_short or MeasuredUsage()
 
 
 def _measure_run(run: RunDir, state: RunState, workspace: Workspace) -> MeasuredUsage:

@@ -207,7 +207,8 @@ async def measure_missing(
         )
         await verifier.check()
         await roles.ping()
-        stack.callback(lambda: tell_each(tell, roles.remarks))
+        stack.callback(lambda: tell_each(tell, roles.notes))
+        stack.callback(roles.tell_strays, tell)
         outage = Outage(partial(give_up, "failed"))
         setup = measuring_setup(
             config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage

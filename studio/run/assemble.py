@@ -147,6 +147,7 @@ class _RunParts:
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
         tell_each(tell, self.roles.notes)
+        stack.callback(roles.tell_strays, tell)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
             if config.trains:
@@ -223,7 +224,7 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
-            remarks=lambda: tuple(map(plan.loaded.mask, roles.remarks)),
+            remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )
 
     def _training_free_engine(self, linter: OperationLinter) -> TrainingFreeEngine:

@@ -100,11 +100,10 @@ class Roles:
             for note in policy.dialect.notes
         )
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """The notes, and what lies in a handoff's folder that nothing asked for, at the end."""
-        handoffs = (policy for policy in self.distinct if isinstance(policy, HandoffPolicy))
-        return self.notes + folder_remarks(handoffs)
+    def tell_strays(self, tell: Tell) -> None:
+        """Tell which files of handoffs belong to no call that was made."""
+        handoffs = [policy for policy in self.distinct if isinstance(policy, HandoffPolicy)]
+        tell_each(tell, folder_remarks(handoffs))
 
 
 def open_roles(

@@ -17,19 +17,8 @@ from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.core.waiting.current_call import current_call
 from engines.policies.chat.request import Dialect, chat_request
-from engines.policies.handoff.folder import (
-    CALL,
-    AnswerRefused,
-    call_body,
-    call_id,
-    describe_call,
-    find_answers,
-    is_unchanged,
-    move,
-    read_answer,
-    unasked,
-    write_whole,
-)
+from engines.policies.handoff import call_files
+from engines.policies.handoff.call_files import CALL, AnswerRefused
 
 SHOWN = 5
 """Names in a message; the folder has the others."""
@@ -57,13 +46,18 @@ class HandoffPolicy:
         key = current_call()
         purpose = key.purpose if key else "call"
         request = chat_request(self.name, messages, sampling, self._max_tokens, _DIALECT)
-        name = call_id(purpose, request)
+        name = call_files.call_id(purpose, request)
         self.asked.add(name)
-        found, refused = self._find_answer(name)
-        if found is None:
+        try:
+            found, refused = self._find_answer(name)
             path = self.folder / f"{name}{CALL}"
-            if not path.exists():
-                write_whole(path, call_body(name, purpose, describe_call(key), request))
+            if found is None and not path.exists():
+                about = call_files.describe_call(key)
+                call_files.write_whole(path, call_files.call_body(name, purpose, about, request))
+        except OSError as error:  # a failed try would be the model's fault
+            cause = f"calls cannot be written there ({error.strerror})."
+            raise PolicyError(str(self.folder), cause, "Correct that and start again.") from None
+        if found is None:
             raise AnswersPending({str(self.folder): {name}}, refused)
         if not found.usage.calls:
             said = text_tokens(found.text) + text_tokens(found.reasoning)
@@ -84,23 +78,23 @@ class HandoffPolicy:
 
     def _find_answer(self, name: str) -> tuple[Completion | None, tuple[str, ...]]:
         """The answer to a call, and why what lies there is none."""
-        call, answers = self.folder / f"{name}{CALL}", find_answers(self.folder, name)
-        if call.exists() and not is_unchanged(call):
+        call, answers = self.folder / f"{name}{CALL}", call_files.find_answers(self.folder, name)
+        if call.exists() and not call_files.is_unchanged(call):
             for path in (call, *answers):
-                move(path, self.folder / "refused")
+                call_files.move(path, self.folder / "refused")
             why = f"{call.name} was changed, so that its answer is for another question"
             return None, (f"{why}; moved to refused",)
         done = self.folder / "done"
-        for path in answers or find_answers(done, name):
+        for path in answers or call_files.find_answers(done, name):
             if len(answers) > 1:
                 return None, (f"{name} has {len(answers)} answers; keep one",)
             try:
-                found = read_answer(path, name)
+                found = call_files.read_answer(path, name)
             except AnswerRefused as refused:
                 return None, (f"{path.name}: {refused}",)
             if answers:
                 for taken in (call, path):
-                    move(taken, done)
+                    call_files.move(taken, done)
             return found, ()
         return None, ()
 
@@ -112,7 +106,7 @@ def folder_remarks(policies: Iterable[HandoffPolicy]) -> tuple[str, ...]:
         asked.setdefault(policy.folder, set()).update(policy.asked)
     remarks = []
     for folder, names in asked.items():
-        answers, calls = unasked(folder, names)
+        answers, calls = call_files.unasked(folder, names)
         if answers:
             more = ", …" * (len(answers) > SHOWN)
             shown = ", ".join(answers[:SHOWN])

@@ -20,6 +20,9 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _POWER = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _ROOT = re.compile(r"√\s*(?:\(([^()]{1,80})\)|\{([^{}]{1,80})\}|(\d+(?:\.\d+)?|[A-Za-z]))")
 _FRACTION = re.compile("[¼½¾⅐-⅞]")
+_WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+_SPACING = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
+_MIXED_PLAIN = re.compile(r"(?<![\w./,])(\d{1,9})\s+(?:and\s+)?(\d{1,9})/(\d{1,9})(?![\d/]|\.\d)")
 _MIXED = re.compile(r"([-+]?\d+)\s*\\frac\{(\d+)\}\{(\d+)\}")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;!:]|\{,\}|[\u00a0\u2007\u2009\u202f])(?=\d{3}(?!\d))")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
@@ -37,7 +40,7 @@ _SCALED = re.compile(
     re.IGNORECASE,
 )
 _DENIED = re.compile(
-    r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:\bnot|n't)\s+"
+    r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:(?:\bnot|n't|\bnicht|\bpas)\s+|不是\s*)"
     r"(?:equal\s+to\s+|be\s+|option\s+)?(?:[$*(\\{\[]*[A-Z][$*)}\]]*|[^\s]*\d[^\s]*)[\s.!*]*$"
 )
 
@@ -53,7 +56,12 @@ def ascii_notation(text: str, *, marked: bool) -> str:
     text = _THIN.sub("", text)
     if _GROUPED.fullmatch(text.strip()):
         text = text.replace(" ", "")
-    return _SCALED.sub(_expand_scale, text)
+    return _SCALED.sub(_expand_scale, _MIXED_PLAIN.sub(_expand_mixed, text))
+
+
+def strip_tex(text: str) -> str:
+    """A text without TeX's wrappers of words and its spacing."""
+    return _SPACING.sub(" ", _WRAPPED.sub(r"\1", text))
 
 
 def strip_denial(text: str) -> str:
@@ -75,6 +83,11 @@ def _convert_unicode(text: str, marked: bool) -> str:
 def _fraction_latex(found: re.Match[str]) -> str:
     above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
     return f"\\frac{{{above}}}{{{below}}}"
+
+
+def _expand_mixed(found: re.Match[str]) -> str:
+    whole, above, below = map(int, found.groups())
+    return f"{whole * below + above}/{below}" if above < below else found[0]
 
 
 def _expand_scale(found: re.Match[str]) -> str:

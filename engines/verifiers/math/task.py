@@ -14,6 +14,7 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from engines.verifiers.math import exact_value
+from engines.verifiers.math.quantity import align_labels, leading_unit, same_quantity
 
 USUAL_RULES = {"float_rounding": 6, "strict": True}  # under other rules more is equal
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
@@ -24,7 +25,7 @@ _SPELT = re.compile(r"(?<![\\A-Za-z])(pi|sqrt|sin|cos|tan|log|ln)(?![A-Za-z])")
 _QUANTITY = re.compile(r"[-+]?[^\w\s\\(]?\d[\d,.]*\s+[A-Za-z]{2,}\.?")
 _PERCENT = re.compile(r"([-+]?[\d.,]+)\s*(?:\\?%|percent|pct)")
 _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,4})")
-_MIXED = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)")
+_CURRENCY = re.compile(r"^[A-Z]{1,2}\\?\$(?=[-+]?[\d.])")
 _LIST = re.compile(r"[-+]?\d+(?:\s*,\s*[-+]?\d+)+")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
@@ -50,26 +51,35 @@ def build_task() -> Callable[[dict[str, Any]], dict[str, Any]]:
     )
     for text, answer in warm_up:
         expected = [{"text": text, "marker": "marked"}]
-        check({"answer": answer, "marker": "marked", "expected": expected, "rules": {}})
+        check(
+            {"answer": answer, "marker": "marked", "expected": expected, "after": "", "rules": {}}
+        )
     return check
 
 
 def check(question: dict[str, Any]) -> dict[str, Any]:
     answer, marker, rules = question["answer"], question["marker"], question["rules"]
-    if marker != "none" and rules == {**rules, **USUAL_RULES}:
-        found = [exact_value.same_value(gold["text"], answer) for gold in question["expected"]]
-        if True in found or None not in found:
-            return {"match": found.index(True) if True in found else None, "got": answer}
-    parsed = list(_parse_cached(to_math_verify(answer, marker)))
-    got = next((part for part in reversed(parsed) if isinstance(part, str)), "")
+    marked = marker != "none"
+    usual = marked and rules == {**rules, **USUAL_RULES}
+    got = answer
     for at, expected in enumerate(question["expected"]):
-        text = expected["text"]
-        gold = list(_parse_cached(to_math_verify(text, expected["marker"])))
-        if (
-            has_same_letters(text, answer)
-            or is_decimal_comma(text, answer)
-            or _same_value(gold, parsed, rules)
-        ):
+        pair = align_labels(expected["text"], answer) if marked else (expected["text"], answer)
+        if pair is None:
+            continue
+        text, said = pair
+        same = same_quantity(text, said + leading_unit(question["after"]), marked=marked)
+        if same is None and usual:
+            same = exact_value.same_value(text, said)
+        if same is None:
+            parsed = list(_parse_cached(to_math_verify(said, marker)))
+            got = next((part for part in reversed(parsed) if isinstance(part, str)), "")
+            gold = list(_parse_cached(to_math_verify(text, expected["marker"])))
+            same = (
+                has_same_letters(text, said)
+                or is_decimal_comma(text, said)
+                or _same_value(gold, parsed, rules)
+            )
+        if same:
             return {"match": at, "got": got}
     return {"match": None, "got": got}
 
@@ -112,14 +122,15 @@ def to_math_verify(text: str, marker: str) -> str:
 
     Left bare, `3\sqrt{2}` is read as 3, `2 1/2` as 1 and `1e5` as 1; boxed, `50\%` as text.
     """
+    text = _CURRENCY.sub("$", text)
+    if marker == "none":
+        text = text.replace("\\$", " ").replace("`", " ")
     if _ENVIRONMENT.search(text) or (marker == "none" and not is_formula(text, word=2)):
         return text
     if match := _PERCENT.fullmatch(text):
         return f"answer: {match[1]}%"
     if match := _SCIENTIFIC.fullmatch(text):
         return f"${match[1]} \\cdot 10^{{{match[2]}}}$"
-    if match := _MIXED.fullmatch(text):
-        return f"${match[1]} \\frac{{{match[2]}}}{{{match[3]}}}$"
     if marker == "boxed" and not _QUANTITY.fullmatch(text):
         return f"\\boxed{{{to_latex(text)}}}"
     return f"${to_latex(text)}$" if is_formula(text, word=3) else f"answer: {text}"

@@ -1,7 +1,7 @@
 """The `math` verifier: is the stated answer mathematically the expected one?
 
 Algebra runs in processes that can be killed (`task`): an answer that hangs or crashes the check
-costs its own verdict and nothing else. Units and dates are not compared: math-verify sees numbers.
+costs its own verdict and nothing else. A problem with options is judged as a choice.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from engines.core.errors import VerifierError
 from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
+from engines.verifiers.choice import choose_option, judge_choices
 from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
@@ -29,20 +30,11 @@ from engines.verifiers.stated_answer import (
     unjudgeable_verdict,
     wrong_verdict,
 )
-from engines.verifiers.text import find_chosen_letter
 
 MAX_CHARS = 2_000
 """Longest expression handed to math-verify; of a response that states none, its tail."""
 
 _LETTER = re.compile(r"[A-Z]")
-# "A" before most words is an article, and "I" speaks of itself.
-_NAMED_LETTER = re.compile(
-    r"(?<![^\s*(])([B-HJ-Z]|A(?!\s+(?!(?:and|or|is|was|nor|but|because|has|must)\b)[a-z]))"
-    r"(?=[\s*).,;:]|$)"
-)
-_BRACKETED_LETTER = re.compile(r"[(\[{]([A-Z])[)\]}]")
-_LABELLED = re.compile(r"\W*([A-Z])[.):]\s(?:(?!\b[A-Z][.):])[^\n])*")
-_LAST_LETTER = re.compile(r"\W*(?:(?:option|choice|answer)\W+)?([A-Z])\W*", re.IGNORECASE)
 _NOT = re.compile(r"\bnot\b")
 _PLAIN_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
@@ -51,7 +43,7 @@ _PLAIN_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 class MathSettings:
     """How answers are checked.
 
-    Source of the last three: math-verify's `verify`, names, meaning and defaults.
+    Source of the last three: math-verify's `verify`, names, meaning and defaults, but for the last.
     """
 
     deadline_s: float = setting(2.0, "seconds for one answer", gt=0)
@@ -63,7 +55,7 @@ class MathSettings:
     float_rounding: int = setting(6, "decimal places at which numbers are compared", ge=0, le=15)
     strict: bool = setting(True, "false lets f(x) equal f(y), and a set a tuple")
     allow_set_relation_comp: bool = setting(
-        False, "whether a relation (-2 < x < 7) also answers an expected set"
+        True, "whether a relation (-2 < x < 7) also answers an expected set"
     )
 
     def __post_init__(self) -> None:
@@ -110,6 +102,8 @@ class MathVerifier:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        if verdicts := judge_choices(problem, rollouts):
+            return verdicts
         expected = tuple(_parse_expected(text) for text in problem.accepted_answers)
         judged = (self._judge(rollout, expected) for rollout in rollouts)
         return tuple(await asyncio.gather(*judged))
@@ -133,9 +127,12 @@ class MathVerifier:
         if _are_all_integers(stated, expected):
             same = (gold for gold in expected if int(gold.text) == int(stated.text))
             return _verdict(stated.text, next(same, None), expected)
+        # `\boxed{5}$ cm` has its unit behind the box.
+        after = (rollout.attempt.answer or "").rpartition(f"{stated.text}}}")[2]
         answer = await self._pool.ask(
             {
                 "answer": stated.text,
+                "after": after[:40] if stated.marker == "boxed" else "",
                 "marker": stated.marker,
                 "rules": self._rules,
                 "expected": [asdict(gold) for gold in expected],
@@ -171,22 +168,10 @@ def _strip_denial(stated: StatedAnswer, expected: Sequence[StatedAnswer]) -> Sta
 
 
 def _find_named_letter(response: str, expected: Sequence[StatedAnswer]) -> str | None:
-    """The choice that a response names in passing, where one capital letter is expected.
-
-    One that stands alone on the last line is chosen, or that labels the only line; of
-    several in prose none is.
-    """
+    """The choice that a response names in passing, where one capital letter is expected."""
     if not all(_LETTER.fullmatch(gold.text) for gold in expected):
         return None
-    tail = response[-MAX_CHARS:]
-    if alone := _LAST_LETTER.fullmatch(tail.rstrip().rpartition("\n")[2]):
-        return alone[1].upper()
-    if labelled := _LABELLED.fullmatch(tail.strip()):
-        return labelled[1]
-    named = set(_BRACKETED_LETTER.findall(tail) or _NAMED_LETTER.findall(tail))
-    if not named and (label := find_chosen_letter(tail, string.ascii_letters, stated=False)):
-        return label
-    return named.pop() if len(named) == 1 else None
+    return choose_option(response[-MAX_CHARS:], dict.fromkeys(string.ascii_uppercase, ""))
 
 
 def _are_all_integers(stated: StatedAnswer, expected: Sequence[StatedAnswer]) -> bool:

@@ -55,7 +55,7 @@ class VerifierConfig(Settings):
 
     name: str = key(
         "math",
-        "math, text, judge, accuracy, length_penalty, step or format; function with "
+        "math, text, judge, accuracy, length_penalty, step, format or choice; function with "
         "file: FILE; weighted with of: [...]",
         min_length=1,
         examples=["text"],

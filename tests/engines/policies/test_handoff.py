@@ -184,6 +184,11 @@ async def test_a_folder_that_cannot_be_is_refused_at_the_start(tmp_path: Path) -
         await HandoffPolicy(tmp_path / "file").ping()
 
 
+async def test_a_folder_that_is_gone_is_no_failed_try(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="calls cannot be written there"):
+        await ask(HandoffPolicy(tmp_path / "gone"))
+
+
 async def test_all_that_wait_are_told_together(policy: HandoffPolicy) -> None:
     done: list[int] = []
 

@@ -311,3 +311,54 @@ def test_a_broken_link_among_the_data_sets_is_listed_with_its_trouble(workspace:
     listed = studio("data", "list", workspace=workspace)
     assert listed.code == 0
     assert "dang.jsonl: It is a broken link: gone.jsonl is not there." in listed.stderr
+
+
+def test_check_fails_where_no_row_has_an_answer_and_says_the_next_move(workspace: Path) -> None:
+    file = a_file(workspace.parent, {"question": "Why?", "solution": "1"}, {"question": "How?"})
+    checked = studio("data", "check", str(file), workspace=workspace)
+    assert checked.code == 2 and "answers        0 of 2" in checked.stdout
+    assert "No row has an answer." in checked.stderr
+    assert "--answer NAME" in checked.stderr and "given_ground_truth=false" in checked.stderr
+    named = studio("data", "check", str(file), "--answer", "solution", workspace=workspace)
+    assert named.code == 0
+
+
+def test_a_named_field_that_is_nowhere_is_refused_by_every_command(workspace: Path) -> None:
+    file = str(a_file(workspace.parent, {"question": "Why?", "solution": "1"}))
+    for command in ("add", "check", "preview"):
+        refused = studio("data", command, file, "--answer", "solutoin", workspace=workspace)
+        assert refused.code == 2 and 'Did you mean "solution"?' in refused.stderr
+    wanted = ("data.fields={answer: solutoin}", f"data.practice={file}")
+    run = studio("headless", "rehearsal", *wanted, workspace=workspace)
+    assert run.code == 2 and 'Did you mean "solution"?' in run.stderr
+
+
+def test_adding_tells_which_rows_contradict_each_other(workspace: Path) -> None:
+    rows = (a_sum(1, 2), {"question": "What is 1  + 2?", "answer": "4"}, a_sum(3, 4))
+    other = {**a_sum(3, 4), "answer": "8"}
+    file = a_file(workspace.parent, *rows, other)
+    added = studio("data", "add", str(file), workspace=workspace)
+    note = "note: mine: questions with different answers: 2 (lines 1, 2; lines 3, 4)\n"
+    assert added.code == 0 and added.stderr.startswith(note)
+
+
+def test_nothing_bundled_is_warned_of_even_behind_a_set_of_its_name(workspace: Path) -> None:
+    listed = studio("data", "list", workspace=workspace)
+    assert "calculator-demonstrations" in listed.stdout and "note" not in listed.stderr
+    file = a_file(workspace.parent, a_sum(1, 2), name="calculator-demonstrations.jsonl")
+    studio("data", "add", str(file), workspace=workspace)
+    assert "note" not in studio("data", "list", workspace=workspace).stderr
+
+
+def test_choices_with_other_field_names_are_the_same_problem_in_the_copy(workspace: Path) -> None:
+    row = {"Frage": "Which?", "choices": ["O", "A", "B"], "lösung": 1, "level": 3}
+    file = str(a_file(workspace.parent, row))
+    options = ("--question", "Frage", "--answer", "lösung")
+    assert studio("data", "add", file, *options, workspace=workspace).code == 0
+    (asked,) = json.loads(
+        studio("data", "preview", file, *options, "--json", workspace=workspace).stdout
+    )
+    (copied,) = json.loads(studio("data", "preview", "mine", "--json", workspace=workspace).stdout)
+    assert copied["question"] == asked["question"] == "Which?\n\nA. O\nB. A\nC. B"
+    assert (copied["id"], copied["answer"]) == (asked["id"], "B")
+    assert copied["meta"]["level"] == 3

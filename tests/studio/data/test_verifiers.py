@@ -44,9 +44,9 @@ def listed(workspace: Path) -> list[dict[str, Any]]:
 def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path) -> None:
     file = a_file(workspace / "verifiers/mine.py", FUNCTION)
     rows = listed(workspace)
-    built_in = ["math", "text", "judge", "accuracy", "length_penalty", "step", "format"]
-    assert [row["name"] for row in rows[:8]] == [*built_in, "mine"]
-    assert rows[7] == {
+    built_in = ["math", "text", "judge", "accuracy", "length_penalty", "step", "format", "choice"]
+    assert [row["name"] for row in rows[:9]] == [*built_in, "mine"]
+    assert rows[8] == {
         "name": "mine",
         "kind": "youtu",
         "function": "verify_func",
@@ -58,7 +58,7 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     shown = studio("data", "verifiers", workspace=workspace)
     assert shown.stdout.splitlines()[0].split()[:3] == ["NAME", "KIND", "FUNCTION"]
     names = [line.split()[0] for line in shown.stdout.splitlines() if line[0] != " "]
-    assert names[:9] == ["NAME", *built_in, "mine.py"]
+    assert names[:10] == ["NAME", *built_in, "mine.py"]
     assert "math.py" in names[9:], "told from the built-in one"
     assert shown.stderr == ""
 

@@ -48,7 +48,7 @@ def test_a_run_ends_with_3_says_how_many_wait_and_goes_on_by_the_same_command(
     (folder / "0123456789abcdef0123.answer.txt").write_text("to nothing")
     done = studio(*run, workspace=workspace)
     assert done.code == exit_codes.DONE and "finished after step 1 of 1" in done.stdout
-    assert "no call of this process wants 0123456789abcdef0123.answer.txt" in done.stdout
+    assert "no call of this process wants 0123456789abcdef0123.answer.txt" in done.stderr
 
 
 def test_a_finished_workspace_resumes_by_name_from_another_folder(

@@ -443,17 +443,17 @@ async def test_the_verdict_equals_the_authors_flag_on_gsm8k(verifier: MathVerifi
 
 @one_loop
 @pytest.mark.parametrize(
-    ("gold", "answer", "settings"),
+    ("gold", "answer", "settings", "usual"),
     [
-        ("0.3333", r"\boxed{\frac{1}{3}}", {"float_rounding": 2}),
-        ("$a+1$", r"\boxed{b+1}", {"strict": False}),
-        (r"(5,\infty)", r"\boxed{x>5}", {"allow_set_relation_comp": True}),
+        ("0.3333", r"\boxed{\frac{1}{3}}", {"float_rounding": 2}, 0.0),
+        ("$a+1$", r"\boxed{b+1}", {"strict": False}, 0.0),
+        (r"(5,\infty)", r"\boxed{x>5}", {"allow_set_relation_comp": False}, 1.0),
     ],
 )
 async def test_each_setting_of_math_verify_has_its_effect(
-    gold: str, answer: str, settings: dict[str, Any], verifier: MathVerifier
+    gold: str, answer: str, settings: dict[str, Any], usual: float, verifier: MathVerifier
 ) -> None:
-    lenient = MathVerifier(MathSettings(**settings))
-    lenient._pool = verifier._pool  # which knows no settings: they go with each question
-    assert await judged(gold, answer, verifier=verifier) == [0.0]
-    assert await judged(gold, answer, verifier=lenient) == [1.0]
+    other = MathVerifier(MathSettings(**settings))
+    other._pool = verifier._pool  # which knows no settings: they go with each question
+    assert await judged(gold, answer, verifier=verifier) == [usual]
+    assert await judged(gold, answer, verifier=other) == [1.0 - usual]

@@ -20,23 +20,21 @@ from engines.core.types import CallKey, Completion, Usage
 from engines.policies.chat.size_limits import TEXT_CHARS
 
 CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
-_FIELDS = {"text": str, "id": str, "model": str, "reasoning": str, "finish": str, "usage": dict}
+_FIELDS = {
+    "text": ("string", "the whole reply"),
+    "id": ("string", "the id of the call, to be sure of it"),
+    "model": ("string", "who answered"),
+    "reasoning": ("string", "thoughts before the reply"),
+    "finish": ("string", "stop, or length where the reply was cut"),
+    "usage": ("object", "prompt_tokens and completion_tokens, where they were counted"),
+}
 _SCHEMA = {
     "type": "object",
     "required": ["text"],
     "additionalProperties": False,
-    "properties": {
-        "text": {"type": "string", "minLength": 1, "description": "the whole reply"},
-        "id": {"type": "string", "description": "the id of the call, to be sure of it"},
-        "model": {"type": "string", "description": "who answered"},
-        "reasoning": {"type": "string", "description": "thoughts before the reply"},
-        "finish": {"type": "string", "description": "stop, or length where the reply was cut"},
-        "usage": {
-            "type": "object",
-            "description": "prompt_tokens and completion_tokens, where they were counted",
-        },
-    },
+    "properties": {name: {"type": t, "description": d} for name, (t, d) in _FIELDS.items()},
 }
+_TYPES = {"string": str, "object": dict}
 
 
 class AnswerRefused(Exception):
@@ -92,7 +90,7 @@ def read_answer(path: Path, name: str) -> Completion:
     if not isinstance(given, dict):
         raise AnswerRefused('it is no JSON object with "text"')
     for key, value in given.items():
-        if not isinstance(value, _FIELDS.get(key, ())):
+        if key not in _FIELDS or not isinstance(value, _TYPES[_FIELDS[key][0]]):
             known = ", ".join(_FIELDS)
             raise AnswerRefused(f"{key!r} is no field of an answer, or not of its type ({known})")
     if given.get("id", name) != name:

@@ -1,0 +1,118 @@
+"""Rows with options: MMLU, ARC, GPQA and their like as a question with lettered options.
+
+Whatever its labels were, an option gets a letter, and the answer is that letter.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Any
+
+from engines.core.errors import DataError
+from engines.core.ids import digest
+
+LABELS = ("answerKey", "answer_index", "answer_idx")
+"""Fields that hold the label of the answer, which no text of an option can be."""
+_FIELDS = ("options", "choices", "Options", "Choices")
+_RIGHT = ("Correct Answer", "correct_answer")
+_WRONG = re.compile(r"(?:incorrect[ _]answer|distractor)[ _]?\d", re.IGNORECASE)
+_OWN_LABEL = re.compile(r"\(?([A-Z])[).:]\s*")
+_LETTER = re.compile(r"\(?([A-Za-z])[).:]{0,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    options: Mapping[str, str]  # letter and text
+    labels: tuple[str, ...]  # as the row has them; without any: ()
+    fields: tuple[str, ...]  # of the row, that hold the options
+    right: str | None = None  # the letter, where the fields tell it
+
+    def extend_question(self, question: str) -> str:
+        """The question with its options below, once."""
+        block = "\n".join(f"{letter}. {text}" for letter, text in self.options.items())
+        return question if question.endswith(block) else f"{question}\n\n{block}"
+
+    def find_letter(self, place: str, field: str, value: Any) -> str | None:
+        """The letter of the answer; None where the row has none.
+
+        A whole number counts from 0, as MMLU's do. Raises DataError: it is none of the options,
+        or may be two of them.
+        """
+        letters = "".join(self.options)
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        text = str(value).strip()
+        if value is None or not text:
+            return None
+        if text in self.labels:
+            return letters[self.labels.index(text)]
+        label, found = _LETTER.fullmatch(text), set()
+        if label and label[1].upper() in letters:
+            found = {label[1].upper()}
+        elif re.fullmatch(r"\d\d?(?:\.0)?", text) and int(float(text)) < len(letters):
+            found = {letters[int(float(text))]}
+        if isinstance(value, str) and not (found and field in LABELS):
+            texts = {_key(text), _key(_OWN_LABEL.sub("", text, count=1))}
+            found |= {letter for letter, option in self.options.items() if _key(option) in texts}
+        if len(found) == 1:
+            return found.pop()
+        which = "may mean two of" if found else "is none of"
+        cause = f'"{field}" is {text[:40]!r}, which {which} the {len(letters)} options.'
+        raise DataError(place, cause, "Write the letter of the right option, A for the first.")
+
+
+def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices | None:
+    """The options of a row; None where it has none. DataError: a list that cannot be read.
+
+    Where the right answer has a field of its own, the order follows from the texts: it is the
+    same whenever the row is read, and tells nothing.
+    """
+    for name in (name for name in _FIELDS if row.get(name)):
+        texts, labels = _read_listed(place, name, row[name])
+        if 2 <= len(texts) <= len(ascii_uppercase) and len(labels) in (0, len(texts)):
+            return Choices(dict(zip(ascii_uppercase, texts, strict=False)), labels, (name,))
+    columns = [letter for letter in ascii_uppercase if row.get(letter) is not None]
+    if len(columns) > 1 and "".join(columns) == ascii_uppercase[: len(columns)]:
+        options = {letter: str(row[letter]).strip() for letter in columns}
+        return Choices(options, tuple(columns), tuple(columns))
+    wrong = [name for name in row if _WRONG.fullmatch(name) and row[name] is not None]
+    right = next((name for name in _RIGHT if row.get(name) is not None), None)
+    if not wrong or right is None:
+        return None
+    order = sorted((right, *wrong), key=lambda name: digest([question, str(row[name])], 16))
+    options = dict(zip(ascii_uppercase, (str(row[name]).strip() for name in order), strict=False))
+    return Choices(options, (), (right, *wrong), ascii_uppercase[order.index(right)])
+
+
+def _read_listed(place: str, name: str, value: Any) -> tuple[list[str], tuple[str, ...]]:
+    """Texts and labels of a field with options; nothing where it holds something else."""
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        try:
+            value = ast.literal_eval(value.strip())
+            if len(value) < 2:
+                raise ValueError  # an array of numpy as text: ['a' 'b'] is one text to Python
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            cause = f'"{name}" is a text that looks like a list and cannot be read as one.'
+            raise DataError(place, cause, "Write a list of texts, as JSONL can hold.") from error
+    labels: list[Any] = []
+    if isinstance(value, list) and all(isinstance(v, dict) and "label" in v for v in value):
+        value = {"label": [v["label"] for v in value], "text": [v.get("text") for v in value]}
+    if isinstance(value, dict) and {"text", "label"} <= set(value):
+        value, labels = value["text"], value["label"]
+    elif isinstance(value, dict) and all(re.fullmatch("[A-Za-z]", str(key)) for key in value):
+        labels = [key for key in value if value[key] is not None]
+        value = [value[key] for key in labels]
+    if not isinstance(value, list) or not all(isinstance(v, str | int | float) for v in value):
+        return [], ()
+    texts = [str(text).strip() for text in value]
+    own = [found and found[1] for found in map(_OWN_LABEL.match, texts)]
+    if own == list(ascii_uppercase[: len(texts)]):
+        texts = [_OWN_LABEL.sub("", text, count=1) for text in texts]
+    return texts, tuple(str(label).strip() for label in labels)
+
+
+def _key(text: str) -> str:
+    return " ".join(text.split()).casefold()
