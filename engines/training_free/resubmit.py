@@ -78,7 +78,8 @@ def read_resubmission(
     for number, found in enumerate(parsed.items, 1):
         if isinstance(found, DropRow):
             for n in found.sources:
-                fates[n] = replace(fates[n], reason=found.reason or fates[n].reason)
+                if not fates[n].operation and found.reason:
+                    fates[n] = replace(fates[n], reason=found.reason)
         if not isinstance(found, Suggestion):
             continue
         idea = (found.kind, found.target, found.text)
