@@ -35,6 +35,7 @@ from studio.commands import (
 )
 from studio.commands.reference import completion, config, guide, presets
 from studio.commands.reference.version import installed_version, version
+from studio.config.youtu.flags import translate_flags
 from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
@@ -140,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _carry_out(arguments: Sequence[str]) -> int:
-    words = name_subcommand(move_workspace_first(arguments))
+    words = translate_flags(name_subcommand(move_workspace_first(arguments)))
     if _run_without_parser(words):
         return exit_codes.DONE
     try:

@@ -12,10 +12,19 @@ _ROOT = Path(__file__).parents[2]
 
 def install_command(extra: str) -> str:
     """The command that installs it into the environment of this process."""
-    if not (_ROOT / "pyproject.toml").is_file():
+    here = Path.cwd()
+    # One may stand in a checkout while the program runs from an ordinary install.
+    root = next((folder for folder in (_ROOT, here) if _is_checkout(folder)), None)
+    if root is None:
         return f"pip install 'practice-studio[{extra}]'"
     pip = Path(sys.executable).parent / "pip"  # an environment that is not activated has its own
-    here = Path.cwd()
     shown = os.path.relpath(pip, here) if pip.is_relative_to(here) else str(pip)
-    root = "." if here == _ROOT else str(_ROOT)
-    return f"{shlex.quote(shown)} install -e {shlex.quote(f'{root}[{extra}]')}"
+    target = "." if here == root else str(root)
+    return f"{shlex.quote(shown)} install -e {shlex.quote(f'{target}[{extra}]')}"
+
+
+def _is_checkout(folder: Path) -> bool:
+    try:
+        return '\nname = "practice-studio"\n' in (folder / "pyproject.toml").read_text("utf-8")
+    except (OSError, ValueError):
+        return False

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from engines.core.errors import DataError
 from engines.data.folder import SUFFIXES, broken_link_error
 from engines.data.json_row import DECODER, BadToken
+from engines.data.sample_database import is_database, read_samples
 from engines.data.source import DataSource, choose_split
 
 Unit = Literal["line", "row"]
@@ -63,6 +64,8 @@ def open_table(source: DataSource | Path) -> Table:
     if source.split is None and source.path.is_dir():
         source = DataSource(source.path, choose_split(source))
     files = source.files()
+    if is_database(files[0]):
+        return Table("row", iter(read_samples(files[0], source.split)))
     if len(files) == 1:
         return _open_file(files[0])
     # Shards are counted through; places name the shard and its own number.

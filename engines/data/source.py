@@ -10,6 +10,7 @@ from pathlib import Path
 
 from engines.core.errors import DataError, suggest_name
 from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits
+from engines.data.sample_database import is_database, list_sets
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
@@ -54,15 +55,16 @@ class DataSource:
 def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -> DataSource:
     """Find what a data name means: a path, a bare name or NAME:SPLIT.
 
-    A bare name stands for NAME.jsonl, .json, .csv, .parquet or a folder. Where no split is named,
-    the first of `prefer` is taken that a folder has.
+    A bare name stands for NAME.jsonl, .json, .csv, .parquet or a folder; a root may also be a
+    database of samples, whose sets it may name. Where no split is named, the first of `prefer` is
+    taken that a folder has.
 
     Raises:
         DataError: no root has it, or the split is not there or not clear.
     """
     found = locate(name, roots)
     if not found.path.is_dir():
-        if found.split is not None:
+        if found.split is not None and not is_database(found.path):
             cause = f"{found.path} is one file and has no split {found.split}."
             raise DataError(f'data set "{name}"', cause, f'Leave ":{found.split}" out.')
         return found
@@ -99,6 +101,10 @@ def locate(name: str, roots: Sequence[Path]) -> DataSource:
         if not given.name and text not in (".", "..", "/"):
             continue  # no name at all would mean every root as a whole
         for root in roots:
+            if is_database(root):
+                if part is None and text in list_sets(root):
+                    return DataSource(root, text)
+                continue
             for candidate in _candidate_paths(root, given, folder=text.endswith(os.sep)):
                 # os.path says no where Path raises: names too long, loops of links.
                 is_folder = os.path.isdir(candidate)

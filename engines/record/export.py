@@ -6,7 +6,7 @@ It holds no key: secrets are masked in every text, before it is folded into line
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,10 @@ from engines.record.yaml_text import dump_yaml
 def format_agent_yaml(
     agent: Mapping[str, Any], library: Library, run: str, mask: Mask = NO_SECRETS
 ) -> bytes:
-    """Render `agent.yaml`; `agent` is what the run file says of it, `run` "" outside runs."""
+    """Render `agent.yaml`; `run` is "" outside runs.
+
+    `agent` is what the run file says of it, with `${` escaped wherever it stands for itself.
+    """
     head = (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
         "# the workspace and write in a run file:  defaults: [/agents/NAME@agent, _self_]\n"
@@ -33,7 +36,7 @@ def format_agent_yaml(
         {**experience_row(e), "text": escape_interpolation(mask(e.text))}
         for e in library.experiences
     ]
-    data = {**_map_strings(mask.tree(dict(agent)), escape_interpolation), "experiences": rows}
+    data = {**mask.tree(dict(agent)), "experiences": rows}
     text = dump_yaml(data)
     return (head + text).encode("utf-8", "replace")
 
@@ -52,19 +55,11 @@ def unescape_interpolation(text: str) -> str:
     return _ESCAPED.sub(lambda match: match[1] + "${", text)
 
 
-def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _map_strings(inner, change) for name, inner in value.items()}
-    return change(value) if isinstance(value, str) else value
-
-
 def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRETS) -> None:
     """Write a run's `agent.yaml` again with the experiences of another version."""
     described = yaml.safe_load(path.read_text("utf-8"))
     described.pop("experiences", None)
-    write_atomic(
-        path, format_agent_yaml(_map_strings(described, unescape_interpolation), library, run, mask)
-    )
+    write_atomic(path, format_agent_yaml(described, library, run, mask))
 
 
 _ESCAPED = re.compile(r"(\\*)\1\\\$\{")

@@ -16,6 +16,7 @@ from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
 from engines.core.library import CommitResult, Experience, Library, Reviewed
+from engines.core.settings import LONGEST_NAME
 from engines.core.state.fold import fold_library, replay_commit
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
@@ -26,7 +27,7 @@ from engines.record.lock import write_lock
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,119}")
+_NAME = re.compile(rf"[A-Za-z0-9][\w.-]{{0,{LONGEST_NAME - 1}}}")
 """Settings allow 100: a run adds its number, a stage its name."""
 
 _Version = tuple[Library, ev.LibraryCommitted | None]
@@ -223,7 +224,8 @@ def _mask_decision(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operat
 def check_name(name: str) -> None:
     """Refuse a name that could not be a folder of its own with a ConflictError."""
     if not _NAME.fullmatch(name):
-        cause = "it must be letters, digits, '.', '_' or '-', and begin with a letter or digit."
+        allowed = f"at most {LONGEST_NAME} letters, digits, '.', '_' or '-'"
+        cause = f"it must be {allowed}, and begin with a letter or digit."
         raise ConflictError(f"name {name!r}", cause, "Choose another name.")
 
 

@@ -7,13 +7,15 @@ to ask again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from engines.core import flags as names
 from engines.core.library import Library
-from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id, parse_objects
+from engines.core.text.objects import FoundObjects, find_objects
+from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id
 from engines.core.text.sanitize import one_line
 from engines.core.types import Flag, Operation, OperationKind
 
@@ -23,6 +25,10 @@ _KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep")
 """What a model may propose: pins are people's, weights the trainer's."""
 _SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
 _NOTES = ("credit", "doubt", "drop")
+_FIELDS = frozenset(_NOTES).union(
+    ("operation", "option", "kind", "id", "target", "experience", "text", "content", "reason"),
+    ("rationale", "because", "attempts", "proposals", "use"),
+)
 Use = Literal["used", "ignored", "misled"]
 _USES: dict[str, Use] = {
     "used": "used",
@@ -35,6 +41,7 @@ _USES: dict[str, Use] = {
     "misleading": "misled",
     "harmful": "misled",
 }
+_NUMBER = re.compile(r"(?:r|p|attempt|proposal)?\s*#?\s*([0-9]{1,9})", re.IGNORECASE)
 _Fields = Mapping[str, Any]
 _Row = TypeVar("_Row")
 
@@ -139,14 +146,14 @@ def parse_extraction(
             return reading.read_credits(fields)
         return reading.read_doubt(fields) if note == "doubt" else [reading.read_operation(fields)]
 
-    parsed = reading.read_rows(parse_objects(reply), read)
+    parsed = reading.read_rows(find_objects(reply, _FIELDS), read)
     changes = _changes(parsed.items)
     if limit is None or len(changes) <= limit:
         return parsed
     problem = f"It holds {len(changes)} changes and at most {limit} are wanted."
     late = {id(row) for row in changes[limit:]}
     items = tuple(row for row in parsed.items if id(row) not in late)
-    return ParsedReply(items, (*parsed.problems, problem), parsed.notes)
+    return replace(parsed, items=items, problems=(*parsed.problems, problem))
 
 
 def parse_consolidation(
@@ -164,7 +171,7 @@ def parse_consolidation(
         is_drop = _note_of(fields) == "drop"
         return reading.read_drop(fields) if is_drop else [reading.read_operation(fields)]
 
-    parsed = reading.read_rows(parse_objects(reply), read)
+    parsed = reading.read_rows(find_objects(reply, _FIELDS), read)
     changes = len(_changes(parsed.items))
     if bound is not None and changes > bound:
         raise ReplyProblem(f"it holds {changes:,} operations, and at most {bound:,} are taken.")
@@ -198,18 +205,20 @@ class _Reading:
         self._notes: list[str] = []
 
     def read_rows(
-        self, rows: Sequence[_Fields], read: Callable[[_Fields], Sequence[_Row]]
+        self, found: FoundObjects, read: Callable[[_Fields], Sequence[_Row]]
     ) -> ParsedReply[_Row]:
         items: list[_Row] = []
-        problems, notes = [], []
-        for number, row in enumerate(rows, 1):
+        problems, notes = list(found.problems), list(found.notes)
+        for number, row in enumerate(found.rows, 1):
             self._notes = []
             try:
+                if isinstance(row, ReplyProblem):
+                    raise row
                 items += read({str(key).strip().lower(): value for key, value in row.items()})
             except ReplyProblem as problem:
                 problems.append(f"Object {number}: {problem}")
             notes += [f"Object {number}: {note}" for note in self._notes]
-        return ParsedReply(tuple(items), _cap(problems), _cap(notes))
+        return ParsedReply(tuple(items), _cap(problems), _cap(notes), found.unclosed)
 
     def read_operation(self, fields: _Fields) -> Suggestion:
         kind = _parse_kind(_first(fields, "operation", "option", "kind"))
@@ -281,9 +290,9 @@ class _Reading:
         listed = value if isinstance(value, list) else [] if value is None else [value]
         found, strange = [], []
         for entry in listed:
-            word = str(entry).strip().lstrip("#")
-            number = int(word) if word.isdecimal() and len(word) < 10 else None
-            if number in self._known and not isinstance(entry, bool):
+            match = _NUMBER.fullmatch(str(entry).strip())
+            number = int(match[1]) if match and not isinstance(entry, bool) else None
+            if number is not None and number in self._known:
                 found.append(number)
             else:
                 strange.append(f"{entry!r:.40}")
@@ -291,7 +300,7 @@ class _Reading:
             shown = ", ".join(str(n) for n in self._known)
             left_out = ", ".join(strange[:MAX_PROBLEMS])
             self._notes.append(f'"{self._sources}" names {left_out}, and there are {shown}.')
-        return tuple(dict.fromkeys(n for n in found if n is not None))
+        return tuple(dict.fromkeys(found))
 
     def _unknown(self, target: str | None) -> str:
         ids = ", ".join(e.id for e in self._library.experiences) or "it is empty"

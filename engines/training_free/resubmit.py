@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engines.core.library import Library
-from engines.core.text.reply import MAX_REPLY_CHARS, ParsedReply, ReplyProblem
+from engines.core.text.reply import ParsedReply, ReplyProblem
 from engines.core.types import (
     Operation,
     ProposalFate,
@@ -57,8 +57,6 @@ def read_resubmission(
 
     It may hold more proposals than the model was asked for: each is decided on anyway.
     """
-    if len(text) > MAX_REPLY_CHARS:
-        return Resubmission(problems=(too_long_reason(text),))
     known = tuple(origin.evidence)
     parsed: ParsedReply[Any]
     try:
@@ -102,7 +100,3 @@ def read_resubmission(
                 fates[n] = ProposalFate("", n, "merged" if found.sources[1:] else "used", name)
     told = tuple(fates.values()) if repair.kind == "consolidation" else ()
     return Resubmission(tuple(operations), doubled=tuple(doubled), fates=told)
-
-
-def too_long_reason(text: str) -> str:
-    return f"It has {len(text):,} characters, and at most {MAX_REPLY_CHARS:,} are read."

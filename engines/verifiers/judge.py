@@ -7,15 +7,16 @@ anything about it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from engines.core.errors import CallFailed
 from engines.core.settings import setting
+from engines.core.text.objects import drop_thoughts, parse_objects
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair, parse_objects
+from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
+from engines.core.text.tex import escape_tex
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.verifiers.judge_context import JudgeContext, judge_key
@@ -31,7 +32,6 @@ CRITIQUE_CHARS = 1_000
 
 _PACKAGE = "engines.verifiers"
 DEFAULT_RUBRIC = load_prompt(_PACKAGE, "rubric").render()
-_STRAY = re.compile(r'\\(?![\\"/bfnrtu])')
 MAX_BRACES = 200
 """Objects looked at in one reply: prose full of brackets must not cost quadratic time."""
 _DECODER = json.JSONDecoder()
@@ -142,28 +142,20 @@ def parse_judgement(text: str, score: Score) -> Judgement:
     Several objects that hold a verdict must agree: one of them may be a draft, or quoted
     from the response. ReplyProblem: there is no verdict in it, or there are two.
     """
-    text = strip_thoughts(text)
-    try:
-        rows = parse_objects(text)
-    except ReplyProblem:
-        # Judges quote TeX, and `\(` is no escape that JSON knows.
-        mended = _STRAY.sub(r"\\\\", text)
-        if mended == text:
-            raise
-        rows, text = parse_objects(mended), mended
+    text = drop_thoughts(text)
     name = "correct" if score == "binary" else "score"
+    rows = parse_objects(text, (name, "reasoning"))
     row = next((row for row in reversed(rows) if name in row), None)
     if row is None:
         raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
     reader = _parse_correct if score == "binary" else _parse_score
     reward = reader(row[name])
-    said_too = [other[name] for other in (*rows, *_objects_with_key(name, text)) if name in other]
+    others = (*rows, *_objects_with_key(name, escape_tex(text)))
+    said_too = [other[name] for other in others if name in other]
     if any(reader(value) != reward for value in said_too):
         raise ReplyProblem(f'it holds several objects whose "{name}" differs.')
     reasoning = row.get("reasoning")
-    said = reasoning if isinstance(reasoning, str) else ""
-    # `\boxed` and `\frac` written with one backslash are JSON for these characters and a rest.
-    return Judgement(reward, said.replace("\b", "\\b").replace("\f", "\\f"))
+    return Judgement(reward, reasoning if isinstance(reasoning, str) else "")
 
 
 def _objects_with_key(name: str, text: str) -> Iterator[dict[str, Any]]:

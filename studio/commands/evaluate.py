@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,6 +21,21 @@ _Library = Annotated[
         metavar="NAME[@V]|none",
         help="Experiences in the prompt; also RUN@best, RUN@last, RUN@epoch:N or a FILE. "
         "Default: those that a run begins with.",
+    ),
+]
+_FromYoutu = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Measure by a config of this Youtu-Agent checkout."),
+]
+_ConfigName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME."),
+]
+_Step = Annotated[
+    Literal["all", "rollout", "judge"],
+    typer.Option(
+        metavar="all|rollout|judge",
+        help="Only make the tries (rollout), or only judge those that were made (judge).",
     ),
 ]
 
@@ -56,14 +71,9 @@ def evaluate(
         int | None,
         typer.Option(min=1, max=4096, help="Tries of each problem. Default: evaluation.k."),
     ] = None,
-    from_youtu: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Measure by a config of this Youtu-Agent checkout."),
-    ] = None,
-    config_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME."),
-    ] = None,
+    from_youtu: _FromYoutu = None,
+    config_name: _ConfigName = None,
+    step: _Step = "all",
     dry_run: _DryRun = False,
     json: AsObject = False,
 ) -> int:
@@ -84,7 +94,12 @@ def evaluate(
     )
     loaded = load_eval(source, context.obj, agent=agent, k=k, keyless=dry_run)
     plan = plan_eval(
-        loaded, open_workspace(context), library=library, baseline=baseline, agent=agent is not None
+        loaded,
+        open_workspace(context),
+        library=library,
+        baseline=baseline,
+        agent=agent is not None,
+        step=step,
     )
     return _estimate_eval(plan, json=json) if dry_run else run_eval(plan, json=json)
 

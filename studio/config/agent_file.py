@@ -1,6 +1,6 @@
-"""An agent file given on the command line: mounted as `agent:` of a run file.
+"""Agent and eval files as parts of a run file: mounted by it, in its place, or run on their own.
 
-Owns the exchange, and where the file's keys stand. What it may say is `AgentConfig`'s.
+Owns the exchange, and where the file's keys stand. What they may say is the settings'.
 """
 
 from __future__ import annotations
@@ -12,8 +12,21 @@ from typing import Any
 import yaml
 
 from engines.core.errors import ConfigError
+from studio.config.aliases import move_value
 from studio.config.compose import ComposedConfig
-from studio.config.tree import Key, dotted_name, get_value, set_value, walk_texts
+from studio.config.settings.agent import AgentConfig
+from studio.config.settings.base import declared_settings
+from studio.config.tree import (
+    ABSENT,
+    Key,
+    Tree,
+    dotted_name,
+    get_value,
+    pop_value,
+    set_value,
+    walk,
+    walk_texts,
+)
 from studio.config.yaml_positions import file_positions
 
 # Not what is escaped: an odd number of backslashes stands before that.
@@ -46,18 +59,61 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     composed.tree["agent"] = {str(key): value for key, value in agent.items()}
     others = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
     composed.places = {**places, **others}
-    for key, text in walk_texts(composed.tree):
-        if key[0] == "agent" and not _is_allowed(key, text):
-            cause = f'"{dotted_name(key)}" refers to something outside the agent file.'
-            move = "Only its model may name environment variables: ${oc.env:NAME}."
-            raise composed.error(key, cause, f"{move} For a literal ${{ write \\${{.")
+    _refuse_references(composed)
     for key, value in kept.items():
         set_value(composed.tree, key, value)
 
 
+_AGENT = frozenset(declared_settings(AgentConfig)) | {"agent", "type", "toolkits"}
+_EVAL = frozenset(("exp_id", "agent", "data", "evaluation", "verifier", "concurrency", "pass_k"))
+
+
+def mount_parts(composed: ComposedConfig) -> None:
+    """Move the keys of agent and eval files to where a run file has them, in place.
+
+    They stand elsewhere where such a file is run on its own, or mounted by its group alone
+    (`/agents/practice: x`) and says itself of no package.
+    """
+    tree = composed.tree
+    for group, known, to in (("agents", _AGENT, ("agent",)), ("eval", _EVAL, ())):
+        at: Key = (group,)
+        while isinstance(part := get_value(tree, at), dict) and part:
+            if len(part) > 1 or known & set(part):
+                for key, _ in list(walk(part)):
+                    places = ((*to, *key), ("evaluation", *key))
+                    if any(get_value(tree, place) is not ABSENT for place in places):
+                        pop_value(part, key)  # the run file's own goes before
+                for name in list(part):
+                    move_value(composed, (*at, name), (*to, name))
+                pop_value(tree, (group,))
+                break
+            at = (*at, next(iter(part)))  # a folder of the group
+    if {"instructions", "experiences"} & set(tree) or _is_their_agent(tree):
+        for name in sorted(_AGENT & set(tree) - {"agent"}):
+            move_value(composed, (name,), ("agent", name))
+        if get_value(tree, ("agent", "type")) == "simple":
+            pop_value(tree, ("agent", "type"))
+        _refuse_references(composed)
+
+
+def _is_their_agent(tree: Tree) -> bool:
+    """Whether this is an agent file as Youtu-Agent writes it, run on its own."""
+    return "model" in tree and get_value(tree, ("agent", "instructions")) is not ABSENT
+
+
+def _refuse_references(composed: ComposedConfig) -> None:
+    for key, text in walk_texts(composed.tree):
+        if key[0] == "agent" and not (_is_allowed(key, text) and names_only_variables(text)):
+            cause = f'"{dotted_name(key)}" refers to something outside the agent file.'
+            move = "Only its model may name environment variables: ${oc.env:NAME}."
+            raise composed.error(key, cause, f"{move} For a literal ${{ write \\${{.")
+
+
 def _is_allowed(key: Key, text: str) -> bool:
     """Agent files are passed around: one must not put the run file's secrets in a prompt."""
-    references = _REFERENCE.findall(text)
-    return not references or (
-        key[:2] == ("agent", "model") and all(name.strip() == "oc.env" for name in references)
-    )
+    return key[:2] == ("agent", "model") or not _REFERENCE.search(text)
+
+
+def names_only_variables(text: str) -> bool:
+    """Whether a text refers to nothing but environment variables."""
+    return all(name.strip() == "oc.env" for name in _REFERENCE.findall(text))

@@ -34,9 +34,9 @@ from studio.config.yaml_positions import (
     find_defaults,
     syntax_error,
 )
+from studio.presets import GROUPS
 from studio.secrets.rules import mask_override
 
-GROUPS = ("agents", "eval", "practice")
 SHORTHAND = {
     **dict.fromkeys(("policy", "reflector", "judge", "agent.model"), "model"),
     "verifier": "name",
@@ -214,11 +214,13 @@ def _hydra_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> list[
 
 def _force_override(text: str, folders: Sequence[Path]) -> str:
     """An override as Hydra wants it: a plain key may be one the file does not mention."""
-    key = text.split("=", 1)[0]
-    group = "@" in key or any((folder / key).is_dir() for folder in folders)
+    key, _, value = text.partition("=")
+    named = _CHOICE.fullmatch(value) and any((folder / key).is_dir() for folder in folders)
+    group = "@" in key or named  # practice=5 is no choice of its group
     return text if group or not key or key[0] in "+~" or "=" not in text else f"++{text}"
 
 
+_CHOICE = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z_][\w./-]*")
 _HYDRAS_OWN = {"defaults", "hydra"}
 _HYDRA = Lock()
 """Hydra keeps what it composes in one place a process; a screen reads several files at once."""

@@ -18,7 +18,7 @@ from engines.core.errors import DataError
 from engines.core.text.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
-from studio.config.agent_file import mount_agent
+from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
@@ -28,9 +28,10 @@ from studio.config.roles import ROLES, expand_roles, read_endpoints, share_tempe
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
 from studio.config.source import find_run_file
-from studio.config.tree import Tree, dotted_name, walk, walk_texts
+from studio.config.tree import ABSENT, Tree, dotted_name, get_value, walk, walk_texts
 from studio.config.validation_errors import check_plain_values, explain_error
-from studio.config.youtu import YoutuConfig, flatten, translate
+from studio.config.youtu.checkout import YoutuConfig
+from studio.config.youtu.translation import flatten, mount_root, translate
 from studio.presets import presets_folder
 from studio.secrets.output import remember
 from studio.secrets.rules import (
@@ -136,7 +137,7 @@ def load_run(
     _drop_empty_sections(tree)
     beside = () if preset or youtu else (composed.path.parent,)
     # Last: roles may have taken over a path from each other.
-    roots = _pin_paths(composed, tree, beside, workspace, folder, youtu)
+    roots = _pin_paths(composed, tree, beside, workspace, folder, youtu, environ)
     config = _validate(composed, tree, origins)
     texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
     given = {name for name in _ASKED.findall(" ".join(texts)) if name in own}
@@ -154,8 +155,11 @@ def _rewrite_text(
 ) -> None:
     """The passes over the text with its `${…}`, the names first: then each setting has one."""
     if youtu:
-        translate(composed, youtu, environ)
+        translate(composed, youtu, environ, own_agent=agent is None)
     else:
+        mount_parts(composed)
+        if get_value(composed.tree, ("data", "dataset")) is not ABSENT:  # an eval file
+            mount_root(composed)
         apply_aliases(composed)
         for role in (*((name,) for name in ROLES), ("agent", "model")):
             flatten(composed, role, environ)
@@ -194,7 +198,8 @@ def _note_common_secrets(composed: ComposedConfig, tree: Tree) -> None:
 
 def _refuse_masked(composed: ComposedConfig, tree: Tree) -> None:
     for key, value in walk(tree):
-        if is_masked(key, value):
+        # An agent's model that is asked has become the policy.
+        if is_masked(key, value) and key[:2] != ("agent", "model"):
             name = dotted_name(key)
             cause = f'"{name}" is masked: it was once written as its value, which is never stored.'
             move = f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file."
@@ -225,15 +230,17 @@ def _pin_paths(
     workspace: Path,
     cwd: Path,
     youtu: YoutuConfig | None,
+    environ: Mapping[str, str],
 ) -> tuple[Path, ...]:
     """Make names of files absolute; returns where data sets are looked up, what is typed last."""
     own = (workspace / "datasets", _BUNDLED)
-    roots = (*beside, own[0], *(youtu.data_folders if youtu else ()), _BUNDLED, cwd)
+    theirs = youtu.data_roots(environ, composed.warnings) if youtu else ()
+    roots = (*beside, own[0], *theirs, _BUNDLED, cwd)
     pin_data(composed, tree, roots, own, cwd)
     pin_models(composed, tree, workspace, cwd)
     own = (workspace / "verifiers", _BUNDLED / "verifiers")
-    theirs = (youtu.verifiers,) if youtu else ()
-    pin_verifiers(composed, tree, (*beside, own[0], *theirs, own[1], cwd), own, cwd)
+    files = (youtu.verifiers,) if youtu else ()
+    pin_verifiers(composed, tree, (*beside, own[0], *files, own[1], cwd), own, cwd)
     return roots
 
 

@@ -5,13 +5,16 @@ Owns what stands in a run folder's `run.yaml`. `studio.config.loading` reads it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import SecretStr
 
 from engines.core.text.masking import MASK, NO_SECRETS, Mask
 from engines.record.export import escape_interpolation
 from engines.record.yaml_text import dump_yaml
 from studio.config.settings.run import RunConfig
-from studio.config.tree import dotted_name, map_tree, replace_value, walk
+from studio.config.tree import Key, Tree, dotted_name, map_tree, replace_value, walk
 from studio.secrets.rules import is_secret, storable_text
 
 
@@ -22,10 +25,20 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     override, also beside a `${…}`, becomes `***`, and loading it asks for the key again.
     `mask` takes secrets out of all other texts too.
     """
-    tree = map_tree(config.model_dump(mode="python"))
-    for key, value in list(walk(tree)):
+    tree = storable_tree(config.model_dump(mode="python"), (), config.origins, mask)
+    head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
+    return head + dump_yaml(tree)
+
+
+def storable_tree(
+    settings: Mapping[str, Any], at: Key, origins: Mapping[str, str], mask: Mask = NO_SECRETS
+) -> Tree:
+    """Settings that stand at `at` as they may be written: see `dump_run_yaml`."""
+    tree: Tree = map_tree(settings)
+    for below, value in list(walk(tree)):
+        key = (*at, *below)
         plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-        if (origin := config.origins.get(dotted_name(key))) is not None:
+        if (origin := origins.get(dotted_name(key))) is not None:
             plain = storable_text(key, origin)
         elif plain is not None and is_secret(key, plain):
             plain = MASK
@@ -33,6 +46,5 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
             plain = escape_interpolation(plain)
         if isinstance(plain, str) and origin is None:
             plain = mask(plain)
-        replace_value(tree, key, plain)
-    head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
-    return head + dump_yaml(tree)
+        replace_value(tree, below, plain)
+    return tree

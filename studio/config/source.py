@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import ConfigError, did_you_mean
-from studio.config.youtu import Kind, YoutuConfig, find_youtu_config
+from studio.config.youtu.checkout import Kind, YoutuConfig, find_youtu_config
 from studio.presets import list_presets, preset_path
 from studio.secrets.rules import mask_override
 

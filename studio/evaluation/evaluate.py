@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
+from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.evaluation.comparison import Comparison, compare
@@ -31,7 +32,9 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
+from studio.config.settings.evaluation import VerifierConfig
 from studio.config.source import Source
+from studio.evaluation.steps import EvalStep, RecordedReplies, UnjudgedTries
 from studio.evaluation.try_problem import without_lessons
 from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import (
@@ -41,7 +44,7 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library_start import choose_library
-from studio.run.models import Tell, open_roles, rollout_slots, tell_each, weights_digest
+from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each, weights_digest
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
 GivenUp = Literal["budget", "failed"]
@@ -71,6 +74,7 @@ class EvalPlan:
     measured: dict[str, Any]
     agent: bool = False  # an agent file was given, whose instructions all subjects have
     weights: str = ""  # digest of those the policy has; "" where it owns none
+    step: EvalStep = "all"
 
     @property
     def k(self) -> int:
@@ -132,6 +136,7 @@ class EvaluationResult:
     sets: tuple[SetResult, ...]
     paid: Usage = NO_USAGE
     reused: int = 0  # different rollouts that were known already
+    tried: int | None = None  # tries that now wait for a judge; None: all were to be judged
 
     @property
     def unjudged_count(self) -> int:
@@ -145,6 +150,7 @@ def plan_eval(
     library: str | None,
     baseline: str | None,
     agent: bool = False,
+    step: EvalStep = "all",
 ) -> EvalPlan:
     """Decide what is measured.
 
@@ -170,7 +176,7 @@ def plan_eval(
         subjects.insert(0, Subject(called, other))
     facts = measurement_settings(config, fingerprint_of(loaded, workspace))
     sets, weights = held_out_sets(loaded), weights_digest(config.policy)
-    return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights)
+    return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights, step)
 
 
 async def measure_missing(
@@ -196,20 +202,21 @@ async def measure_missing(
         replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
         stack.enter_context(write_lock(replies))
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
-        roles = apply_budget(open_roles(config, stack), config, budget)
+        unjudged = UnjudgedTries() if plan.step == "rollout" else None
+        asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
+        roles = apply_budget(open_roles(asked, stack), config, budget)
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
         slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
-        verifier = open_run_verifier(
+        verifier: Verifier = unjudged or open_run_verifier(
             plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
         )
         await verifier.check()
-        await roles.ping()
+        roles, outage = await _ready_roles(plan.step, roles, partial(give_up, "failed"))
         stack.callback(lambda: tell_each(tell, roles.notes))
         stack.callback(roles.tell_strays, tell)
-        outage = Outage(partial(give_up, "failed"))
         setup = measuring_setup(
             config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
         )
@@ -226,7 +233,23 @@ async def measure_missing(
             )
             for held_out, guidance in product(plan.sets, plan.guidances)
         )
-    return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing)
+    tried = None if unjudged is None else unjudged.count
+    return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing, tried)
+
+
+async def _ready_roles(
+    step: EvalStep, roles: Roles, give_up: Callable[[str], None]
+) -> tuple[Roles, Outage]:
+    """The models once they answer; where only what was tried is judged, none need."""
+    if step != "judge":
+        await roles.ping()
+        return roles, Outage(give_up)
+    # What was not tried is no sign that nothing works.
+    return replace(roles, policy=RecordedReplies(roles.policy)), Outage(lambda _: None)
+
+
+_ASKS_NONE = VerifierConfig(name="math")
+"""A verifier that no model is opened for."""
 
 
 def known_result(plan: EvalPlan, paid: Usage, missing_before: int) -> EvaluationResult:

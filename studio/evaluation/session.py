@@ -59,11 +59,22 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
             ended = {"ended": early.cause, "reason": early.reason}
             print_json(eval_data(plan, found, rehearsal=rehearsal) | ended)
         return early.exit_code
+    if found.tried is not None:
+        return _tell_tries(plan, found, missing, json=json)
     text = eval_text(plan, found, rehearsal=rehearsal)
     print_result(eval_data(plan, found, rehearsal=rehearsal), text, json=json)
     if not json:
         tell_next(text_after_eval(plan), plan.workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
+
+
+def _tell_tries(plan: EvalPlan, found: EvaluationResult, missing: int, *, json: bool) -> int:
+    """What `--step rollout` has made; returns the exit code."""
+    waiting, calls = found.tried or 0, found.paid.calls
+    text = f"{waiting} tries wait for `--step judge`, {missing - waiting} failed ({calls} calls)"
+    data = {"step": plan.step, "waiting": waiting, "failed": missing - waiting, "calls": calls}
+    print_result(data, text, json=json)
+    return exit_codes.DONE if waiting == missing else exit_codes.WITH_LOSSES
 
 
 def tell_eval_notes(plan: EvalPlan) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from engines.core.errors import ConfigError, suggest_name
 
+GROUPS = ("agents", "eval", "practice")
+"""Folders of parts that run files mount, and that are run files themselves."""
 _EXP_ID = re.compile(r"^exp_id:.*$", re.MULTILINE)
 
 
@@ -17,8 +19,10 @@ def presets_folder() -> Path:
 
 
 def preset_path(name: str) -> Path | None:
-    path = presets_folder() / f"{name}.yaml"
-    return path if path.is_file() and Path(name).name == name else None
+    """The file of a preset, or of a part of one: `practice/arithmetic`."""
+    path, parts = presets_folder() / f"{name}.yaml", Path(name).parts
+    named = len(parts) == 1 or (parts[:1] and parts[0] in GROUPS and ".." not in parts)
+    return path if named and path.is_file() else None
 
 
 def list_presets() -> tuple[tuple[str, str], ...]:

@@ -7,10 +7,14 @@ from typing import Any
 
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
+from engines.core.text.masking import MASK
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_yaml
 from engines.record.libraries import LibraryFolder
+from studio.config.agent_file import names_only_variables
+from studio.config.run_yaml import storable_tree
 from studio.config.settings.run import RunConfig
+from studio.config.tree import replace_value, walk_texts
 from studio.run.models import endpoint_of
 from studio.run.new_or_resume import RunPlan
 
@@ -48,29 +52,33 @@ def make_publisher(
     return publish
 
 
-def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str, Any]:
-    """What `agent.yaml` holds besides the experiences: no key, no header, no address's user.
+_BROUGHT = (
+    *("model", "api_key", "temperature", "top_p", "max_tokens", "stop", "timeout_s", "max_retries"),
+    *("extra_body", "headers", "price_in_usd_per_mtok", "price_out_usd_per_mtok", "adapter"),
+)
+"""What an agent's model keeps: all that a call of it needs, and what it costs."""
 
+
+def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str, Any]:
+    """What `agent.yaml` holds besides the experiences, `${` in its texts escaped.
+
+    Of a key and of a secret header it holds the reference, `${oc.env:NAME}`; one that was written
+    as its value is masked, and asked for where the agent is mounted. No address has a user.
     `adapter` names the weights that the run trained; None: as the run file says.
     """
     model, agent = config.role("policy"), config.agent
-    described = {
-        "model": model.model,
-        "base_url": None if model.base_url is None else endpoint_of(model).url,
-        "temperature": model.temperature,
-        "top_p": model.top_p,
-        "max_tokens": model.max_tokens,
-        "adapter": adapter or model.adapter,
-    }
-    turns = (
-        {} if agent.kind == "single_turn" else {"kind": agent.kind, "max_turns": agent.max_turns}
-    )
-    return {
-        "name": agent.name,
-        "instructions": agent.instructions,
-        **turns,
-        "model": {name: value for name, value in described.items() if value is not None},
-    }
+    given = model.model_dump(include=set(_BROUGHT), exclude_defaults=True)
+    brought = storable_tree(given, ("policy",), config.origins)
+    for key, text in walk_texts(brought):
+        if not names_only_variables(text):
+            replace_value(brought, key, MASK)  # it names another setting of the run file
+    address = {} if model.base_url is None else {"base_url": endpoint_of(model).url}
+    turns = () if agent.kind == "single_turn" else ("kind", "max_turns")
+    named = ("name", "instructions", *turns)
+    described = storable_tree(agent.model_dump(include=set(named)), ("agent",), {})
+    weights = {} if adapter is None else {"adapter": adapter}
+    first = {"model": brought.pop("model"), **address}
+    return {**{n: described[n] for n in named}, "model": {**first, **brought, **weights}}
 
 
 def best_library(state: RunState, folder: LibraryFolder) -> Library | None:

@@ -297,8 +297,8 @@ class Session(ABC):
 
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         """Hand in a corrected reply; the operations it holds are open from then on."""
-        from engines.core.text.reply import MAX_REPLY_CHARS
-        from engines.training_free.resubmit import Resubmission, too_long_reason
+        from engines.core.text.reply import MAX_REPLY_CHARS, too_long_reason
+        from engines.training_free.resubmit import Resubmission
         from studio.session.unparsed_replies import resubmit_reply
 
         if len(text) > MAX_REPLY_CHARS:  # it might be longer than a request may be

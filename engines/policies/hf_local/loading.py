@@ -58,7 +58,7 @@ def _check_packages(settings: LocalSettings, place: str) -> None:
         raise PolicyError(
             place,
             "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported.",
-            "pip install bitsandbytes, or write quantise: none.",
+            f"Install the extra: {install_command('qlora')}. Or write quantise: none.",
         )
 
 

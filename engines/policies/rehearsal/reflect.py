@@ -54,7 +54,7 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
         case "extract":
             slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
             reply = _json_reply(extract(text, slip), "attempts", fenced and slip != "broken")
-            return reply.rstrip("]\n") if slip == "broken" else reply
+            return reply.rstrip("]}\n") if slip == "broken" else reply
         case task:
             wishes, drops = consolidate(text, careful=not slips)
             if task == "merge":  # what stands alone goes on unnamed

@@ -15,10 +15,12 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
 from engines.verifiers.foreign import agentscope_classes, trl_rewards
+from engines.verifiers.foreign.checkout_files import file_utils_for
 
 METRIC_CLASSES = (
     agentscope_classes.MetricBase,
@@ -192,12 +194,22 @@ def _build_module(
     return module
 
 
-def build_modules() -> dict[str, ModuleType]:
-    """Fresh stand-in modules by full name."""
+def get_logger(name: str, *_: Any, **__: Any) -> logging.Logger:
+    return logging.getLogger(name)
+
+
+def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
+    """Fresh stand-in modules by full name, for the verifier `file`."""
+    file_utils = file_utils_for(file)
     found = [
         _build_module("utu"),
         _build_module("utu.db", EvaluationSample, DatasetSample),
-        _build_module("utu.utils", SimplifiedAsyncOpenAI, get_logger=logging.getLogger),
+        _build_module(
+            "utu.utils",
+            *(SimplifiedAsyncOpenAI, file_utils),
+            get_logger=get_logger,
+            DIR_ROOT=file_utils.root,
+        ),
         _build_module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
         _build_module("agentscope"),
         _build_module(
@@ -241,7 +253,7 @@ def imports_text() -> str:
         offered = {
             key: value
             for key, value in vars(module).items()
-            if isinstance(value, type) or value is logging.getLogger
+            if isinstance(value, type) or value is get_logger
         }
         if offered:
             parts.append(f"{name} ({', '.join(offered)})")
@@ -264,15 +276,15 @@ def has_deferred_import(tree: ast.Module) -> bool:
 
 
 @contextlib.contextmanager
-def serve_imports(*, lasting: bool = False) -> Iterator[None]:
-    """Serve imports of packages that are not there, until the end of the block.
+def serve_imports(file: Path | None = None, *, lasting: bool = False) -> Iterator[None]:
+    """Serve imports of packages that are not there to `file`, until the end of the block.
 
     `lasting` leaves them, for a file whose functions import at each call: the process is
     that file's own.
     """
     there = {
         name: module
-        for name, module in build_modules().items()
+        for name, module in build_modules(file).items()
         if importlib.util.find_spec(name.partition(".")[0]) is None
     }
     sys.modules.update(there)

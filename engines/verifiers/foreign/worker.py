@@ -31,7 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engines.verifiers.foreign import standins
+from engines.verifiers.foreign import checkout_files, standins
 from engines.verifiers.foreign.calls import (
     WrongReturn,
     build_arguments,
@@ -108,7 +108,7 @@ class LoadedFunction:
         tree = _parse_source(order["source"].encode("latin-1"), self.file)
         _refuse_name_clash(self.file, tree)
         _add_folder(str(Path(self.file).parent))
-        with standins.serve_imports(lasting=standins.has_deferred_import(tree)):
+        with standins.serve_imports(Path(self.file), lasting=standins.has_deferred_import(tree)):
             module = _execute_module(self.file, tree)
         wanted = None if order["signature"] == "auto" else order["signature"]
         self.chosen: ChosenFunction = choose_function(module, order["function"], wanted)
@@ -127,6 +127,7 @@ class FunctionCall:
     def __init__(self, loaded: LoadedFunction, order: Order, channel: Channel) -> None:
         self._loaded, self._order, self._channel = loaded, order, channel
         self._logged: dict[str, float] = {}
+        self._unread: list[str] = []
 
     async def ask(self, messages: list[dict[str, str]]) -> str:
         return await self._channel.ask(self._order["call"], messages)
@@ -134,6 +135,7 @@ class FunctionCall:
     def start(self) -> Any:
         """Call the function; what it returns may have to be awaited."""
         standins.current_ask.set(self.ask)
+        checkout_files.unread.set(self._unread)
         loaded, order = self._loaded, self._order
         given, named = build_arguments(
             loaded.chosen, order, self.ask, self._logged, as_messages=loaded.messages
@@ -144,6 +146,8 @@ class FunctionCall:
         return call(*given, **named)
 
     def result_message(self, returned: Any) -> dict[str, Any]:
+        if self._unread:  # the function made something of it, which is no verdict
+            raise checkout_files.CannotRead(self._unread[0])
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
         results = parse_results(returned, signature, count, self._logged)
         return {"done": self._order["call"], "results": results}

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from engines.core.settings import LONGEST_NAME
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (
     Float,
@@ -44,7 +45,8 @@ class LibraryConfig(Settings):
     start: str = key(
         "empty",
         "what the run begins with: empty, or NAME@V for a version of a library",
-        pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d{1,18})$",
+        # A run's own library has its number behind the name: longer than a name may be here.
+        pattern=rf"^(empty|[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}@\d{{1,18}})$",
         examples=["arithmetic@3"],
     )
 

@@ -138,5 +138,5 @@ def is_demo(state: RunState | None) -> bool:
 def _missing_end(reply: UnparsedReply) -> str:
     """What the scripted reflector left away, where it is that."""
     text = reply.reply.strip()
-    is_cut = text.startswith("[") and text.endswith("}")
-    return " (its last ] is missing)" if is_cut else ""
+    is_cut = text.startswith("[") and not text.endswith("}]")
+    return " (its last }] is missing)" if is_cut else ""

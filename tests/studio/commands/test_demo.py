@@ -47,11 +47,11 @@ def test_lessons_of_every_kind_arrive_each_with_its_flag(run: RunDir) -> None:
     assert opposite.flags[0].name == flags.DUPLICATE and "never multiply" in opposite.text
 
 
-def test_a_reply_is_recorded_as_a_failure_that_a_bracket_mends(run: RunDir) -> None:
+def test_a_reply_is_recorded_as_a_failure_that_two_brackets_mend(run: RunDir) -> None:
     state = run.state()
     (reply,) = state.repairs.values()
     assert (reply.id, state.lost) == ("s3p1", {"extraction": 1})
-    (row,) = json.loads(reply.reply + "]")
+    (row,) = json.loads(reply.reply + "}]")
     assert row["operation"] == "add" and row["experience"].startswith("Last change: ")
 
 

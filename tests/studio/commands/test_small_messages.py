@@ -101,6 +101,8 @@ def test_an_extra_is_installed_from_the_checkout_there_is(
     assert f"'{root}[grpo]'" in extras.install_command("grpo")
     monkeypatch.setattr(extras, "_ROOT", tmp_path)
     assert extras.install_command("grpo") == "pip install 'practice-studio[grpo]'"
+    monkeypatch.chdir(root)  # the program is an ordinary install, and one stands in a checkout
+    assert extras.install_command("grpo").endswith("pip install -e '.[grpo]'")
 
 
 @pytest.mark.parametrize(

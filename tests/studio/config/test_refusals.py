@@ -161,6 +161,11 @@ BAD = {
     ),
     "reviewer": (SMALL, ["review.by=me"], ("override 'review.by=me'", "does not fit", "auto")),
     "start": (SMALL, ["library.start=x@y"], ("override", "does not fit", "NAME@V")),
+    "a start whose name no library can have": (
+        SMALL,
+        [f"library.start={'x' * 121}@1"],
+        ("override", "does not fit", "NAME@V"),
+    ),
     "a name that is a path": (SMALL, ["exp_id=../x"], ("override", "does not fit", "letters")),
     "a field that cannot be mapped": (
         SMALL,

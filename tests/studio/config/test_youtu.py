@@ -10,7 +10,7 @@ import yaml
 from engines.core.errors import ConfigError, DataError
 from studio.config.loading import LoadedRun, load_run
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.youtu import find_youtu_config
+from studio.config.youtu.checkout import find_youtu_config
 from tests.support.youtu_checkout import ENV, GONE, checkout, write
 
 PROVIDED = {
@@ -167,7 +167,7 @@ def test_two_names_of_one_setting_are_refused_with_both_places(tmp_path: Path) -
 
 WITHOUT: dict[str, tuple[object, str]] = {
     "agent.max_turns": (50, "the agent answers in one turn"),
-    "agent.type": ("orchestra", "type orchestra"),
+    "agent.runner": ("react", "runner has no counterpart"),
     "agent.context_manager": ({"name": "base"}, "context_manager (name)"),
     "agent.model.termination_max_tokens": (5, "max_tokens bounds a reply"),
     "agent.model.model_settings.parallel_tool_calls": (True, "it is not sent"),
@@ -193,11 +193,40 @@ def test_what_has_no_counterpart_is_told_with_its_line_and_left_out(
     assert "has no counterpart here" in note
 
 
-def test_toolkits_are_told_in_one_line_by_their_names(tmp_path: Path) -> None:
-    run = loaded(tmp_path, {"agent.toolkits.search": {"mode": "builtin"}})
-    (note,) = notes(run, "toolkits (")
-    assert "toolkits (python_executor, search) has no counterpart" in note
+def test_a_toolkit_that_only_computes_is_told_by_its_name(tmp_path: Path) -> None:
+    (note,) = notes(loaded(tmp_path), "toolkits (")
+    assert "toolkits (python_executor) has no counterpart" in note
     assert note.startswith("configs/tools/python_executor.yaml:")
+
+
+MISSING: dict[str, tuple[object, str]] = {
+    "agent.type": ("orchestra", "of type orchestra: agents of several roles"),
+    "agent.toolkits.search": ({"mode": "builtin"}, "toolkits that do not exist here: search"),
+    "agent.env": ({"name": "shell_local"}, "env that do not exist here: shell_local"),
+    "agent.enabled_skills": (["pdf", "xlsx"], "enabled_skills that do not exist here: pdf, xlsx"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+@pytest.mark.parametrize("root", ["practice", "eval"])
+def test_an_agent_with_parts_that_do_not_exist_is_refused_by_their_names(
+    tmp_path: Path, name: str, root: str
+) -> None:
+    value, words = MISSING[name]
+    with pytest.raises(ConfigError, match=rf"^configs/.*\.yaml:\d+: .*{words}") as caught:
+        loaded(tmp_path, {name: value}, root=root)
+    key = ".".join(name.split(".")[:2])
+    override = f"{key}=simple" if key == "agent.type" else f"{key}=null"
+    assert key == "agent.type" or override in caught.value.move
+    assert loaded(tmp_path, {name: value}, override, root=root).config.agent.name == "math_agent"
+
+
+def test_an_agent_that_is_replaced_is_not_asked_for_its_parts(tmp_path: Path) -> None:
+    home = checkout(tmp_path / "youtu", {"agent.type": "orchestra"})
+    mine = write(tmp_path / "agent.yaml", "instructions: Solve it.\nmodel: rehearsal\n")
+    asked = find_youtu_config(str(home), "math/math_set", "eval")
+    run = load_run("", ["policy=rehearsal"], tmp_path, {}, agent=mine, youtu=asked).config
+    assert run.agent.instructions == "Solve it."
 
 
 @pytest.mark.parametrize(
@@ -256,6 +285,35 @@ def test_a_judge_without_a_verifier_judges_and_says_so(tmp_path: Path, root: str
 def test_an_agent_file_without_a_model_takes_the_usual_variables(tmp_path: Path) -> None:
     policy = loaded(tmp_path, {"model.model_provider": GONE}).config.policy
     assert (policy.model, policy.base_url) == ("openai:rehearsal", ENV["UTU_LLM_BASE_URL"])
+
+
+@pytest.mark.parametrize("written", [GONE, None, "", "${oc.env:EMPTY}"])
+def test_an_address_or_key_that_a_model_leaves_open_is_that_of_the_usual_variables(
+    tmp_path: Path, written: object
+) -> None:
+    changes: dict[str, object] = {
+        f"model.model_provider.{field}": written for field in ("base_url", "api_key")
+    }
+    judge = {key: value for key, value in PROVIDED.items() if key in ("type", "model")}
+    changes["eval.judge_model"] = {"model_provider": judge}
+    run = loaded(tmp_path, changes, environ={"EMPTY": ""}).config
+    for role in (run.policy, run.judge):
+        assert role is not None and role.api_key is not None
+        assert role.base_url == ENV["UTU_LLM_BASE_URL"]
+        assert role.api_key.get_secret_value() == ENV["UTU_LLM_API_KEY"]
+    assert run.origins["policy.api_key"] == "${oc.env:UTU_LLM_API_KEY}"
+
+
+def test_a_variable_that_is_asked_for_and_not_set_falls_back_to_nothing(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"model.model_provider.api_key": "${oc.env:MINE}"}
+    with pytest.raises(ConfigError, match="MINE, which is not set"):
+        loaded(tmp_path, changes)
+
+
+def test_an_empty_name_of_a_model_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"eval.judge_model": {"model_provider": PROVIDED}}
+    with pytest.raises(ConfigError, match=r"math_set\.yaml:\d+: The name of the model is empty"):
+        loaded(tmp_path, changes, environ={"JUDGE_LLM_MODEL": ""})
 
 
 # Environment and secrets

@@ -20,7 +20,7 @@ from engines.policies.rehearsal.endpoint import answer_request
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import load_run
 from studio.config.source import Source
-from studio.config.youtu import find_youtu_config
+from studio.config.youtu.checkout import find_youtu_config
 from studio.run.assemble import open_run_context
 from studio.run.new_or_resume import RunRequest, load_plan
 from tests.support.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint

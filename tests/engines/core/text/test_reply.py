@@ -1,13 +1,10 @@
-"""Finding JSON in replies: lenient in form, never half of what was meant."""
+"""Asking for a reply of a set form, with one repair turn."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from engines.core.errors import CallFailed
 from engines.core.text.reply import (
@@ -16,130 +13,9 @@ from engines.core.text.reply import (
     ReplyProblem,
     ask_with_repair,
     parse_experience_id,
-    parse_objects,
 )
 from engines.core.types import Completion, Message, RecordRef, Usage
 from tests.support.builders import a_timeout
-
-ROWS = [{"operation": "add", "experience": "Carry: add the carry."}, {"operation": "keep"}]
-JSON = json.dumps(ROWS)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        JSON,
-        f"  \n{JSON}\n",
-        f"```json\n{JSON}\n```",
-        f"```\n{JSON}\n```",
-        f"```JSON lines\n{json.dumps(ROWS, indent=2)}\n```\nThat is all.",
-        f"Here you are: {JSON} I hope it helps.",
-        f"Attempts [0] and [1] differ.\n{JSON}",
-        json.dumps({"operations": ROWS}),
-        f"Sure.\n```json\n{json.dumps({'note': 'x', 'operations': ROWS})}\n```",
-        f"```json\n{JSON}",  # a fence that is never closed
-        f"```json\n[{{}}]\n```\nor rather\n```json\n{JSON}\n```",
-    ],
-)
-def test_the_form_of_a_reply_does_not_matter(reply: str) -> None:
-    assert parse_objects(reply) == ROWS
-
-
-def test_a_lone_object_counts_as_a_list_of_one() -> None:
-    """Known defect elsewhere: an object instead of an array was iterated key by key."""
-    assert parse_objects(json.dumps(ROWS[0])) == [ROWS[0]]
-    assert parse_objects(f"My answer:\n{json.dumps(ROWS[0])}\nDone.") == [ROWS[0]]
-
-
-def test_an_object_with_a_list_of_plain_numbers_is_not_unwrapped() -> None:
-    row = {"operation": "delete", "id": "E1", "attempts": [0, 2]}
-    assert parse_objects(json.dumps(row)) == [row]
-
-
-def test_an_object_with_an_empty_source_list_is_one_object() -> None:
-    row = {"operation": "delete", "id": "E1", "attempts": []}
-    assert parse_objects(json.dumps(row)) == [row]
-
-
-def test_an_empty_array_is_an_answer_also_inside_prose() -> None:
-    assert parse_objects("[]") == []
-    assert parse_objects("Nothing general to learn: []") == []
-
-
-def test_an_earlier_valid_fence_survives_a_later_fence_that_is_no_json() -> None:
-    """Known defect elsewhere: only the last fence was read, and the answer before it lost."""
-    for later in ("print(1 + 1)", "x = [1, 2", "see [E3]", ""):
-        assert parse_objects(f"```json\n{JSON}\n```\nAs code:\n```python\n{later}\n```") == ROWS
-
-
-@pytest.mark.parametrize("later", ['[{"operation": "add", "exp', '{"operation": "add",,}'])
-@pytest.mark.parametrize("close", ["\n```", ""])
-def test_an_earlier_fence_does_not_pass_for_a_later_broken_answer(later: str, close: str) -> None:
-    with pytest.raises(ReplyProblem, match="not valid"):
-        parse_objects(f"A draft:\n```json\n{JSON}\n```\nFinally:\n```json\n{later}{close}")
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        JSON[:-1],
-        JSON[:-10],
-        JSON.replace("}, {", "} {"),
-        f"```json\n{JSON[:-1]}\n```",
-        "Sure! " + JSON.replace("keep", 'ke"ep'),
-        '{"operations": ' + JSON[:-1] + "}",
-    ],
-)
-def test_broken_json_is_never_partly_salvaged(broken: str) -> None:
-    """Known defect elsewhere: the objects before the break were taken and the rest forgotten."""
-    with pytest.raises(ReplyProblem, match="not valid"):
-        parse_objects(broken)
-
-
-@pytest.mark.parametrize(
-    ("reply", "what"),
-    [
-        ("null", "found null"),
-        ("```json\nnull\n```", "found null"),
-        ("17", "found int"),
-        ('"add"', "found str"),
-        ("[1, 2]", "found list"),
-        ("{}", "found dict"),
-        ("", "no JSON array"),
-        ("I would add an experience about carrying.", "no JSON array"),
-    ],
-)
-def test_what_is_no_list_of_objects_is_told_by_what_was_found(reply: str, what: str) -> None:
-    """Known defect elsewhere: `null` crashed the loop with a TypeError."""
-    with pytest.raises(ReplyProblem, match=what):
-        parse_objects(reply)
-
-
-@settings(derandomize=True, max_examples=400, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            ["[", "]", "{", "}", '"a"', ":", ",", "1", "null", "```", "\n", "json", " ", "\\", "é"]
-        )
-        | st.text(max_size=3),
-        max_size=30,
-    ).map("".join)
-)
-def test_reading_any_text_gives_objects_or_a_reply_problem(text: str) -> None:
-    try:
-        rows = parse_objects(text)
-    except ReplyProblem as problem:
-        assert str(problem)
-    else:
-        assert all(isinstance(row, dict) for row in rows)
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 50_000, '{"a":' * 50_000, "[{" * 10_000, "9" * 5_000, f"[{'9' * 5_000}]"]
-)
-def test_hostile_nesting_and_endless_numbers_are_only_reply_problems(text: str) -> None:
-    with pytest.raises(ReplyProblem):
-        parse_objects(text)
 
 
 @pytest.mark.parametrize("value", ["E3", "e3", "[E3]", "[e3]", "3", 3, " [ E3 ] ", "[3]", "E03"])
@@ -241,6 +117,26 @@ async def test_a_reply_cut_at_its_length_limit_is_told_so() -> None:
     exchange = Exchange(Completion("", finish="length"), "1")
     await asked(exchange)
     assert "cut off at its length limit" in exchange.asked[1][1][-1].content
+
+
+async def test_what_may_be_cut_short_is_asked_for_again_only_where_it_was_cut() -> None:
+    for finish, calls in (("stop", 1), ("length", 2)):
+        exchange = Exchange(Completion("1,", finish=finish), "1,2")
+        await ask_with_repair(
+            exchange,
+            [Message("user", "count")],
+            lambda text: ParsedReply((1,), unclosed=text.endswith(",")),
+            str,
+        )
+        assert len(exchange.asked) == calls
+
+
+async def test_more_of_what_ranks_first_wins_over_more_of_anything() -> None:
+    exchange = Exchange("1,1,1,x", "2,2")
+    answered = await ask_with_repair(
+        exchange, [Message("user", "")], numbers, str, lambda found: (found.count(2), len(found))
+    )
+    assert answered.items == (2, 2)
 
 
 async def test_a_repair_call_that_fails_is_charged_for() -> None:

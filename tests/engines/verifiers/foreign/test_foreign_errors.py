@@ -50,10 +50,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         "there are only utu.db (EvaluationSample, DatasetSample)",
     ),
     "name without a stand-in": (
-        "from utu.utils import FileUtils\n",
+        "from utu.utils import OpenAIUtils\n",
         {},
         ":1",
-        "cannot import name 'FileUtils' from 'utu.utils'",
+        "cannot import name 'OpenAIUtils' from 'utu.utils'",
         "Install utu.",
     ),
     "stand-in put to work at load": (

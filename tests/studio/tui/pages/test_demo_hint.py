@@ -52,7 +52,7 @@ def test_each_proposal_is_told_by_what_is_so_of_it(workspace: Workspace) -> None
     leak = state_at_review(run, 3)
     assert hint(leak, cursor="op3.1").startswith("op3.1 gives a problem away: e takes that out")
     assert hint(leak, cursor="op3.1", types=True).startswith("Take the problem and its answer out")
-    assert hint(leak, cursor="s3p1").endswith("e mends it (its last ] is missing).")
+    assert hint(leak, cursor="s3p1").endswith("e mends it (its last }] is missing).")
 
 
 def test_it_follows_what_the_person_does(workspace: Workspace) -> None:
@@ -61,7 +61,7 @@ def test_it_follows_what_the_person_does(workspace: Workspace) -> None:
     said = "All is decided: c commits. A reply to mend stands last in Review."
     assert hint(state, cursor="op3.1") == said
     assert hint(state, "live") == said
-    assert hint(state, cursor="s3p1").endswith("(its last ] is missing), c commits.")
+    assert hint(state, cursor="s3p1").endswith("(its last }] is missing), c commits.")
     state.repairs.clear()
     assert hint(state, cursor="op3.1") == "All is decided: c commits."
 

@@ -1,27 +1,23 @@
 """Running on Youtu-Agent's configs as they stand.
 
-Owns where a checkout keeps its configs, data, verifiers and `.env`, how a model is written there,
-and what is said about keys that have no counterpart here.
+Owns how a model is written there, what is refused because it does not exist here, and what is said
+about keys that have no counterpart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-from engines.core.errors import ConfigError, suggest_name
+from engines.core.errors import ConfigError
 from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
-from studio.config.compose import ComposedConfig, resolve
-from studio.config.env_file import read_env_file
+from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.settings.base import declared_settings
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.settings.run import RunConfig, every_setting, section_of
-from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value
+from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
 from studio.config.yaml_positions import Place
+from studio.config.youtu.checkout import YoutuConfig
 
-Kind = Literal["practice", "eval"]
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 _SAMPLING = ("temperature", "top_p", "max_tokens")
 _REQUEST = {
@@ -33,63 +29,34 @@ _REQUEST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class YoutuConfig:
-    """One config of a checkout. `root` is the checkout, `file` the config in it."""
+def translate(
+    composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str], *, own_agent: bool
+) -> None:
+    """Put a composed config into our names, in place; what is left out becomes a warning.
 
-    root: Path
-    file: Path
-    kind: Kind
+    Without `own_agent` another agent will take the place of the config's.
 
-    @property
-    def data_folders(self) -> tuple[Path, ...]:
-        return (self.root / "utu" / "practice" / "dataset", self.root / "data")
-
-    @property
-    def verifiers(self) -> Path:
-        return self.root / "utu" / "practice" / "verify"
-
-    @property
-    def env_file(self) -> Path:
-        return self.root / ".env"
-
-    def environment(self) -> dict[str, str]:
-        """What `.env` sets; empty where there is none. Raises ConfigError: it cannot be read."""
-        return read_env_file(self.env_file, foreign=True)
-
-
-def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
-    """`configs/KIND/NAME.yaml` of a checkout or its configs folder. Raises ConfigError: none."""
-    given = Path(folder).expanduser().resolve()
-    configs = given if (given / kind).is_dir() else given / "configs"
-    home = configs / kind
-    if not home.is_dir():
-        move = "Give the folder of a Youtu-Agent checkout, or its configs folder."
-        raise ConfigError(f"--from-youtu {folder}", f"There is no configs/{kind} in it.", move)
-    file = (home / f"{name.removesuffix('.yaml')}.yaml").resolve()
-    if file.is_file() and file.is_relative_to(home):
-        root = configs.parent if configs.name == "configs" else configs
-        return YoutuConfig(root, file, kind)
-    names = sorted(str(f.relative_to(home).with_suffix("")) for f in home.glob("**/*.yaml"))
-    cause = f"There is no {name}.yaml in {home}." if name else f"It names a config of {home}."
-    move = suggest_name(name, names)
-    raise ConfigError(f"--config-name {name}" if name else "--config-name", cause, move)
-
-
-def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:
-    """Put a composed config into our names, in place; what is left out becomes a warning."""
+    Raises:
+        ConfigError: the agent needs what does not exist here, or a key is a near miss of a setting.
+    """
     notes: list[str] = []
+    if (name := pop_value(composed.tree, ("agent_config",))) not in (ABSENT, None):
+        _mount_agent_config(composed, config, str(name))
     if config.kind == "eval":
-        _mount_root(composed)
+        mount_root(composed)
     pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
     _drop_mixed(composed, notes, config, environ)
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
     judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
     _split_temperatures(composed, notes, config)
     apply_aliases(composed)
+    if own_agent:
+        _refuse_missing(composed, config, environ)
     for role in (("agent", "model"), ("judge",)):
         flatten(composed, role, environ)
-    _let_agent_bring_policy(composed, environ)
+    _let_agent_bring_policy(composed)
+    for role in (("policy",), ("judge",)):
+        _fall_back(composed, role, environ)
     if judged and composed.tree.get("verifier") is None:
         composed.tree["verifier"] = {"name": "judge"}
         notes.append("no verify_filename is set: the judge model judges, by its own rubric here")
@@ -109,13 +76,16 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
     provider = (*role, PROVIDER)
     name = get_value(composed.tree, (*provider, "model"))
     if name not in (ABSENT, None):
+        if value_of(composed, name, environ) == "":
+            move = "Give the model a name there, or in the variable that it names."
+            raise composed.error((*provider, "model"), "The name of the model is empty.", move)
         model[PROVIDER]["model"] = f"openai:{name}"
     for field in ("model", "base_url", "api_key"):
         move_value(composed, (*provider, field), (*role, field))
     kind = get_value(composed.tree, (*provider, "type"))
     if kind is not ABSENT:
         protocol = value_of(composed, kind, environ)
-        model[PROVIDER]["type"] = None if protocol == "chat.completions" else protocol
+        model[PROVIDER]["type"] = None if protocol in ("chat.completions", "") else protocol
     first, second = (PARAMS, SETTINGS) if role == ("judge",) else (SETTINGS, PARAMS)
     for block in (first, second):
         for field in _SAMPLING:
@@ -149,7 +119,7 @@ def without_empty(tree: object) -> object:
     return {key: value for key, value in kept.items() if value is not None} or None
 
 
-def _mount_root(composed: ComposedConfig) -> None:
+def mount_root(composed: ComposedConfig) -> None:
     """An eval config is what a practice config mounts below `evaluation`."""
     for name in ("dataset", "type", "question_field", "gt_field"):
         move_value(composed, ("data", name), ("evaluation", "data", name))
@@ -186,37 +156,92 @@ def _split_temperatures(composed: ComposedConfig, notes: list[str], config: Yout
             notes.append(_unsupported_text(config, place, "model_params.temperature", instead))
 
 
-def _let_agent_bring_policy(composed: ComposedConfig, environ: Mapping[str, str]) -> None:
+def _let_agent_bring_policy(composed: ComposedConfig) -> None:
     """The agent's model practises, unless an override puts another in its place."""
     tree = composed.tree
     if isinstance(tree.get("policy"), str):
         tree["policy"] = {"model": tree["policy"]}
     given = get_value(tree, ("policy", "model"))
     if given is ABSENT:
-        defaults = {"model": "openai:${oc.env:UTU_LLM_MODEL}"}
-        for field in ("base_url", "api_key"):
-            if f"UTU_LLM_{field.upper()}" in environ:
-                defaults[field] = f"${{oc.env:UTU_LLM_{field.upper()}}}"
         if tree.get("agent") is None:
             tree["agent"] = {}
         agent = tree["agent"]
         own = agent.get("model") if isinstance(agent, dict) else ABSENT
-        own = {} if own is None else own
+        own = {} if own is None or own is ABSENT else own
         if isinstance(own, dict) and "model" not in own:
-            agent["model"] = {**defaults, **own}
+            agent["model"] = {"model": "openai:${oc.env:UTU_LLM_MODEL}", **own}
     elif not str(given).startswith("openai:"):
         for field in ("base_url", "api_key", "headers", "extra_body"):
             pop_value(tree, ("agent", "model", field))
     move_value(composed, ("agent", "model"), ("policy",))
 
 
+def _fall_back(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
+    """The address and key that their client takes from variables where a model names none."""
+    model = get_value(composed.tree, role)
+    if not isinstance(model, dict) or not str(model.get("model")).startswith("openai:"):
+        return
+    for field in ("base_url", "api_key"):
+        written, variable = model.get(field), f"UTU_LLM_{field.upper()}"
+        is_empty = written is None or value_of(composed, written, environ) == ""
+        if is_empty and environ.get(variable):
+            model[field] = f"${{oc.env:{variable}}}"
+        elif is_empty:
+            model.pop(field, None)
+
+
+def _mount_agent_config(composed: ComposedConfig, config: YoutuConfig, name: str) -> None:
+    """Put `configs/agents/NAME.yaml` in the place of the agent that the config mounts."""
+    file = config.agent_file(name)
+    agent = compose_run(file, (), ())
+    at: Key = ("agent",) if config.kind == "eval" else ("evaluation", "agent")
+    places = {key: place for key, place in composed.places.items() if key[: len(at)] != at}
+    composed.places = {**places, **{(*at, *key): place for key, place in agent.places.items()}}
+    set_value(composed.tree, at, agent.tree)
+
+
+_COMPUTES = {"python_executor", "calculator"}
+"""Toolkits that only work out what a model can reason out: it tries without them, and is told."""
+
+
+def _refuse_missing(
+    composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]
+) -> None:
+    """Refuse agents whose parts do not exist here: as a bare chat they would be another agent.
+
+    An override that takes the part away (`agent.toolkits=null`) runs without it knowingly.
+    """
+    agent = composed.tree.get("agent")
+    if not isinstance(agent, dict):
+        return
+    kind = value_of(composed, agent.pop("type", None), environ)
+    env = agent.get("env")
+    missing = {
+        "type": [] if kind in (None, "simple") else [kind],
+        "toolkits": sorted(set(agent.get("toolkits") or ()) - _COMPUTES),
+        "env": [env.get("name")] if isinstance(env, dict) else [],
+        "enabled_skills": agent.get("enabled_skills") or [],
+    }
+    for field, names in missing.items():
+        if not (named := ", ".join(str(name) for name in names if name not in (None, "base"))):
+            continue
+        cause = f"The agent has {field} that do not exist here: {named}."
+        move = f"Write agent.{field}=null to run it knowingly without."
+        if field == "type":
+            cause = f"The agent is of type {named}: agents of several roles do not exist here."
+            move = "Choose a config whose agent is of type simple, or name one: agent_config=NAME."
+        below = (at for at in composed.places if at[:2] == ("agent", field))
+        place = composed.place(next(below, ("agent", field)))
+        raise ConfigError(_relative_place(config, place), cause, move)
+
+
 _NO_COUNTERPART = {
     "agent.max_turns": "the agent answers in one turn",
     "agent.toolkits": "the agent has no tools",
-    "agent.type": "one agent answers by itself",
     "agent.context_manager": "the agent sees the whole problem, once",
     "agent.env": "the agent has no environment",
     "agent.enabled_skills": "the agent has no tools",
+    "agent.runner": "the agent answers in one turn",
     "agent.stop_at_tool_names": "the agent has no tools",
     "model_provider.type": "the endpoint is asked for chat completions",
     "model_settings": "it is not sent",

@@ -1,0 +1,312 @@
+"""Finds the JSON objects that a reply means: lenient in form, strict in meaning.
+
+What no JSON reader takes is mended by `json-repair`, an object at a time, and only believed
+where nothing of the text is lost and nothing is new. The answer comes last in a reply: what
+stands before it may be a draft.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem, too_long_reason
+from engines.core.text.tex import escape_tex
+
+Row = dict[str, Any]
+
+_KEY = r"""(?:"[^"\\\n{}\[\]]{1,40}"|[“'‘]?[^\W\d]\w{0,39}[”'’]?)\s*[:：]"""
+_START = re.compile(rf"\[\s*(?=\]|(?:\[\s*){{0,2}}\{{\s*{_KEY})|\{{\s*(?={_KEY})")
+_STOP = re.compile(rf"\{{\s*{_KEY}|\[\s*\{{|```")
+"""Where a broken object ends at the latest."""
+_NAME = re.compile(r"\{\s*[\"“'‘]?([^\"”'’:：]*)")
+_FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)(?:```)?\s*", re.DOTALL)
+_PACKED = re.compile(r'\{\s*\\"')
+"""JSON as it stands in a string of JSON, without the quotes round it."""
+_BETWEEN = re.compile(
+    r"(?:[\s,;:\[\]{}()*#]|```\w*|//[^\n]*|\"\w+\"\s*:|(?:and|lesson|operation|object)\b|\d+\.?)*",
+    re.IGNORECASE,
+)
+"""What stands between parts of one answer: no prose, but headings as "Lesson 2:"."""
+_VALUE_END = r"""(?:["'”’\],]|[\s:,\[](?:true|false|null|none|nan|[a-z]?\d[\d.]*))"""
+_END = re.compile(
+    rf"""{_VALUE_END}\s*(?:\}}|(?P<brace>(?=\]\s*(?:```|\Z)))|(?P<next>(?=,?\s*\Z)))""", re.I
+)
+"""Where an object ends; without a brace where its array ends, or the next object begins."""
+_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+_APOSTROPHE = re.compile(r"(?<![\w\\])'|(?<!\\)'(?!\w)")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_HIDDEN = {mark: chr(0xE000 + at) for at, mark in enumerate("\\\"'ntr")}
+"""What stands for an escape while an object is mended: `json-repair` decodes some of them twice."""
+_SHOWN = {ord(char): {"n": "\n", "t": "\t", "r": "\r"}.get(m, m) for m, char in _HIDDEN.items()}
+_FORM = re.compile(r"[\s\"'“”‘’,，:：;{}\[\]\ue000-\ue005]+")
+_JOINED = re.compile(r"\"\s*[+|]\s*\"")
+_COMMENT = re.compile(r"(?m)/\*.*?\*/|(?:^|(?<=[\s,{}\[\]\"]))[ \t]*(?://|#)[^\"\n]*$")
+_WIDE = re.compile(r'(?<=")\s*([：，])\s*(?=["\[{\w])|(?<=[\]}\w])\s*(，)\s*(?=["{])')
+MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
+"""Read in vain: prose full of brackets must not cost quadratic time."""
+MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
+"""Of one object, since the time of mending grows with their product; and objects in vain."""
+_END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObjects:
+    """The objects of an answer in their order, a problem in the place of one that is broken."""
+
+    rows: tuple[Row | ReplyProblem, ...]
+    problems: tuple[str, ...] = ()  # of the answer as a whole
+    notes: tuple[str, ...] = ()
+    unclosed: bool = False  # if the reply was cut, this may not be the whole answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: int
+    end: int
+    rows: list[Row] | ReplyProblem
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
+    """Two lessons in one object: the later would silently replace the earlier."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("a key comes twice in an object")
+    return row
+
+
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_unique)
+
+
+def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
+    """The objects that a reply means; objects elsewhere in it are none of these.
+
+    `fields` are the names by which an object of an answer is known; (): any name will do.
+    A lone object counts as a list of one, one that holds lists of objects as what they hold.
+    Arrays with nothing but headings between them are one answer, since some models give each
+    lesson an array of its own; where prose stands between, the last one is the answer and what
+    is before it a draft. Objects that stand in no array are all meant.
+
+    Raises:
+        ReplyProblem: no object could be read; the message says what was found instead.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise ReplyProblem(too_long_reason(text))
+    text = escape_tex(drop_thoughts(text))
+    fenced = _FENCED.fullmatch(text)
+    try:
+        value = _DECODER.decode((fenced[1] if fenced else text).strip())
+    except (ValueError, RecursionError):
+        spans = list(_find_spans(text, fields))
+        if not spans and (packed := _PACKED.search(text)):
+            start, end = packed.start(), max(text.rfind("]"), text.rfind("}")) + 1
+            inner = text[start:end].rstrip("]")
+            with suppress(ValueError):
+                return find_objects(_DECODER.decode(f'"[{inner}]"'), fields)
+        return _choose_answer(text, spans)
+    if isinstance(value, str) and "{" in value:
+        return find_objects(value, fields)
+    if (rows := _as_rows(value)) is None:
+        kind = type(value).__name__.replace("NoneType", "null")
+        raise ReplyProblem(f"expected a JSON array of objects, found {kind}.")
+    return FoundObjects(tuple(rows))
+
+
+def parse_objects(text: str, fields: Collection[str] = ()) -> list[Row]:
+    """`find_objects` where a reply must be whole; else ReplyProblem."""
+    found = find_objects(text, fields)
+    broken = [str(row) for row in found.rows if isinstance(row, ReplyProblem)]
+    if trouble := (*broken, *found.problems):
+        raise ReplyProblem(" ".join(trouble))
+    return [row for row in found.rows if isinstance(row, dict)]
+
+
+def drop_thoughts(text: str) -> str:
+    """The reply proper: models that think aloud draft answers meanwhile."""
+    start = text.lstrip()[:7].lower()
+    if start[:1] in ("[", "{", "`"):
+        return text
+    for found in reversed(list(_END_OF_THOUGHT.finditer(text))):
+        line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+        if line.count('"') % 2 == 0:  # else it is quoted
+            return text[found.end() :]
+    return "" if start.startswith("<think") else text
+
+
+def _find_spans(text: str, fields: Collection[str]) -> Iterator[_Span]:
+    at = wasted = unread = 0
+    while found := _START.search(text, at):
+        start = found.start()
+        try:
+            value, at = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            at = found.end()
+            wasted += getattr(error, "pos", start + 1_000) - start + 40
+            if wasted > MAX_WASTED_CHARS:
+                raise ReplyProblem("it holds too many brackets that are no JSON.") from error
+            name = _NAME.match(text, start)
+            if name and (not fields or name[1].strip().lower() in fields):
+                stop = _STOP.search(text, at)
+                row, at = _mend(text, start, stop.start() if stop else len(text), unread)
+                unread += row is None
+                closed = at < len(text) or text.rstrip()[-1:] in tuple("]}`")
+                said = f"its JSON is not valid: {error if closed else 'it is cut off'}."
+                yield _Span(start, at, ReplyProblem(said) if row is None else [row])
+            continue
+        rows = _as_rows(value)
+        if rows is not None and (
+            not rows or not fields or any(str(k).strip().lower() in fields for r in rows for k in r)
+        ):
+            yield _Span(start, at, rows)
+
+
+def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
+    groups: list[list[_Span]] = []
+    for span in spans:
+        between = text[groups[-1][-1].end : span.start] if groups else "."
+        before = groups[-1][-1] if groups else span
+        opened = text[before.start] == "{" and between.lstrip().startswith(",")
+        given_up = isinstance(before.rows, ReplyProblem) and text[span.start] == "["
+        if (_BETWEEN.fullmatch(between) or opened) and not given_up:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    arrays = [g for g in groups if "[" in (text[g[0].start], _last_char(text, g[0].start))]
+    # An empty list amid prose is no answer where there is another.
+    full = [
+        g for g in arrays if any(span.rows for span in g) or not text[g[-1].end :].strip(" \n`.")
+    ]
+    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
+    rows: list[Row | ReplyProblem] = []
+    problems = []
+    depth = int(bool(chosen) and _last_char(text, chosen[0].start) == "[")
+    for previous, span in zip([None, *chosen], chosen, strict=False):
+        between = text[previous.end : span.start] if previous else ""
+        depth += between.count("[") - between.count("]")
+        if arrays and not _BETWEEN.fullmatch(between):
+            problems.append(f"What stands between its objects is no JSON: {between.strip()!r:.80}.")
+        if isinstance(span.rows, ReplyProblem):
+            rows.append(span.rows)
+        elif not previous or text[span.start] == "{" or span.rows != previous.rows:
+            rows += span.rows  # unless the whole array is said twice
+    broken = [row for row in rows if isinstance(row, ReplyProblem)]
+    if broken and len(broken) == len(rows):
+        raise broken[0]
+    if not chosen:
+        breaks_off = "[{" in re.sub(r"\s+", "", text)
+        said = (
+            "its JSON is not valid: it breaks off."
+            if breaks_off
+            else "no JSON array was found in it."
+        )
+        raise ReplyProblem(said)
+    tail = re.sub(r"^[\s}]*(,?)\s*", r"\1", text[chosen[-1].end :]) if depth > 0 else "]"
+    is_cut = tail[:1] in tuple('{",') and tail[:2] != ",]"
+    if is_cut:
+        problems.append(f"Its array is cut off behind object {len(rows)}.")
+    later = [span.rows for span in spans if arrays and span.start > chosen[-1].start and span.rows]
+    problems += [
+        str(r) if isinstance(r, ReplyProblem) else "An object is not in its array." for r in later
+    ]
+    drafts = len(groups) - 1 if arrays and not later else 0
+    notes = [f"It holds other answers, taken for drafts: {drafts}."] * (drafts > 0)
+    is_open = not is_cut and tail[:1] not in tuple("],")
+    notes += ["Its array is not closed."] * is_open
+    goes_on = bool(text[chosen[-1].end :].strip(" \n`}]"))
+    return FoundObjects(tuple(rows), tuple(problems), tuple(notes), is_open or goes_on)
+
+
+def _last_char(text: str, at: int) -> str:
+    return text[max(0, at - 80) : at].rstrip()[-1:]
+
+
+def _mend(text: str, start: int, stop: int, unread: int) -> tuple[Row | None, int]:
+    """A broken object between two places, and where it ends."""
+    piece = text[start : min(stop, start + MAX_MENDED_CHARS)]
+    if unread >= MAX_UNREAD or len(re.findall(r"[\[{(]", piece)) > MAX_MENDED_BRACKETS:
+        return None, stop
+    bare = _COMMENT.sub(lambda found: " " * len(found[0]), piece)
+    tries = 0
+    for found in _END.finditer(bare):
+        source = bare[: found.end()]
+        if found["next"] is not None and (stop == len(text) or len(piece) < stop - start):
+            continue
+        if found["brace"] is not None and source.count("[") != source.count("]"):
+            continue
+        if _is_balanced(source):
+            if row := _repair(piece[: found.end()]):
+                return row, start + found.end()
+            tries += 1
+            if tries == 3:
+                break
+    return None, stop
+
+
+def _is_balanced(source: str) -> bool:
+    """Whether no string is open at its end."""
+    quotes = sum(found[0] == '"' for found in _QUOTE.finditer(source))
+    quotes += source.count("“") + source.count("”")
+    if source[1:].lstrip().startswith("'"):
+        quotes += len(_APOSTROPHE.findall(source))
+    return quotes % 2 == 0
+
+
+def _repair(source: str) -> Row | None:
+    """A flat object as `json-repair` reads it; None where that is not all that is written."""
+    from json_repair import repair_json
+
+    source = _WIDE.sub(lambda found: ": " if found[1] == "：" else ", ", source)
+    source = _ESCAPE.sub(_hide, source)
+    try:
+        row = repair_json(source, return_objects=True, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    parts = [part for k, v in row.items() for part in (k, *(v if isinstance(v, list) else [v]))]
+    texts = [part for part in parts if isinstance(part, str)]
+    if any(isinstance(part, dict | list) for part in parts):
+        return None
+    if any(text not in source or _JOINED.search(text) for text in texts):
+        return None
+    if not all(re.fullmatch(r"[^\W\d]\w*", str(key).strip()) for key in row):
+        return None
+    read = _visible("".join(str(part) for part in parts))
+    if read not in (_visible(source), _visible(_COMMENT.sub("", source))):
+        return None
+    return {key: _show(value) for key, value in row.items()}
+
+
+def _hide(found: re.Match[str]) -> str:
+    char = chr(int(found[1][1:], 16)) if len(found[1]) == 5 else found[1]
+    return char if char in "ntr" and len(found[1]) == 5 else _HIDDEN.get(char, char)
+
+
+def _show(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_show(one) for one in value]
+    return value.translate(_SHOWN) if isinstance(value, str) else value
+
+
+def _visible(text: str) -> str:
+    """What carries meaning, whatever the form."""
+    return _FORM.sub("", text).casefold().replace("null", "none")
+
+
+def _as_rows(value: Any) -> list[Row] | None:
+    if isinstance(value, dict):
+        held = list(value.values())
+        if held and all(isinstance(one, dict) for one in held):
+            return held
+        lists = [one for one in held if isinstance(one, list)]
+        rows = [row for one in lists for row in one]
+        if (rows or len(lists) == len(held)) and all(isinstance(row, dict) for row in rows):
+            return rows if lists else None
+        return [value]
+    if isinstance(value, list) and any(value) and all(isinstance(one, list) for one in value):
+        value = [row for one in value for row in one]
+    return value if isinstance(value, list) and all(isinstance(r, dict) for r in value) else None

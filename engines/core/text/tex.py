@@ -1,0 +1,72 @@
+r"""TeX within JSON: `\frac` written with one backslash is a form feed and `rac` to its readers.
+
+Models double the backslashes of a text or they do not, and rarely mix the two.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TEXT = re.compile(r'(?:[^"\\]|\\.)+', re.DOTALL)
+"""What stands between two quotes, within a string as well as between two of them."""
+_BACKSLASHES = re.compile(r"\\+")
+_WORD = re.compile(r"[A-Za-z]*")
+_ROW = re.compile(r"\s|\w|&|\[\d")  # what comes behind the end of a row of a matrix
+_HEX = re.compile(r"u[0-9a-fA-F]{4}")
+_COMMANDS = re.compile(
+    r"n(?:abla|atural|cong|earrow|eq|equiv|ewcommand|ewline|geq\w*|gtr|leftarrow|leftrightarrow"
+    r"|leq\w*|obreak|ocite|oindent|olimits|onumber|orm|ormalsize|ot|otag|otin|parallel|preceq"
+    r"|rightarrow|Rightarrow|shortmid|subset\w*|succeq|supset\w*|triangle\w*|um|v[dD]ash|warrow)"
+    r"|r(?:aisebox|angle|brace|brack|ceil|ef|enewcommand|estriction|floor|group|ho|ight\w*|lap|m"
+    r"|oot|times|ule|vert|Vert|isingdotseq)"
+    r"|t(?:ag|an|anh|au|binom|ext\w*|frac|h(?:eta|erefore|inspace|ick\w*)|ilde|imes|iny|o|op"
+    r"|riangle\w*|woheadrightarrow)"
+)
+"""Commands that begin like the escapes of a new line, a return and a tab."""
+_LIKE_WORDS = frozenset(("ne", "neg", "nexists", "ni", "nless", "nmid", "nprec", "nsim", "nu"))
+"""Commands that could be a new line and a word, as in "Let\nu be": their place decides."""
+_BEFORE_TEX = re.compile(r"(?:\A|[\s=+\-*/^_|<>&~({\[])\Z")
+
+
+def escape_tex(text: str) -> str:
+    """Double the backslashes that JSON would take for an escape where TeX is meant, or refuse.
+
+    Escapes that are meant stay: a quote, a new line before prose, a doubled backslash.
+    """
+    return _TEXT.sub(lambda found: _escape_chunk(found[0]), text) if "\\" in text else text
+
+
+def _escape_chunk(chunk: str) -> str:
+    if "\\" not in chunk:
+        return chunk
+    runs = list(_BACKSLASHES.finditer(chunk))
+    single = [False] * len(runs)
+    doubled, dollars, last = False, 0, 0
+    for number, run in enumerate(runs):
+        dollars += chunk.count("$", last, run.start())
+        last = run.end()
+        if len(run[0]) % 2:
+            single[number] = _is_literal(chunk, run.start(), run.end(), dollars % 2 == 1)
+        else:
+            doubled = doubled or bool(_WORD.match(chunk, last)[0][1:])  # type: ignore[index]
+    plain = any(single) and not doubled  # `\\` is the end of a row, then
+    parts, last = [], 0
+    for run, literal in zip(runs, single, strict=True):
+        escape = len(run[0]) % 2
+        times = 2 if plain and _ROW.match(chunk, run.end()) else 1
+        count = (len(run[0]) - escape) * times + escape + literal
+        parts += [chunk[last : run.start()], "\\" * count]
+        last = run.end()
+    return "".join([*parts, chunk[last:]])
+
+
+def _is_literal(chunk: str, start: int, end: int, in_math: bool) -> bool:
+    """Whether the last backslash before `end` stands for itself."""
+    word = _WORD.match(chunk, end)[0]  # type: ignore[index]
+    if not word:
+        return chunk[end : end + 1] not in ('"', "/", "'", "\n")
+    if word[0] not in "nrt":
+        return _HEX.match(chunk, end) is None
+    if word in _LIKE_WORDS:
+        return in_math or bool(_BEFORE_TEX.search(chunk[max(0, start - 1) : start]))
+    return bool(_COMMANDS.fullmatch(word))
