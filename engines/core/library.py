@@ -6,16 +6,24 @@ Knows no files; `engines.record.libraries` keeps versions on disk.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+from engines.core.entry_index import EntryIndex
 from engines.core.ids import digest
 from engines.core.review_memory import (
     KEPT_CURATED,
     PastDecision,
     drop_own_decisions,
     new_past_decisions,
+)
+from engines.core.state.use_counts import (
+    KEPT_CREDITS,
+    StepCredits,
+    UseCounts,
+    add_credits,
+    subtract_credits,
 )
 from engines.core.text.pairing import pair_entries
 from engines.core.text.prompts import load_prompt
@@ -41,6 +49,7 @@ class Provenance:
     reason: str
     edited: bool
     at: float
+    uses_before: UseCounts | None = None  # of the wording that it replaced, where any were counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +107,8 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 class Library:
     """Experiences in order of birth.
 
-    `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
-    content, and no prompt of an agent shows it.
+    `curated` is what reviewers rejected or reworded, oldest first, and `uses` what attempts
+    show of each wording: both are no part of the content, and no prompt of an agent shows them.
     """
 
     name: str
@@ -108,6 +117,11 @@ class Library:
     next_number: int = 1  # only ever grows
     curated: tuple[PastDecision, ...] = ()
     remembered: int = 0  # ideas curated from the beginning, also those that have gone since
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)  # {} of experiences without any
+    credits: tuple[StepCredits, ...] = ()  # the last steps that added to them, oldest first
+    credited: int = 0  # such steps from the beginning
+    # Of the experiences, where it has been made: no part of the value.
+    index: EntryIndex[Experience] | None = field(default=None, repr=False, compare=False)
 
     def as_of_memory(self, remembered: int | None) -> Library:
         """With what it remembered when the count stood there; None: all.
@@ -132,8 +146,46 @@ class Library:
         kept = drop_own_decisions(self.curated, oldest, run=run, step=step, since=since)
         return self if len(kept) == len(self.curated) else replace(self, curated=kept)
 
+    def credit(self, credits: StepCredits) -> Library:
+        """With what a step counted, of experiences that are still here."""
+        here = {e.id for e in self.experiences}
+        counts = {name: more for name, more in credits.counts.items() if name in here}
+        kept = (*self.credits, credits)[-KEPT_CREDITS:]
+        uses = add_credits(self.uses, counts)
+        return replace(self, uses=uses, credits=kept, credited=self.credited + 1)
+
+    def as_of_credits(self, credited: int) -> Library:
+        """With the counts of this version as so many steps had added to them."""
+        later = self.credited - credited
+        if later <= 0:
+            return self
+        kept = max(0, len(self.credits) - later)
+        uses = subtract_credits(self.uses, self.credits[kept:])
+        return replace(self, uses=uses, credits=self.credits[:kept], credited=credited)
+
+    def own_credits(self, run: str, step: int, since: int) -> tuple[StepCredits, ...]:
+        """What a run added in this step or later; `since`: steps credited as the run began.
+
+        Ids of removed runs are given again, and what came before is of another.
+        """
+        numbered = enumerate(self.credits, self.credited - len(self.credits))
+        return tuple(
+            one for n, one in numbered if n >= since and one.run == run and one.step >= step
+        )
+
+    def without_own_credits(self, run: str, step: int, since: int) -> Library:
+        """Without what a run is still to count: see `without_own_memory`."""
+        own = self.own_credits(run, step, since)
+        return replace(self, uses=subtract_credits(self.uses, own)) if own else self
+
     def get(self, experience_id: str | None) -> Experience | None:
-        return next((e for e in self.experiences if e.id == experience_id), None)
+        return self._indexed().get(experience_id)
+
+    def _indexed(self) -> EntryIndex[Experience]:
+        if self.index is None or self.index.entries is not self.experiences:
+            object.__setattr__(self, "index", EntryIndex(self.experiences))
+        assert self.index is not None
+        return self.index
 
     @property
     def pinned_ids(self) -> tuple[str, ...]:
@@ -154,8 +206,7 @@ class Library:
             case "add":
                 if not text:
                     return "an addition needs a text"
-                twin = next((e for e in self.experiences if e.text == text), None)
-                if twin:
+                if twin := self._indexed().with_text(text):
                     return f"{twin.id} already says exactly this"
                 if operation.target is not None and not self._was_deleted(operation.target):
                     return f"{operation.target} was not deleted, so it cannot be brought back"
@@ -211,8 +262,7 @@ class Library:
                 draft, touched = draft._apply(wanted, decision, run, step)
             outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
         # An addition deleted again in the same commit has still used up its id.
-        changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
-        after = draft if changed or draft.pinned_ids != self.pinned_ids else self
+        after = draft if draft.next_number != self.next_number or draft._differs(self) else self
         return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
@@ -233,14 +283,24 @@ class Library:
             tokens_after=self.guidance_tokens,
         )
 
-    def guidance(self) -> str:
-        """The block that goes in front of a prompt; "" when there is nothing to say."""
-        return guidance_text((e.id, e.text) for e in self.experiences)
+    def guidance(self, cite: bool = False) -> str:
+        """The block that goes in front of a prompt; "" when there is nothing to say.
+
+        With `cite` it asks for the id of each experience that helps.
+        """
+        return guidance_text(((e.id, e.text) for e in self.experiences), cite)
 
     @property
     def guidance_tokens(self) -> int:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
+
+    def _differs(self, other: Library) -> bool:
+        """Whether an id, a text or a pin does."""
+        return len(self.experiences) != len(other.experiences) or any(
+            a is not b and (a.id, a.text, a.pinned) != (b.id, b.text, b.pinned)
+            for a, b in zip(self.experiences, other.experiences, strict=True)
+        )
 
     def _with_memory(
         self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int
@@ -273,32 +333,34 @@ class Library:
         text = one_line(wanted.text)
         mark = provenance(wanted, decision, self.version, run, step)
         touched, entries, number = wanted.target, self.experiences, self.next_number
+        uses = self.uses
+        index, made = self._indexed(), None  # made: the experience as it is then
+        before = index.get(touched)
         match wanted.kind:
             case "add" if touched is not None:
                 # Brought back under its own id: the same experience, not another one.
-                back = Experience(touched, text, self.version, self.version, (mark,))
-                entries = tuple(sorted((*entries, back), key=_id_order))
+                made = Experience(touched, text, self.version, self.version, (mark,))
+                entries = tuple(sorted((*entries, made), key=_id_order))
             case "add":
                 # An assigned id that is lower was used before, perhaps by one that is gone.
                 number = max(number, int((decision.assigned or "E0").removeprefix("E")))
                 touched = f"E{number}"
-                born = Experience(touched, text, self.version, self.version, (mark,))
-                entries, number = (*entries, born), number + 1
-            case "modify":
-                entries = tuple(
-                    replace(e, text=text, revised=self.version, history=(*e.history, mark))
-                    if e.id == touched
-                    else e
-                    for e in entries
-                )
-            case "delete":
-                entries = tuple(e for e in entries if e.id != touched)
-            case "pin" | "unpin":
-                pinned = wanted.kind == "pin"  # its history is that of its wordings
-                entries = tuple(
-                    replace(e, pinned=pinned) if e.id == touched else e for e in entries
-                )
-        return replace(self, experiences=entries, next_number=number), touched
+                made = Experience(touched, text, self.version, self.version, (mark,))
+                entries, number = (*entries, made), number + 1
+            case "modify" if before is not None:
+                mark = replace(mark, uses_before=uses.get(before.id))
+                history = (*before.history, mark)
+                made = replace(before, text=text, revised=self.version, history=history)
+            case "pin" | "unpin" if before is not None:
+                made = replace(before, pinned=wanted.kind == "pin")  # its history: of its wordings
+        if touched is not None and before is not None and wanted.kind != "keep":
+            entries = tuple(index.replaced(touched, made))
+        if touched is not None and wanted.kind != "keep":
+            index = index.changed(entries, touched, made)
+        if touched in uses and wanted.kind in ("modify", "delete"):  # of a wording that is gone
+            uses = {name: counts for name, counts in uses.items() if name != touched}
+        new = replace(self, experiences=entries, next_number=number, index=index, uses=uses)
+        return new, touched
 
 
 def provenance(
@@ -344,12 +406,13 @@ def effective_operation(operation: Operation, decision: Decision) -> Operation:
     return replace(operation, kind=kind, target=target, text=text, evidence=evidence)
 
 
-def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
+def guidance_text(experiences: Iterable[tuple[str, str]], cite: bool = False) -> str:
     """Render (id, text) pairs as the block that goes in front of a prompt."""
     lines = [f"[{name}] {one_line(text)}" for name, text in experiences]
     if not lines:
         return ""
-    return _load_prompt("engines.core", "guidance").render(experiences="\n".join(lines))
+    block = _load_prompt("engines.core", "guidance").render(experiences="\n".join(lines))
+    return f"{block}\n\n{_load_prompt('engines.core', 'cite').render()}" if cite else block
 
 
 _load_prompt = cache(load_prompt)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -129,9 +129,7 @@ class Consolidator:
         reflector: Reflector,
         linter: OperationLinter,
         put_off: Callable[[], Sequence[Operation]],
-        uses: Callable[[Library], Mapping[str, str]] = lambda library: {},
     ) -> None:
-        self._uses = uses  # what attempts made of each experience, in words
         self._put_off = put_off  # operations of earlier steps that are still open
         self._linter = linter
         self._reflector, self._settings = reflector, reflector.settings
@@ -228,7 +226,7 @@ class Consolidator:
         part = replace(library, experiences=tuple(e for e in library.experiences if e.id in about))
         prompt = self._merge.render(
             **self._reflector.objectives,
-            library=library_text(part, self._uses(part)) if part.experiences else "(none)",
+            library=library_text(part, counts=True) if part.experiences else "(none)",
             proposals=_proposals_text(shown, account.evidence),
         )
         numbers, bound = range(1, len(shown) + 1), self._settings.operations_per_call
@@ -249,7 +247,7 @@ class Consolidator:
         """Ask what becomes of these of `total` candidates; once more for those left out."""
         prompt = self._consolidate.render(
             **self._reflector.objectives,
-            library=library_text(library, self._uses(library)),
+            library=library_text(library, counts=True),
             curated=past_decisions_block(library),
             proposals=_proposals_text(shown, account.evidence),
             room=self._room_text(library, len(shown), total),

@@ -5,10 +5,11 @@ Every line of foreign text is prefixed, so that a heading can only be ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core.library import Library
+from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
 from engines.core.types import Attempt, Group, Proposal
 
@@ -45,16 +46,21 @@ def attempts_block(attempts: Sequence[ShownAttempt], rewards_known: bool) -> str
     )
 
 
-def library_block(library: Library, uses: Mapping[str, str] | None = None) -> str:
-    """Every experience on a line, below it how it was used where `uses` tells that."""
+def library_block(library: Library, counts: bool = False) -> str:
+    """The experiences a line each; with `counts` a line more of each that attempts tell of."""
     if not library.experiences:
         return "(empty)"
-    lines = []
-    for experience in library.experiences:
-        lines.append(f"[{experience.id}] {experience.text}")
-        if told := (uses or {}).get(experience.id):
-            lines.append(f"    attempts so far: {told}")
-    return quote("\n".join(lines))
+    rows = []
+    for e in library.experiences:
+        rows.append(f"[{e.id}] {e.text}")
+        if counts and (counted := use_counts_text(library, e.id)):
+            rows.append(f"    (attempts so far: {counted})")
+    return quote("\n".join(rows))
+
+
+def use_counts_text(library: Library, experience: str) -> str:
+    """`used 12, ignored 3, misled 1` of its present wording; "" where nothing is counted."""
+    return library.uses.get(experience, NO_USES).text
 
 
 def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:

@@ -79,7 +79,8 @@ async def open_run_context(
         StudioError: something cannot be opened; nothing has been spent.
     """
     if reviewers is None:
-        reviewers = open_reviewers(plan.reviewer, plan.loaded.config.review.hold_s)
+        review = plan.loaded.config.review
+        reviewers = open_reviewers(plan.reviewer, review.hold_s, review.rejects)
     run = _RunParts(plan, stack, tell)
     # Models are opened before anything is written, so that a refusal leaves no trace.
     await run.open_models()
@@ -224,6 +225,8 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
+            cite=config.agent.cite,
+            learnable=config.practice.sampling == "learnable",
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )
 
@@ -231,7 +234,7 @@ class _RunParts:
         slots = slots_for(self.config.reflector, self.slots)
         reflector = Throttled(self.roles.reflector, slots, (0,))
         sampling = sampling_of(self.config.role("reflector"))
-        settings = replace(self.config.practice, sampling=sampling)
+        settings = replace(self.config.practice, replies=sampling)
         state = self.recorder.state
         return TrainingFreeEngine(
             settings, reflector, self.ledger, linter, lambda: state.open_operations

@@ -194,14 +194,6 @@ def test_the_evidence_of_a_proposal_counts_problems_winners_and_losers() -> None
     assert none_good.note(none_good.candidates[0]) == "1 problem: no winners, 2 losers (s1p0)"
 
 
-async def test_the_prompt_tells_how_each_experience_was_used() -> None:
-    library, ledger = a_library("x", "y"), MemoryLedger(saying([an_add("A", 1)]))
-    reflector = Reflector(SETTINGS, answering(), ledger)  # type: ignore[arg-type]
-    made = Consolidator(reflector, NoLinter(), lambda: (), lambda library: {"E2": "misled 3"})
-    await made.consolidate(*a_batch(["a"]), library)
-    assert "| [E1] x\n| [E2] y\n|     attempts so far: misled 3\n" in ledger.prompts[0]
-
-
 # -- a tree of calls -----------------------------------------------------------------------
 
 
