@@ -9,12 +9,11 @@ Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, sect
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engines.core.library import Library
-from engines.core.protocols import Ledger, Policy
+from engines.core.protocols import Earlier, Ledger, Policy
 from engines.core.types import Group, Lesson, Operation, Reflection, WeightUpdate
 from engines.training_free.asking import Reflector
 from engines.training_free.consolidation import Consolidator
@@ -42,12 +41,7 @@ class TrainingFreeEngine:
         """Nothing here follows from how long a run is."""
         return ""
 
-    async def reflect(
-        self,
-        group: Group,
-        library: Library,
-        earlier: Sequence[asyncio.Future[Group]] = (),
-    ) -> Reflection:
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         return await self._reader.reflect(group, library, earlier)
 
     async def consolidate(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from engines.core.errors import CallFailed
 from engines.core.ids import digest
 from engines.core.library import Library
+from engines.core.protocols import Earlier
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply
 from engines.core.types import (
@@ -59,9 +60,7 @@ class GroupReader:
             "critique": load_prompt(PACKAGE, "critique"),
         }
 
-    async def reflect(
-        self, group: Group, library: Library, earlier: Sequence[asyncio.Future[Group]] = ()
-    ) -> Reflection:
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         """Draw a group's lessons. A group that is not read costs no call."""
         outcome = await self._outcome(group, earlier)
         if outcome not in self._questions:
@@ -120,9 +119,7 @@ class GroupReader:
             max_words=str(self._settings.max_words),
         )
 
-    async def _outcome(
-        self, group: Group, earlier: Sequence[asyncio.Future[Group]]
-    ) -> GroupOutcome:
+    async def _outcome(self, group: Group, earlier: Earlier) -> GroupOutcome:
         if not self._settings.given_ground_truth:
             return "failed" if all(r.attempt.status == "failed" for r in group.rollouts) else "used"
         if self._waits_for_words(group) and await self._is_within_limit(earlier):
@@ -134,7 +131,7 @@ class GroupReader:
         outcome = group.outcome_at(self._settings.min_contrast)
         return outcome in ("all-wrong", "all-equal") and says_why(group)
 
-    async def _is_within_limit(self, earlier: Sequence[asyncio.Future[Group]]) -> bool:
+    async def _is_within_limit(self, earlier: Earlier) -> bool:
         """Whether fewer such groups than are read stand before this one in its batch.
 
         Their place decides and not who ends first, so that a resumed step reads the same.

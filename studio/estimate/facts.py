@@ -181,6 +181,7 @@ def _prompt_facts(
         group_budget=practice.read_chars / per,
         unlike_read=practice.read_without_contrast,
         per_group=practice.experiences_per_query,
+        per_call=practice.proposals_per_call,
         truth_given=practice.given_ground_truth,
         lessons=not config.trains,
         limit=practice.library_limit,

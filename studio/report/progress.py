@@ -18,10 +18,10 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Verdict
 from studio.process import silence_stream
 from studio.report.rates import evaluation_text
-from studio.report.reading import nothing_read_text
 from studio.report.summary import (
     count_text,
     mean_reward_text,
+    nothing_read_text,
     run_progress,
     usage_text,
 )

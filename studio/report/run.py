@@ -20,10 +20,10 @@ from studio.report.rates import (
     rate_changes,
     reward_rate_text,
 )
-from studio.report.reading import counted_outcomes
 from studio.report.status import shown_status
 from studio.report.summary import (
     change_lines,
+    counted_outcomes,
     curation_data,
     curation_lines,
     group_data,

@@ -26,7 +26,6 @@ from studio.report.rates import (
     reward_rate_text,
     signs_text,
 )
-from studio.report.reading import counted_outcomes, doubts_text, nothing_read_text
 from studio.report.training import is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -37,6 +36,12 @@ LOGGED = "the policy's replies came from a log, what judged or read them was scr
 GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
     "used", "critique", "all-right", "all-equal", "all-wrong", "failed", "unjudged",
 )  # fmt: skip
+_LIMIT = "practice.read_without_contrast"
+_OFF = f"{_LIMIT}=0 leaves groups without a good try unread: set it above 0"
+_SILENT = (
+    "where no try is good nothing says why: give a verifier with a critique, data with answers, "
+    "easier problems, or more tries (practice.group_size)"
+)
 
 
 def scripted_line(started: ev.RunStarted) -> str:
@@ -110,6 +115,42 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
 def group_data(state: RunState) -> dict[GroupOutcome, int]:
     """How many groups had which outcome, zeros included."""
     return {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES}
+
+
+def counted_outcomes(groups: Mapping[GroupOutcome, int]) -> str:
+    """`9 used, 3 all-wrong`: what did not happen is left out."""
+    return ", ".join(f"{n} {name}" for name, n in groups.items() if n) or "none"
+
+
+def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str, Any]) -> str:
+    """Why no group was read for lessons, and what to change; "" where one was.
+
+    `groups` are those of a step or a run, `settings` those that it was practised with.
+    """
+    n = sum(groups.values())
+    wrong = groups.get("all-wrong", 0) + groups.get("all-equal", 0)
+    if not n or groups.get("used") or groups.get("critique"):
+        return ""
+    seen = {name for name, m in groups.items() if m}
+    moves: dict[GroupOutcome, str] = {
+        "all-right": "where all tries are right there is nothing to learn: give harder problems",
+        "unjudged": "the verifier had no opinion on any try of a group: look at it",
+        "failed": "what failed stands under what was lost",
+    }
+    said = ", ".join(
+        f"{m} of {n} groups {name.replace('-', ' ')}" for name, m in groups.items() if m
+    )
+    why = [_OFF if settings.get(_LIMIT) == 0 else _SILENT] if wrong else []
+    why += [move for name, move in moves.items() if name in seen]
+    return f"nothing was read: {said}; {'; '.join(why)}"
+
+
+def doubts_text(state: RunState) -> str:
+    """How many verdicts the reflector doubts; "" where there is none."""
+    n = sum(step.doubts for step in state.steps.values())
+    first = "".join(f", as {name}: {why}" for name, why in [*state.doubts.items()][:1])
+    what = "verdict contradicts its" if n == 1 else "verdicts contradict their"
+    return f"{n} {what} attempt, says the reflector{first}" if n else ""
 
 
 def run_nothing_read(state: RunState) -> str:

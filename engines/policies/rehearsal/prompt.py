@@ -177,14 +177,6 @@ def split_winners(
     return (winners, losers) if losers else ([], [])
 
 
-def contradicted_attempts(
-    shown: Sequence[ShownAttempt], truth: Sequence[str]
-) -> list[ShownAttempt]:
-    """Attempts that give an expected answer and got nothing for it."""
-    right = {normalise_answer(text) for text in truth}
-    return [s for s in shown if s.reward == 0.0 and s.final and s.final in right]
-
-
 def _majority_answer(answers: Sequence[str]) -> set[str]:
     """The answer that more attempts give than any other; none where two are level."""
     counts = Counter(answer for answer in answers if answer)

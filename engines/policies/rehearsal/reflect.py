@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from engines.core.text.objects import parse_objects
+from engines.core.text.reply import ReplyProblem
 from engines.policies.rehearsal import contrast, prompt, wording
 from engines.policies.rehearsal.prompt import ShownProposal
 from engines.policies.rehearsal.slips import Slip, reword_carelessly, slip_at
@@ -55,7 +57,7 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
             return summarise(text)
         case "extract":
             slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
-            rows = [*_rows(extract(text, slip), "attempts"), *_doubt_rows(text)]
+            rows = _rows(extract(text, slip), "attempts")
             reply = _json_reply(rows, fenced and slip != "broken")
             return reply.rstrip("]}\n") if slip == "broken" else reply
         case "repair":
@@ -82,15 +84,6 @@ def _rows(wishes: Sequence[_ProposedOperation], evidence: str) -> list[dict[str,
     ]
 
 
-def _doubt_rows(text: str) -> list[dict[str, Any]]:
-    found = prompt.parse_sections(text)
-    truth = prompt.parse_expected_answers(found.get("Expected answer", []))
-    shown = prompt.parse_attempts(found.get("Attempts", []))
-    why = "It gives an expected answer and got nothing for it."
-    doubted = [s.number for s in prompt.contradicted_attempts(shown, truth)]
-    return [{"doubt": why, "attempts": doubted}] if doubted else []
-
-
 def repair(text: str, *, careful: bool) -> str:
     """The shown reply as a plain array, an empty one where too little of it is left.
 
@@ -100,11 +93,8 @@ def repair(text: str, *, careful: bool) -> str:
     shown = "\n".join(line[2:] for line in lines if line.startswith("|"))
     if not careful:
         return shown
-    inner = shown[shown.find("[") :].replace("```", "").strip().rstrip(",")
-    for end in ("", "]", "}]"):
-        with suppress(ValueError):
-            if isinstance(rows := orjson.loads(inner + end), list):
-                return _json_reply(rows, fenced=False)
+    with suppress(ReplyProblem):
+        return _json_reply(parse_objects(shown), fenced=False)
     return "[]"
 
 

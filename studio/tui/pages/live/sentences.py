@@ -149,7 +149,6 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
     from studio.report import summary
     from studio.report.rates import rate_changes
-    from studio.report.reading import doubts_text
 
     started, where = state.started, summary.run_progress(state)
     assert started is not None
@@ -168,7 +167,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     ]
     if not rewards:
         out.append(line(("  no rollout was judged", "dim")))
-    for note in (summary.run_nothing_read(state), doubts_text(state)):
+    for note in (summary.run_nothing_read(state), summary.doubts_text(state)):
         out += paragraph([(f"  {note}", "flag")], width, "  ") if note else []
     if state.evaluations:
         out += [BLANK, line(("held-out reward, before and after", "title"))]

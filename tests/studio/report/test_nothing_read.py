@@ -10,8 +10,7 @@ from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
 from engines.core.types import Doubt, GroupOutcome, Lesson, Reflection
 from studio.report.progress import LinePrinter
-from studio.report.reading import nothing_read_text
-from studio.report.summary import summary_data, summary_text
+from studio.report.summary import nothing_read_text, summary_data, summary_text
 from tests.support.builders import a_library, a_run, a_step
 
 READ = {"practice.read_without_contrast": 4}
@@ -21,7 +20,7 @@ READ = {"practice.read_without_contrast": 4}
     ("groups", "settings", "said"),
     [
         ({"all-wrong": 12}, READ, "12 of 12 groups all wrong; where no try is good nothing says"),
-        ({"all-equal": 1}, READ, "1 of 1 group all equal; where no try is good nothing says why"),
+        ({"all-equal": 1}, READ, "1 of 1 groups all equal; where no try is good nothing says why"),
         ({"all-wrong": 3}, {"practice.read_without_contrast": 0}, "set it above 0"),
         ({"all-right": 2, "all-wrong": 1}, READ, "2 of 3 groups all right, 1 of 3 groups all wr"),
         ({"all-right": 2}, READ, "give harder problems"),
@@ -67,7 +66,7 @@ def test_doubts_are_counted_shown_and_taken_back_with_their_group() -> None:
     )
     before = a_library()
     text = summary_text(state, before, before, "")
-    assert "doubted  2 verdicts contradict their attempts, says the reflector, as s1p0r0" in text
+    assert "doubted  2 verdicts contradict their attempt, says the reflector, as s1p0r0" in text
     assert summary_data(state, before, before, "")["doubts"] == state.doubts
     fold(state, ev.RunEnded("failed", "nothing worked"))
     fold(state, ev.RunResumed(pid=1, epochs=1, reviewer="wait", settings={}))
