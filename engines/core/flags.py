@@ -46,3 +46,20 @@ UNSCORED = (
 """Flags that say something is so, and not how much."""
 
 FLAG_NAMES = (DUPLICATE, LEAK, HELD_OUT_LEAK, TOO_LONG, FROM_TOOL, REJECTED_BEFORE, *UNSCORED)
+
+AUTO = "auto"
+"""Name of the reviewer that decides by itself."""
+
+REJECTED_BY_AUTO = (
+    LEAK,
+    OVERGENERAL,
+    ONE_PROBLEM,
+    FORMAT_ONLY,
+    INJECTION,
+    AGAINST_TOOLS,
+    SHOUTING,
+    FROM_TOOL,
+    CONFLICT,
+    DUPLICATE,
+)
+"""What it rejects by itself, unless `review.rejects` says otherwise."""

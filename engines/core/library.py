@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+from engines.core.entry_index import EntryIndex
 from engines.core.ids import digest
 from engines.core.review_memory import (
     KEPT_CURATED,
@@ -108,6 +109,8 @@ class Library:
     next_number: int = 1  # only ever grows
     curated: tuple[PastDecision, ...] = ()
     remembered: int = 0  # ideas curated from the beginning, also those that have gone since
+    # Of the experiences, where it has been made: no part of the value.
+    index: EntryIndex[Experience] | None = field(default=None, repr=False, compare=False)
 
     def as_of_memory(self, remembered: int | None) -> Library:
         """With what it remembered when the count stood there; None: all.
@@ -133,7 +136,13 @@ class Library:
         return self if len(kept) == len(self.curated) else replace(self, curated=kept)
 
     def get(self, experience_id: str | None) -> Experience | None:
-        return next((e for e in self.experiences if e.id == experience_id), None)
+        return self._indexed().get(experience_id)
+
+    def _indexed(self) -> EntryIndex[Experience]:
+        if self.index is None or self.index.entries is not self.experiences:
+            object.__setattr__(self, "index", EntryIndex(self.experiences))
+        assert self.index is not None
+        return self.index
 
     @property
     def pinned_ids(self) -> tuple[str, ...]:
@@ -154,8 +163,7 @@ class Library:
             case "add":
                 if not text:
                     return "an addition needs a text"
-                twin = next((e for e in self.experiences if e.text == text), None)
-                if twin:
+                if twin := self._indexed().with_text(text):
                     return f"{twin.id} already says exactly this"
                 if operation.target is not None and not self._was_deleted(operation.target):
                     return f"{operation.target} was not deleted, so it cannot be brought back"
@@ -211,8 +219,7 @@ class Library:
                 draft, touched = draft._apply(wanted, decision, run, step)
             outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
         # An addition deleted again in the same commit has still used up its id.
-        changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
-        after = draft if changed or draft.pinned_ids != self.pinned_ids else self
+        after = draft if draft.next_number != self.next_number or draft._differs(self) else self
         return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
@@ -241,6 +248,13 @@ class Library:
     def guidance_tokens(self) -> int:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
+
+    def _differs(self, other: Library) -> bool:
+        """Whether an id, a text or a pin does."""
+        return len(self.experiences) != len(other.experiences) or any(
+            a is not b and (a.id, a.text, a.pinned) != (b.id, b.text, b.pinned)
+            for a, b in zip(self.experiences, other.experiences, strict=True)
+        )
 
     def _with_memory(
         self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int
@@ -273,32 +287,30 @@ class Library:
         text = one_line(wanted.text)
         mark = provenance(wanted, decision, self.version, run, step)
         touched, entries, number = wanted.target, self.experiences, self.next_number
+        index, made = self._indexed(), None  # made: the experience as it is then
+        before = index.get(touched)
         match wanted.kind:
             case "add" if touched is not None:
                 # Brought back under its own id: the same experience, not another one.
-                back = Experience(touched, text, self.version, self.version, (mark,))
-                entries = tuple(sorted((*entries, back), key=_id_order))
+                made = Experience(touched, text, self.version, self.version, (mark,))
+                entries = tuple(sorted((*entries, made), key=_id_order))
             case "add":
                 # An assigned id that is lower was used before, perhaps by one that is gone.
                 number = max(number, int((decision.assigned or "E0").removeprefix("E")))
                 touched = f"E{number}"
-                born = Experience(touched, text, self.version, self.version, (mark,))
-                entries, number = (*entries, born), number + 1
-            case "modify":
-                entries = tuple(
-                    replace(e, text=text, revised=self.version, history=(*e.history, mark))
-                    if e.id == touched
-                    else e
-                    for e in entries
-                )
-            case "delete":
-                entries = tuple(e for e in entries if e.id != touched)
-            case "pin" | "unpin":
-                pinned = wanted.kind == "pin"  # its history is that of its wordings
-                entries = tuple(
-                    replace(e, pinned=pinned) if e.id == touched else e for e in entries
-                )
-        return replace(self, experiences=entries, next_number=number), touched
+                made = Experience(touched, text, self.version, self.version, (mark,))
+                entries, number = (*entries, made), number + 1
+            case "modify" if before is not None:
+                history = (*before.history, mark)
+                made = replace(before, text=text, revised=self.version, history=history)
+            case "pin" | "unpin" if before is not None:
+                made = replace(before, pinned=wanted.kind == "pin")  # its history: of its wordings
+        if touched is not None and before is not None and wanted.kind != "keep":
+            entries = tuple(index.replaced(touched, made))
+        if touched is not None and wanted.kind != "keep":
+            index = index.changed(entries, touched, made)
+        new = replace(self, experiences=entries, next_number=number, index=index)
+        return new, touched
 
 
 def provenance(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engines.core.flags import DUPLICATE
+from engines.core.flags import AUTO, DUPLICATE
 from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
 
@@ -29,7 +29,7 @@ class PastDecision:
     target: str | None = None  # the experience it was about
     target_text: str = ""  # what that said then, "" also where an older release copied it
     step: int = 0  # that was committed, 0 outside
-    doubled: bool = False  # a rule rejected it, and it was flagged as a duplicate
+    doubled: bool = False  # a rule or auto rejected it, and it was flagged as a duplicate
 
     @property
     def is_rejection(self) -> bool:
@@ -51,13 +51,13 @@ def new_past_decisions(
     `decided` holds each operation as it was proposed and as it is applied, its decision, and what
     its target said then.
     """
-    seen = {(one.run, one.operation_id, one.at) for one in known}
-    return [
+    made = [
         replace(found, step=step, target_text=target_text)
         for operation, wanted, decision, target_text in decided
         if (found := _past_decision(operation, wanted, decision, run)) is not None
-        and (found.run, found.operation_id, found.at) not in seen
     ]
+    seen = {(one.run, one.operation_id, one.at) for one in known} if made else set()
+    return [one for one in made if (one.run, one.operation_id, one.at) not in seen]
 
 
 def drop_own_decisions(
@@ -95,6 +95,6 @@ def _past_decision(
         at=decision.at,
         target=operation.target,
         doubled=decision.action == "reject"
-        and decision.reviewer.startswith(RULES)
+        and (decision.reviewer == AUTO or decision.reviewer.startswith(RULES))
         and any(flag.name == DUPLICATE for flag in operation.flags),
     )

@@ -5,9 +5,10 @@ Words are those of `engines.core.text.similarity.tokens`, in any language.
 * A question leaks where so many of its words stand in a row in the text, unless the same row
   stands in more than `FORM` different questions: then it is how they are put, not what one asks.
   A shorter question leaks where all of it stands there and it is no mere phrase.
-* An answer leaks where it stands whole in the text. A number counts from three significant
-  digits on (100 has one, 360 two, 128 three), because shorter ones stand in many sentences;
-  one of just three may be a well-known constant (365, 3.14) and scores half. Words count as
+* An answer leaks where it stands whole in the text, in any dress that `numbers` knows. A number
+  counts from three significant digits on (100 has one, 360 two, 128 three), because shorter ones
+  stand in many sentences; one of just three may be a well-known constant (365, 3.14) and scores
+  half. A shorter one counts where the text says that it is the answer. Words count as
   two or more, or as one that is the answer of one or two problems only (others are the classes
   of a task, such as "positive") and of no question of its own (rules name those things).
 """
@@ -20,9 +21,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from fractions import Fraction
 
 from engines.core.text.similarity import tokens, window_length
 from engines.core.types import Problem
+from engines.training_free.numbers import find_numbers, plain_numbers
 
 FORM = 5
 _CLASS_FROM = 3  # problems that share a one-word answer
@@ -32,7 +35,26 @@ _SIGNIFICANT = 3
 _NUMBER_BITS = 24  # of an entry, for the number of its question
 _LOW = (1 << _NUMBER_BITS) - 1
 _HIGH = (1 << 64) - 1 - _LOW
-_NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d[\d,]*(?:\.\d+)?")
+_COMMON_PARTS = 12
+_ANYONES = frozenset(["0", "1", "2", "10", "12", "24", "60", "90", "100", "180", "360", "1000"])
+"""Figures that stand in many questions."""
+_CAPITAL = re.compile(r"\b[A-ZÄÖÜ][^\W\d_]{2,}")
+_INSIDE = re.compile(r"(?<=[\w,;)’'] )([^\W\d_]{3,})")
+_OPERATOR = re.compile(r"sqrt|\\pi|π|[=^*+√]|(?<=\w)\s*-\s*(?=\w)|(?<=\d)[a-z]\b(?!\w)")
+"""Of an answer that is more than a number with its unit."""
+_LINK = (
+    r"(?:\s|[:=$€£“\"'(*]|\b(?:is|was|are|were|be|must|should|will|to (?:give|report|write)|of|here"
+    r"|there|then|thus|therefore|exactly|simply|just|with|lautet|ist|war|beträgt)\b|是|为|等于)*$"
+)
+_IS_ANSWER = re.compile(
+    r"(?:\b(?:answer(?:s|ed)?|result|solution|antwort|ergebnis|lösung)\b|答案|结果)" + _LINK,
+    re.IGNORECASE,
+)
+_COMES_TO = re.compile(
+    r"\b(?:(?:here|which|this|that|it|so) (?:\w+ ){0,2}?(?:makes?|gives?|yields?|leaves?|equals?)"
+    r"|giving|yielding|(?:comes?|came) (?:out )?(?:to|as|at|be))\b" + _LINK,
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +84,18 @@ class QuestionIndex:
         self._texts = list({**hidden, **known})
         self._held_out = len(hidden)
         self._short: dict[tuple[str, ...], int] = {}
-        entries: list[int] = []
+        rows: list[list[int]] = [[] for _ in range(256)]  # sorted one by one: none holds the loop
         for number, text in enumerate(self._texts):
             found = tokens(text)
             own = {row for _, row in word_ngrams(found, words)}
-            entries.extend(hash(row) & _HIGH | number for row in own)
+            for row in own:
+                key = hash(row) & _HIGH
+                rows[key >> 56].append(key | number)
             if not own and _is_distinctive(found):
                 self._short.setdefault(found, number)
-        entries.sort()
-        self._entries = array("Q", entries)
+        self._entries = array("Q")
+        for entries in rows:
+            self._entries.extend(sorted(entries))
         self._lengths = sorted({len(short) for short in self._short})
 
     def longest_shared(self, text: str) -> tuple[SharedWords, ...]:
@@ -127,32 +152,27 @@ class AnswerIndex:
         shared = Counter(
             (text, problem.question)
             for problem in self._problems.values()
-            for text in {tokens(accepted) for accepted in problem.accepted_answers}
+            for text in {tokens(plain_numbers(one)) for one in problem.accepted_answers}
         )
         self._answered = Counter(text for text, _ in shared)
 
     def find_leak(self, text: str, problems: Sequence[str]) -> tuple[str, float] | None:
         """The answer of one of these problems that stands in the text, and how telling it is."""
-        said = tokens(text)
-        numbers = {_normalise_number(n) for n in _NUMBER.findall(text)}
+        plain = plain_numbers(text)
+        said, numbers = tokens(plain), list(find_numbers(plain))
         found = [
-            (answer, self._leak_score(answer, said, numbers, problem))
+            (answer, max(_number_score(answer, numbers), self._word_score(answer, said, problem)))
             for problem in (self._problems[name] for name in problems if name in self._problems)
             for answer in map(_final_answer, problem.accepted_answers)
         ]
         best = max(found, key=lambda pair: pair[1], default=("", 0.0))
         return best if best[1] > 0 else None
 
-    def _leak_score(
-        self, answer: str, said: tuple[str, ...], numbers: set[str], problem: Problem
-    ) -> float:
-        own = _NUMBER.findall(answer)
-        if len(own) == 1 and _significant_digits(own[0]) >= _SIGNIFICANT:
-            if _normalise_number(own[0]) not in numbers:
-                return 0.0
-            return 0.5 if _significant_digits(own[0]) == _SIGNIFICANT else 1.0
-        words = tokens(answer)
+    def _word_score(self, answer: str, said: tuple[str, ...], problem: Problem) -> float:
+        words = tokens(plain_numbers(answer))
         if not words or not _contains_words(words, said) or not any(w.isalpha() for w in words):
+            return 0.0
+        if _single_number(answer):
             return 0.0
         if sum(w.isalpha() for w in words) > (1 if window_length(words[0], 2) == 2 else 3):
             return 1.0
@@ -161,6 +181,74 @@ class AnswerIndex:
         if asked or short or self._answered[words] >= _CLASS_FROM:
             return 0.0
         return 0.5
+
+
+class StoryIndex:
+    """Who and what the questions of practised problems tell of."""
+
+    def __init__(self, practised: Sequence[Problem], common: Set[str]) -> None:
+        self._questions = {problem.id: problem.question for problem in practised}
+        self._common = common
+        self._held = Counter(w for q in self._questions.values() for w in set(_CAPITAL.findall(q)))
+        self._most = max(FORM, len(self._questions) // 50)
+
+    def find_story(self, text: str, problems: Sequence[str]) -> tuple[str, ...]:
+        """Names and figures of one of these problems that the text tells; () where it is none.
+
+        A name with a figure or another name does, or three figures of two digits.
+        """
+        figures, said = _figures(text), set(_CAPITAL.findall(text))
+        for question in (self._questions[name] for name in problems if name in self._questions):
+            shared = figures & _figures(question) - _ANYONES
+            # One that begins a sentence here is a name where it does not begin one there.
+            asked = set(_CAPITAL.findall(question))
+            both = (_names(question) & said | _names(text) & asked) - self._common
+            named = {name for name in both if self._held[name] <= self._most}
+            if named and len(named) * 2 + len(shared) >= _LEAST:
+                return (*sorted(named), *sorted(shared))
+            if sum(len(figure) > 1 for figure in shared) >= _LEAST:
+                return tuple(sorted(shared))
+        return ()
+
+
+def _figures(text: str) -> set[str]:
+    return {match[0].strip() for _, _, match in find_numbers(plain_numbers(text))}
+
+
+def _names(text: str) -> set[str]:
+    """Words with a capital inside a sentence, unless every third has one, as in German."""
+    inside = _INSIDE.findall(text)
+    names = [word for word in inside if word[0].isupper()]
+    return set(names) if len(names) * 3 <= len(inside) else set()
+
+
+_Number = tuple[frozenset[Fraction], int, re.Match[str]]
+
+
+def _single_number(answer: str) -> _Number | None:
+    """The number that an answer is, perhaps with a unit."""
+    plain = plain_numbers(answer)
+    found = list(find_numbers(plain))
+    return found[0] if len(found) == 1 and not _OPERATOR.search(plain) else None
+
+
+def _number_score(answer: str, numbers: Sequence[_Number]) -> float:
+    """How telling a single number is, wherever it stands or where it is said to be the answer."""
+    own = _single_number(answer)
+    if own is None:
+        return 0.0
+    values, digits, match = own
+    score = 0.0
+    for others, _, at in numbers:
+        if not values & others:
+            continue
+        before = at.string[max(0, at.start() - 60) : at.start()]
+        told = _IS_ANSWER.search(before) or (digits > 1 and _COMES_TO.search(before))
+        if told or (digits > _SIGNIFICANT and not match[2]):
+            return 1.0
+        if digits == _SIGNIFICANT or (match[2] and int(match[2]) > _COMMON_PARTS):
+            score = 0.5
+    return score
 
 
 def word_ngrams(found: tuple[str, ...], words: int) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -179,15 +267,6 @@ def _is_distinctive(found: tuple[str, ...]) -> bool:
 def _final_answer(answer: str) -> str:
     """What a worked answer ends in; an answer that is no more than that stays as it is."""
     return answer.rpartition("####")[2].strip()
-
-
-def _normalise_number(number: str) -> str:
-    bare = number.replace(",", "").lstrip("-")
-    return bare.rstrip("0").rstrip(".") if "." in bare else bare
-
-
-def _significant_digits(number: str) -> int:
-    return len(_normalise_number(number).replace(".", "").strip("0"))
 
 
 def _contains_words(words: tuple[str, ...], said: tuple[str, ...]) -> bool:

@@ -6,18 +6,23 @@ nothing: rules and people do.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
-from engines.core.text.similarity import similarity_above, tokens, word_count
+from engines.core.text.similar_texts import SimilarTexts
+from engines.core.text.similarity import tokens, word_count
+from engines.core.time_slice import TimeSlice
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
-from engines.training_free.leaks import AnswerIndex, QuestionIndex, word_ngrams
+from engines.training_free.leaks import AnswerIndex, QuestionIndex, StoryIndex, word_ngrams
 from engines.training_free.settings import LintSettings
+from engines.training_free.wordings import common_names, contradiction, wording_flags
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
@@ -35,6 +40,9 @@ search select send set show skip solve start state stop submit subtract take tel
 treat try turn type upload use verify visit work write
 """
 _ORDERS = frozenset(_VERBS.split())
+_LARGE = 500  # problems
+_WORDED = ("add", "modify")
+_Vectors = dict[str, Sequence[float]]
 _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
 
 
@@ -61,6 +69,7 @@ class OperationLinter:
         self._tool_output = tool_output
         self._embedder = embedder
         self._paid = NO_USAGE
+        self._index: SimilarTexts | None = None  # kept from one lesson to the next
 
     async def flags(
         self, operation: Operation, library: Library, others: Sequence[Operation] = ()
@@ -71,97 +80,124 @@ class OperationLinter:
     async def flags_of(
         self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:
-        """See the protocol."""
+        """See the protocol. Nothing here holds the loop for longer than a slice of time."""
+        if len(self._practised) + len(self._held_out) > _LARGE and "_stories" not in vars(self):
+            # 10,000 questions take a second to index.
+            await asyncio.to_thread(lambda: (self._questions, self._answers, self._stories))
         beside = {other.id: other for other in (*operations, *others)}
-        return tuple([await self._flags(op, library, tuple(beside.values())) for op in operations])
+        targets: defaultdict[str | None, list[Operation]] = defaultdict(list)
+        for other in beside.values():
+            targets[other.target].append(other)
+        texts = {e.id: e.text for e in library.experiences}
+        texts |= {o.id: o.text for o in beside.values() if o.kind in _WORDED and o.text}
+        # Taken while it is used: a person may edit while a lesson is linted.
+        index, self._index = self._index or SimilarTexts(self._settings.duplicate_at), None
+        await index.hold(texts)
+        wanted = {op.id for op in operations if op.kind in _WORDED and op.text}
+        own = [op.text for op in operations if op.id in wanted]
+        meant = await self._embed([*texts.values(), *own]) if own else {}
+        turn, found = TimeSlice(), []
+        for operation in operations:
+            await turn.give_way()
+            alike: list[Flag] = []
+            if operation.id in wanted:
+                near = index.nearest(operation.text, (operation.id, operation.target))
+                alike = await self._similarity_flags(operation, near, texts, meant)
+            also = [other for other in targets[operation.target] if other.id != operation.id]
+            found.append(tuple(self._flags(operation, library, alike, also)))
+        self._index = index
+        return tuple(found)
 
-    async def _flags(
-        self, operation: Operation, library: Library, others: Sequence[Operation]
-    ) -> tuple[Flag, ...]:
-        others = tuple(other for other in others if other.id != operation.id)
-        found: list[Flag] = []
+    def _flags(
+        self,
+        operation: Operation,
+        library: Library,
+        alike: Sequence[Flag],
+        same_target: Sequence[Operation],
+    ) -> Iterator[Flag]:
         about = library.get(operation.target)
         if operation.kind in ("modify", "delete") and about is not None and about.pinned:
-            said = f"a person pinned {about.id}, so the gate rejects this"
-            found.append(Flag(names.PINNED, None, said))
-        if operation.kind in ("add", "modify") and operation.text:
-            found += await self._similarity_flags(operation, library, others)
-            found += self._leak_flags(operation)
-            found += self._length_flags(operation)
-            found += self._tool_output_flags(operation)
-        found += _same_target_flags(operation, others)
+            yield Flag(names.PINNED, None, f"a person pinned {about.id}, so the gate rejects this")
+        if operation.kind in _WORDED and operation.text:
+            yield from alike
+            yield from self._leak_flags(operation)
+            yield from wording_flags(operation.text)
+            yield from self._length_flags(operation)
+            yield from self._tool_output_flags(operation)
+        yield from _same_target_flags(operation, same_target)
         groups = {rollout.rpartition("r")[0] for rollout in operation.evidence}
         if len(groups) == 1 and operation.kind != "keep":
-            said = f"only group {next(iter(groups))} supports it"
-            found.append(Flag(names.ONE_GROUP, None, said))
-        return tuple(found)
+            yield Flag(names.ONE_GROUP, None, f"only group {next(iter(groups))} supports it")
 
     def take_usage(self) -> Usage:
         """What embeddings have cost since this was last asked."""
         paid, self._paid = self._paid, NO_USAGE
         return paid
 
-    # Made at the first lesson: 10,000 questions take a second to index.
-
     @cached_property
-    def _question_index(self) -> QuestionIndex:
+    def _questions(self) -> QuestionIndex:
         return QuestionIndex(self._practised, self._held_out, self._settings.leak_words)
 
     @cached_property
-    def _answer_index(self) -> AnswerIndex:
+    def _answers(self) -> AnswerIndex:
         return AnswerIndex(self._practised)
 
-    async def _similarity_flags(
-        self, operation: Operation, library: Library, others: Sequence[Operation]
-    ) -> list[Flag]:
-        texts = {e.id: e.text for e in library.experiences if e.id != operation.target}
-        texts |= {o.id: o.text for o in others if o.kind in ("add", "modify") and o.text}
-        alike = {
-            name: score
-            for name, text in texts.items()
-            if (score := similarity_above(operation.text, text, self._settings.duplicate_at))
-            is not None
-        }
-        how = dict.fromkeys(alike, "nearly the wording")
-        meant, trouble = await self._embedding_similarities(operation.text, texts)
-        for name, score in meant.items():
-            if score > alike.get(name, self._settings.duplicate_at - 1e-9):
-                alike[name], how[name] = score, "the meaning"
-        if alike:
-            name = max(alike, key=lambda name: alike[name])
-            said = f"has {how[name]} of {name}: {_shorten(texts[name])}{trouble}"
-            return [Flag(names.DUPLICATE, round(alike[name], 3), said)]
-        return [Flag(names.NOT_COMPARED, None, f"compared with others{trouble}")] if trouble else []
+    @cached_property
+    def _stories(self) -> StoryIndex:
+        return StoryIndex(self._practised, common_names())
 
-    async def _embedding_similarities(
-        self, text: str, texts: dict[str, str]
-    ) -> tuple[dict[str, float], str]:
-        """Cosines with other texts, and what to say where there are none to be had."""
+    async def _similarity_flags(
+        self,
+        operation: Operation,
+        near: tuple[str, float] | None,
+        texts: Mapping[str, str],
+        meant: _Vectors | str,
+    ) -> list[Flag]:
+        best, score = near or ("", 0.0)
+        how, trouble = "nearly the wording", ""
+        if isinstance(meant, str):
+            trouble = meant
+        elif meant:
+            others = {n: t for n, t in texts.items() if n not in (operation.id, operation.target)}
+            name, cosine = await _nearest_vector(operation.text, others, meant)
+            if cosine > (score or self._settings.duplicate_at - 1e-9):
+                best, score, how = name, cosine, "the meaning"
+        if not best:
+            said = f"compared with others{trouble}"
+            return [Flag(names.NOT_COMPARED, None, said)] if trouble else []
+        said = f"has {how} of {best}: {_shorten(texts[best])}{trouble}"
+        found = [Flag(names.DUPLICATE, round(score, 3), said)]
+        if opposite := contradiction(operation.text, texts[best]):
+            found.append(Flag(names.CONFLICT, None, f"contradicts {best}: it says {opposite}"))
+        return found
+
+    async def _embed(self, texts: Sequence[str]) -> _Vectors | str:
+        """The vector of each text of a lesson, or what to say where there are none to be had."""
         if self._embedder is None or not texts:
-            return {}, ""
+            return {}
         try:
-            found = await self._embedder.embed((text, *texts.values()))
+            found = await self._embedder.embed(wanted := list(dict.fromkeys(texts)))
         except CallFailed as failed:
             self._paid += failed.usage
-            return {}, f" (by wording only, since {self._embedder.name} failed: {failed})"
+            return f" (by wording only, since {self._embedder.name} failed: {failed})"
         self._paid += found.usage
-        own, *others = found.vectors
-        cosines = (sum(a * b for a, b in zip(own, other, strict=True)) for other in others)
-        pairs = zip(texts, cosines, strict=True)
-        return {name: max(0.0, min(1.0, cosine)) for name, cosine in pairs}, ""
+        return dict(zip(wanted, found.vectors, strict=True))
 
     def _leak_flags(self, operation: Operation) -> list[Flag]:
         found = []
-        for shared in self._question_index.longest_shared(operation.text):
+        for shared in self._questions.longest_shared(operation.text):
             which = "held-out" if shared.held_out else "practised"
             said = f"repeats {shared.words} words in a row of a {which} question: "
             kind = names.HELD_OUT_LEAK if shared.held_out else names.LEAK
             detail = f"{said}“{_shorten(shared.text)}”"
             found.append(Flag(kind, round(shared.share, 3), detail))
-        if given := self._answer_index.find_leak(operation.text, operation.problems):
+        if given := self._answers.find_leak(operation.text, operation.problems):
             answer, score = given
             said = f"names “{_shorten(answer)}”, the answer of a problem it was drawn from"
             found.append(Flag(names.LEAK, score, said))
+        if told := self._stories.find_story(operation.text, operation.problems):
+            said = f"tells of a problem it was drawn from: {', '.join(told)}"
+            found.append(Flag(names.ONE_PROBLEM, None, said))
         return found
 
     def _length_flags(self, operation: Operation) -> list[Flag]:
@@ -184,6 +220,19 @@ class OperationLinter:
             return []
         detail = f"tells what a tool's output told in {rollout}: “{_shorten(words)}”"
         return [Flag(names.FROM_TOOL, round(size / len(said), 3), detail)]
+
+
+async def _nearest_vector(
+    text: str, texts: Mapping[str, str], meant: _Vectors
+) -> tuple[str, float]:
+    """The text whose meaning lies nearest, and its cosine in [0, 1]."""
+    own, turn = meant[text], TimeSlice()
+    best = ("", 0.0)
+    for name, other in texts.items():
+        await turn.give_way()
+        cosine = sum(a * b for a, b in zip(own, meant[other], strict=True))
+        best = (name, min(1.0, cosine)) if cosine > best[1] else best
+    return best
 
 
 def _shared_instruction(said: tuple[str, ...], output: str) -> tuple[int, str]:

@@ -79,7 +79,8 @@ async def open_run_context(
         StudioError: something cannot be opened; nothing has been spent.
     """
     if reviewers is None:
-        reviewers = open_reviewers(plan.reviewer, plan.loaded.config.review.hold_s)
+        review = plan.loaded.config.review
+        reviewers = open_reviewers(plan.reviewer, review.hold_s, review.rejects)
     run = _RunParts(plan, stack, tell)
     # Models are opened before anything is written, so that a refusal leaves no trace.
     await run.open_models()

@@ -193,8 +193,10 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
     if plan.mode != "finished":
         note, trains = "", plan.loaded.config.trains
         if plan.reviewer == "auto":
+            rejects = ", ".join(plan.loaded.config.review.rejects)
             each = "weight update within its bounds" if trains else "operation that fits"
-            note = f" (every {each} is approved by itself)"
+            but = f", but for those flagged {rejects}" if rejects and not trains else ""
+            note = f" (every {each} is approved by itself{but})"
         elif plan.mode == "resume" and plan.reviewer == "wait":
             kept = plan.state is not None and plan.state.reviewer == plan.reviewer
             note = " (as the run began; --review auto lets it decide by itself)" if kept else ""

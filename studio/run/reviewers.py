@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from engines.core.errors import ConfigError
+from engines.core.flags import REJECTED_BY_AUTO
 from engines.core.protocols import Reviewer
 from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 
 
-def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
+def open_reviewers(
+    spec: str, hold_s: float | None, rejects: Sequence[str] = REJECTED_BY_AUTO
+) -> tuple[Reviewer, ...]:
     """`auto`, `wait`, or `rules:FILE`, where a person decides what no rule does.
 
-    A step waits `hold_s` seconds for a person; None: without end.
+    A step waits `hold_s` seconds for a person; None: without end. `rejects` are the flags that
+    auto rejects.
 
     Raises:
         ConfigError: another name, or the rules cannot be read.
@@ -20,7 +25,7 @@ def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
     kind, _, file = spec.partition(":")
     match kind:
         case "auto":
-            return (AutoReviewer(),)
+            return (AutoReviewer(rejects),)
         case "wait":
             return (HumanReviewer(hold_s),)
         case "rules" if file:

@@ -1,27 +1,17 @@
 """Which of many texts are alike, without comparing all of them.
 
-Finds what `similarity_above` finds of every pair. Two texts that are that alike share one of the
-rarest words or trigrams of both: only texts that share one there are compared (prefix filtering).
-
-Source: Bayardo, Ma and Srikant, Scaling Up All Pairs Similarity Search, WWW 2007, section 4.
+Finds what `similarity_above` finds of every pair. The words and trigrams that a text shares with
+each of the others are counted for all of them at once, in integers with a bit for each text: only
+texts that share enough are compared.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
-from engines.core.text.similarity import (
-    count_features,
-    similarity,
-    similarity_above,
-    similarity_bound,
-)
+from engines.core.text.similarity import count_features, similarity, similarity_above
 from engines.core.time_slice import TimeSlice
-
-_SAMPLE = 500
-"""Texts that tell what is rare. Any order finds the same; a better one compares less."""
 
 
 class SimilarTexts:
@@ -29,81 +19,105 @@ class SimilarTexts:
 
     def __init__(self, at_least: float) -> None:
         self._at_least = at_least
-        self._texts: dict[str, str] = {}
-        self._sizes: dict[str, int] = {}
-        self._rank: dict[str, int] = {}  # of words and trigrams: the rarer, the lower
-        self._holders: defaultdict[int, list[str]] = defaultdict(list)  # by the rank they share
+        self._places: dict[str, int] = {}  # the bit of each name
+        self._texts: list[tuple[str, str, int]] = []  # by bit: name, text, features
+        self._live = 0  # bits of texts that are held still
+        self._holders: defaultdict[str, list[int]] = defaultdict(list)
+        self._masks: dict[str, int] = {}  # of words and trigrams that were looked for
 
     async def hold(self, texts: Mapping[str, str]) -> None:
         """Hold these texts and no others; what was held before costs nothing again."""
-        for name in [name for name, text in self._texts.items() if texts.get(name) != text]:
-            del self._texts[name], self._sizes[name]
+        for name, at in list(self._places.items()):
+            if texts.get(name) != self._texts[at][1]:
+                self._live ^= 1 << self._places.pop(name)
+        if len(self._texts) > 2 * len(texts) + 100:  # most of them are gone
+            self.__init__(self._at_least)  # type: ignore[misc]
         turn = TimeSlice()
-        if not self._rank:
-            found: Counter[str] = Counter()
-            for text in islice(texts.values(), 0, None, len(texts) // _SAMPLE + 1):
-                found.update(count_features(text)[1])
-                await turn.give_way()
-            self._rank = {kind: at for at, kind in enumerate(sorted(found, key=found.__getitem__))}
         for name, text in texts.items():
-            if name not in self._texts:
+            if name not in self._places:
                 self._add(name, text)
                 await turn.give_way()
 
     def alike(self, text: str) -> dict[str, float]:
         """The texts that are alike, and how much."""
-        scores = {
-            name: similarity_above(text, self._texts[name], self._at_least)
-            for name in self._candidates(text)
-        }
-        return {name: score for name, score in scores.items() if score is not None}
+        found = {}
+        for _, level in self._levels(text):
+            for at in _bits(level):
+                name, other, _ = self._texts[at]
+                score = similarity_above(text, other, self._at_least)
+                if score is not None:
+                    found[name] = score
+        return found
 
-    def nearest(self, text: str, without: Sequence[str | None] = ()) -> dict[str, float]:
-        """Those of the texts that are most alike, some left out; more than one score the same."""
-        bounds = [
-            (bound, name)
-            for name in self._candidates(text)
-            if name not in without
-            and (bound := similarity_bound(text, self._texts[name])) >= self._at_least
-        ]
-        best: dict[str, float] = {}
-        least = self._at_least
-        for bound, name in sorted(bounds, reverse=True):
-            if bound < least:
-                break
-            score = similarity(text, self._texts[name])
-            if score >= least:
-                best = {**(best if score == least else {}), name: score}
-                least = score
-        return best
-
-    def _candidates(self, text: str) -> list[str]:
-        """Those that may be alike: they share something rare, and their sizes lie near."""
+    def nearest(self, text: str, without: Sequence[str | None] = ()) -> tuple[str, float] | None:
+        """The text that is most alike, some left out; of several the first that shares most."""
         size, kinds = count_features(text)
-        known = sorted(self._rank[kind] for kind in kinds if kind in self._rank)
-        # No text held has an unknown kind: those stand first, and nothing is found by them.
-        prefix = known[: max(0, self._prefix_length(size) - (len(kinds) - len(known)))]
-        near = {name for rank in prefix for name in self._holders.get(rank, ())}
-        if not kinds:
-            near = {name for name, other in self._sizes.items() if not other}
-        least = self._least_overlap(size)
-        return [
-            name
-            for name in near
-            if (other := self._sizes.get(name, -1)) >= least and size >= self._least_overlap(other)
-        ]
+        best: tuple[str, float] | None = None
+        least = self._at_least
+        for shared, level in self._levels(text):
+            most = size - len(kinds) + shared  # features that they may share, repeats included
+            if best and 2 * most / (size + most or 1) <= least:
+                break
+            for at in _bits(level):
+                name, other, other_size = self._texts[at]
+                bound = 2 * min(most, other_size) / (size + other_size) if size else 1.0
+                if name in without or bound < least or (best and bound == least):
+                    continue
+                score = similarity(text, other)
+                if score > least or (score == least and not best):
+                    best, least = (name, score), score
+        return best
 
     def _add(self, name: str, text: str) -> None:
         size, kinds = count_features(text)
-        ranks = sorted(self._rank.setdefault(kind, -len(self._rank)) for kind in kinds)
-        for rank in ranks[: self._prefix_length(size)]:
-            self._holders[rank].append(name)
-        self._texts[name], self._sizes[name] = text, size
+        at = len(self._texts)
+        for kind in kinds:
+            self._holders[kind].append(at)
+            self._masks.pop(kind, None)
+        self._texts.append((name, text, size))
+        self._places[name] = at
+        self._live |= 1 << at
 
-    def _least_overlap(self, size: int) -> float:
-        """Features that a text shares with any that is alike: from 2 * shared >= t * (a + b)."""
-        return size * self._at_least / (2 - self._at_least) - 1e-6
+    def _levels(self, text: str) -> Iterator[tuple[int, int]]:
+        """How many words and trigrams are shared, most first, with the bits of those texts.
 
-    def _prefix_length(self, size: int) -> int:
-        """One more than the features that it may have alone."""
-        return int(size - self._least_overlap(size)) + 1
+        From 2 * shared >= t * (a + b) and b >= shared follows how many must be at least.
+        """
+        size, kinds = count_features(text)
+        least = len(kinds) - size + size * self._at_least / (2 - self._at_least) - 1e-6
+        planes: list[int] = []  # binary digits of the counts, the lowest first
+        for kind in kinds:
+            carry = self._mask(kind)
+            for digit, plane in enumerate(planes):
+                planes[digit], carry = plane ^ carry, plane & carry
+                if not carry:
+                    break
+            if carry:
+                planes.append(carry)
+        left = self._live
+        while left:
+            level, shared = left, 0
+            for digit in range(len(planes) - 1, -1, -1):
+                if higher := level & planes[digit]:
+                    level, shared = higher, shared | 1 << digit
+                # Else none of them has this digit, and all go on.
+            if shared < least:
+                return
+            yield shared, level
+            left &= ~level
+
+    def _mask(self, kind: str) -> int:
+        if kind not in self._masks:
+            marked = bytearray(len(self._texts) // 8 + 1)
+            for at in self._holders.get(kind, ()):
+                marked[at >> 3] |= 1 << (at & 7)
+            self._masks[kind] = int.from_bytes(marked, "little")
+        return self._masks[kind]
+
+
+def _bits(mask: int) -> Iterator[int]:
+    for at, byte in enumerate(mask.to_bytes(mask.bit_length() // 8 + 1, "little")):
+        while byte:
+            low = byte & -byte
+            yield at * 8 + low.bit_length() - 1
+            byte ^= low

@@ -89,10 +89,11 @@ class Draft:
         self, operation: Operation, decision: Decision
     ) -> tuple[Operation, Library, str | None]:
         """The operation as it would be applied, the draft without it, and what speaks against."""
-        draft, others = self.library, self.state.reviewed_operations
+        draft, others = self.library, None
         if operation.id in self.state.decisions:
             # Its own earlier decision must not stand in the way of a new one.
-            others = tuple(pair for pair in others if pair[0].id != operation.id)
+            reviewed = self.state.reviewed_operations
+            others = tuple(pair for pair in reviewed if pair[0].id != operation.id)
             draft = self.apply(self.base, others)
         wanted = effective_operation(operation, decision)
         return wanted, draft, self.objection(wanted, draft, others)
@@ -106,8 +107,11 @@ class Draft:
             return "an addition names no experience"
         if wanted.kind == "weights":
             return "only an engine proposes weights"
+        draft = draft or self.library
+        if draft.objection(wanted, self.limit) is None:
+            return None
         standing = self.state.reviewed_operations if reviewed is None else reviewed
-        return find_objection(wanted, draft or self.library, standing, self.limit)
+        return find_objection(wanted, draft, standing, self.limit)
 
     def first_misfit(self) -> str | None:
         """An operation whose standing decision does not follow from those before it."""

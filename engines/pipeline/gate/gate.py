@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
@@ -31,6 +32,8 @@ from engines.record.libraries import Committer, LibraryFolder
 LOCK_TIMEOUT_S = 10.0
 """How long a commit waits for whoever else writes to the library."""
 _LOCK_POLL_S = 0.05
+_LARGE = 500
+"""Experiences and decisions from which a commit is made in a thread."""
 
 
 @dataclass(eq=False)
@@ -294,7 +297,12 @@ class Gate:
             reviewed = self.recorder.state.reviewed_operations
             done = library.earlier_commit(self.run, step, self.library.version)
             if done is None and library.head.version == self.library.version:
-                done = library.commit(reviewed, run=self.run, step=step, limit=self.limit)
+                size = len(library.head.experiences) + len(reviewed)
+                commit = partial(
+                    library.commit, reviewed, run=self.run, step=step, limit=self.limit
+                )
+                # One of thousands takes seconds, in which requests are to be answered.
+                done = await _run_to_end(commit) if size > _LARGE else commit()
             return done, library.head
 
     async def _finish_commit(self, step: int, done: CommitResult) -> CommitResult:
@@ -353,3 +361,13 @@ class Gate:
         self.hold.notify()
         for person in self._people:
             person.notify()
+
+
+async def _run_to_end(work: Callable[[], CommitResult]) -> CommitResult:
+    """Work in a thread; who is cancelled meanwhile goes on once it is done."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
-from engines.core.flags import HELD_OUT_LEAK
+from engines.core.flags import AUTO, CONFLICT, DUPLICATE, HELD_OUT_LEAK, REJECTED_BY_AUTO
 from engines.core.library import Library
-from engines.core.types import BASE_MOVED, Decision, Operation
+from engines.core.types import BASE_MOVED, Decision, Flag, Operation
+
+_SURE = 0.9
+"""Likeness from which a near copy says nothing of its own."""
+_ID = re.compile(r"\b[A-Z]\w*\d\b")
 
 
 class AutoReviewer:
-    """Approves whatever fits the library; the gate rejects the rest with its reason.
+    """Approves whatever fits the library and has no flag that it `rejects`.
 
-    Flags do not hold it up, with two exceptions that it leaves to a person: an experience
-    that someone changed while a proposal about it was under way, since approving by itself
-    would undo their edit; and a wording that repeats a held-out question, since an evaluation
-    that is spoiled shows nothing of it.
+    The gate rejects what does not fit. Two flags it leaves to a person: an experience that someone
+    changed while a proposal about it was under way, since approving by itself would undo their
+    edit; and a wording that repeats a held-out question, since an evaluation that is spoiled shows
+    nothing of it. What only its likeness to an experience speaks against is rejected while that
+    experience stands in the draft.
     """
 
-    name = "auto"
+    name = AUTO
+
+    def __init__(self, rejects: Collection[str] = REJECTED_BY_AUTO) -> None:
+        self._rejects = frozenset(rejects)
 
     async def review(
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
         for operation in operations:
-            moved = any(flag.name == BASE_MOVED for flag in operation.flags)
-            if moved and library.get(operation.target) is not None:
+            flags = {flag.name: flag for flag in operation.flags}
+            fault = next((f for f in operation.flags if self._is_fault(f, library)), None)
+            if BASE_MOVED in flags and library.get(operation.target) is not None:
                 reason = f"{operation.target} was changed meanwhile"
                 yield Decision(operation.id, "defer", reason=reason, reviewer=self.name)
-            elif leak := next((f for f in operation.flags if f.name == HELD_OUT_LEAK), None):
+            elif leak := flags.get(HELD_OUT_LEAK):
                 yield Decision(operation.id, "defer", reason=leak.detail, reviewer=self.name)
+            elif fault is not None and operation.kind in ("add", "modify"):
+                reason = f"{fault.name}: {fault.detail}"
+                yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
             else:
                 yield Decision(operation.id, "approve", reviewer=self.name)
+
+    def _is_fault(self, flag: Flag, library: Library) -> bool:
+        if flag.name not in self._rejects:
+            return False
+        if flag.name == DUPLICATE and flag.score is not None and flag.score < _SURE:
+            return False
+        return flag.name not in (DUPLICATE, CONFLICT) or any(
+            library.get(word) is not None for word in _ID.findall(flag.detail)
+        )
 
 
 class HoldExpired(Exception):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from engines.core.flags import FLAG_NAMES, REJECTED_BY_AUTO
 from engines.core.settings import LONGEST_NAME
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (
@@ -67,6 +68,18 @@ class ReviewConfig(Settings):
         gt=0,
         examples=[600],
     )
+    rejects: tuple[str, ...] = key(
+        REJECTED_BY_AUTO,
+        "flags whose operations auto rejects by itself; []: it approves whatever fits",
+        examples=[["leak", "injection"]],
+    )
+
+    @field_validator("rejects")
+    @classmethod
+    def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in set(value) - set(FLAG_NAMES):
+            raise ValueError(f'there is no flag "{name}"; there are {", ".join(FLAG_NAMES)}')
+        return value
 
 
 class BudgetConfig(Settings):

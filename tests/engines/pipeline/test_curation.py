@@ -227,12 +227,39 @@ async def test_bundled_lessons_leak_none_of_the_bundled_problems(learned: Practi
     assert names.HELD_OUT_LEAK in [flag.name for flag in found]
 
 
-async def test_auto_leaves_a_held_out_question_to_a_person_and_no_other_flag() -> None:
+async def test_auto_leaves_a_held_out_question_to_a_person() -> None:
     leak = Flag(names.HELD_OUT_LEAK, 1.0, "repeats 9 words in a row of a held-out question")
     held = replace(an_operation(id="op1.1"), flags=(leak,))
-    near = replace(an_operation(id="op1.2"), flags=(Flag(names.LEAK, 1.0, "x"),))
+    near = replace(an_operation(id="op1.2"), flags=(Flag(names.ONE_GROUP, None, "x"),))
     decided = [d async for d in AutoReviewer().review([held, near], a_library())]
     assert [(d.action, d.reason) for d in decided] == [("defer", leak.detail), ("approve", "")]
+
+
+@pytest.mark.parametrize(
+    ("flag", "action"),
+    [
+        (Flag(names.LEAK, 0.5, "names 42"), "reject"),
+        (Flag(names.INJECTION, None, "ignore all"), "reject"),
+        (Flag(names.TOO_LONG, 0.2, "80 words"), "approve"),
+        (Flag(names.CONFLICT, None, "contradicts E1: it says otherwise"), "reject"),
+        (Flag(names.CONFLICT, None, "contradicts E7: it says otherwise"), "approve"),  # it is gone
+        (Flag(names.DUPLICATE, 0.95, "has nearly the wording of E1: one"), "reject"),
+        (Flag(names.DUPLICATE, 0.85, "has nearly the wording of E1: one"), "approve"),
+        (Flag(names.DUPLICATE, None, "the reflector says that it repeats E1"), "reject"),
+        (Flag(names.DUPLICATE, 0.95, "has nearly the wording of op1.3: one"), "approve"),
+    ],
+)
+async def test_auto_rejects_what_is_surely_bad_with_the_reason(flag: Flag, action: str) -> None:
+    operation = replace(an_operation("add", None, "three"), flags=(flag,))
+
+    async def decided(reviewer: AutoReviewer) -> Decision:
+        (made,) = [d async for d in reviewer.review([operation], a_library("one", "two"))]
+        return made
+
+    made = await decided(AutoReviewer())
+    reason = f"{flag.name}: {flag.detail}" if action == "reject" else ""
+    assert (made.action, made.reason) == (action, reason)
+    assert (await decided(AutoReviewer(()))).action == "approve"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from studio.presets import list_presets
 WRITTEN = Path(__file__).parent / "written"
 NEWER = ("demo",)  # that version did not have it
 NEWER_SETTINGS = re.compile(
-    r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200)\n", re.MULTILINE
+    r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
+    r"|rejects:(?:\n +- .*)+)\n",
+    re.MULTILINE,
 )
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]
 ENVIRON = {"OPENAI_API_KEY": "sk-abcdefghijkl1234"}

@@ -62,7 +62,8 @@ def test_the_end_is_printed_on_stdout_and_the_narration_on_stderr(workspace: Pat
     assert "step 1 of 1, epoch" not in done.stdout
     assert "rehearsal" in done.stdout.replace("run rehearsal", "")
     assert "rehearsal: replies are scripted" in done.stderr
-    assert "review: auto (every operation that fits is approved by itself)" in done.stderr
+    told = "review: auto (every operation that fits is approved by itself, but for those flagged"
+    assert f"{told} leak, overgeneral, " in done.stderr
 
 
 def test_json_prints_nothing_but_events_and_ends_in_the_summary(workspace: Path) -> None:

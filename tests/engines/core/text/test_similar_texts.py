@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from engines.core.text.similar_texts import SimilarTexts
 from engines.core.text.similarity import similarity
 
-WORDS = "carry the tens before you add ones 42 7 when a column reaches ten 进位 先 加 never".split()
+WORDS = (
+    "carry",
+    "the tens",
+    "before",
+    "you",
+    "add",
+    "ones",
+    "42",
+    "a column",
+    "十",
+    "进位",
+    "never",
+)
 SENTENCE = st.lists(st.sampled_from([*WORDS, "Über", "!!", "x^2"]), max_size=14).map(" ".join)
 
 
@@ -46,7 +58,10 @@ def test_the_index_finds_what_comparing_all_finds_also_after_a_change(
         assert index.alike(text) == full
         left = {name: score for name, score in full.items() if name != "E0"}
         best = max(left.values(), default=0.0)
-        assert index.nearest(text, ("E0",)) == {n: s for n, s in left.items() if s == best}
+        nearest = index.nearest(text, ("E0",))
+        assert nearest in [(name, score) for name, score in left.items() if score == best] or (
+            nearest is None and not left
+        )
 
 
 @pytest.mark.parametrize("at_least", [0.8, 0.85])
