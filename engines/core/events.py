@@ -13,6 +13,7 @@ from typing import Any
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, OperationOutcome
 from engines.core.review_memory import PastDecision
+from engines.core.state.use_counts import UseCounts
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -48,6 +49,8 @@ class RunStarted:
     remembered: int | None = None  # ideas its library remembered then; None in older journals
     policy_version: int = 0  # of the weights that a fork adopted
     prompts: Mapping[str, str] = field(default_factory=dict)  # hash of each prompt file
+    credited: int = 0  # steps that its library had counted uses of then
+    streaks: Mapping[str, int] = field(default_factory=dict)  # of adopted steps, see `RunState`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,9 @@ class StepStarted:
     problems: tuple[str, ...]  # ids, in sample order
     policy_version: int
     library_version: int
-    remembered: int | None = None  # see `Library.recalling`; None in older journals
+    remembered: int | None = None  # see `Library.as_of_memory`; None in older journals
+    credited: int = 0  # see `Library.as_of_credits`
+    tries: tuple[int, ...] = ()  # of each problem; (): as many as `RunStarted.group_size`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,7 @@ class RolloutFinished:
     tail: str = ""  # the last words of the answer, for display
     refs: tuple[RecordRef, ...] = ()
     shown: tuple[str, ...] | None = None  # see `Job.shown`
+    cited: tuple[str, ...] | None = None  # of the experiences shown; None in older journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +215,7 @@ class LessonCommitted:
     outcomes: tuple[OperationOutcome, ...]
     policy_version: int = 0
     remembered: int | None = None  # ideas the library remembers since; None in older journals
+    credited: int = 0  # steps that the library has counted uses of since
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +301,7 @@ class LibraryCreated:
     experiences: tuple[Experience, ...]
     copied_from: str | None = None  # "NAME@V"
     curated: tuple[PastDecision, ...] = ()
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +311,15 @@ class LibraryCurated:
     run: str
     step: int
     reviewed: tuple[tuple[Operation, Decision], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCredited:
+    """What the attempts of a run's step show of experiences: it changes no text."""
+
+    run: str
+    step: int
+    credits: Mapping[str, UseCounts]  # of wordings that still stood
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +340,7 @@ LessonEvent = LessonProposed | LessonReturned | LessonCommitted
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
 EngineEvent = EvaluationFinished | EngineOpened | CheckpointSaved
-LibraryEvent = LibraryCreated | LibraryCurated | LibraryCommitted
+LibraryEvent = LibraryCreated | LibraryCurated | LibraryCredited | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 
 

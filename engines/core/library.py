@@ -6,7 +6,7 @@ Knows no files; `engines.record.libraries` keeps versions on disk.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -17,6 +17,13 @@ from engines.core.review_memory import (
     PastDecision,
     drop_own_decisions,
     new_past_decisions,
+)
+from engines.core.state.use_counts import (
+    KEPT_CREDITS,
+    StepCredits,
+    UseCounts,
+    add_credits,
+    subtract_credits,
 )
 from engines.core.text.pairing import pair_entries
 from engines.core.text.prompts import load_prompt
@@ -42,6 +49,7 @@ class Provenance:
     reason: str
     edited: bool
     at: float
+    uses_before: UseCounts | None = None  # of the wording that it replaced, where any were counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +107,8 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 class Library:
     """Experiences in order of birth.
 
-    `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
-    content, and no prompt of an agent shows it.
+    `curated` is what reviewers rejected or reworded, oldest first, and `uses` what attempts
+    show of each wording: both are no part of the content, and no prompt of an agent shows them.
     """
 
     name: str
@@ -109,6 +117,9 @@ class Library:
     next_number: int = 1  # only ever grows
     curated: tuple[PastDecision, ...] = ()
     remembered: int = 0  # ideas curated from the beginning, also those that have gone since
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)  # {} of experiences without any
+    credits: tuple[StepCredits, ...] = ()  # the last steps that added to them, oldest first
+    credited: int = 0  # such steps from the beginning
     # Of the experiences, where it has been made: no part of the value.
     index: EntryIndex[Experience] | None = field(default=None, repr=False, compare=False)
 
@@ -134,6 +145,38 @@ class Library:
         oldest = self.remembered - len(self.curated)
         kept = drop_own_decisions(self.curated, oldest, run=run, step=step, since=since)
         return self if len(kept) == len(self.curated) else replace(self, curated=kept)
+
+    def credit(self, credits: StepCredits) -> Library:
+        """With what a step counted, of experiences that are still here."""
+        here = {e.id for e in self.experiences}
+        counts = {name: more for name, more in credits.counts.items() if name in here}
+        kept = (*self.credits, credits)[-KEPT_CREDITS:]
+        uses = add_credits(self.uses, counts)
+        return replace(self, uses=uses, credits=kept, credited=self.credited + 1)
+
+    def as_of_credits(self, credited: int) -> Library:
+        """With the counts of this version as so many steps had added to them."""
+        later = self.credited - credited
+        if later <= 0:
+            return self
+        kept = max(0, len(self.credits) - later)
+        uses = subtract_credits(self.uses, self.credits[kept:])
+        return replace(self, uses=uses, credits=self.credits[:kept], credited=credited)
+
+    def own_credits(self, run: str, step: int, since: int) -> tuple[StepCredits, ...]:
+        """What a run added in this step or later; `since`: steps credited as the run began.
+
+        Ids of removed runs are given again, and what came before is of another.
+        """
+        numbered = enumerate(self.credits, self.credited - len(self.credits))
+        return tuple(
+            one for n, one in numbered if n >= since and one.run == run and one.step >= step
+        )
+
+    def without_own_credits(self, run: str, step: int, since: int) -> Library:
+        """Without what a run is still to count: see `without_own_memory`."""
+        own = self.own_credits(run, step, since)
+        return replace(self, uses=subtract_credits(self.uses, own)) if own else self
 
     def get(self, experience_id: str | None) -> Experience | None:
         return self._indexed().get(experience_id)
@@ -240,9 +283,12 @@ class Library:
             tokens_after=self.guidance_tokens,
         )
 
-    def guidance(self) -> str:
-        """The block that goes in front of a prompt; "" when there is nothing to say."""
-        return guidance_text((e.id, e.text) for e in self.experiences)
+    def guidance(self, cite: bool = False) -> str:
+        """The block that goes in front of a prompt; "" when there is nothing to say.
+
+        With `cite` it asks for the id of each experience that helps.
+        """
+        return guidance_text(((e.id, e.text) for e in self.experiences), cite)
 
     @property
     def guidance_tokens(self) -> int:
@@ -287,6 +333,7 @@ class Library:
         text = one_line(wanted.text)
         mark = provenance(wanted, decision, self.version, run, step)
         touched, entries, number = wanted.target, self.experiences, self.next_number
+        uses = self.uses
         index, made = self._indexed(), None  # made: the experience as it is then
         before = index.get(touched)
         match wanted.kind:
@@ -301,6 +348,7 @@ class Library:
                 made = Experience(touched, text, self.version, self.version, (mark,))
                 entries, number = (*entries, made), number + 1
             case "modify" if before is not None:
+                mark = replace(mark, uses_before=uses.get(before.id))
                 history = (*before.history, mark)
                 made = replace(before, text=text, revised=self.version, history=history)
             case "pin" | "unpin" if before is not None:
@@ -309,7 +357,9 @@ class Library:
             entries = tuple(index.replaced(touched, made))
         if touched is not None and wanted.kind != "keep":
             index = index.changed(entries, touched, made)
-        new = replace(self, experiences=entries, next_number=number, index=index)
+        if touched in uses and wanted.kind in ("modify", "delete"):  # of a wording that is gone
+            uses = {name: counts for name, counts in uses.items() if name != touched}
+        new = replace(self, experiences=entries, next_number=number, index=index, uses=uses)
         return new, touched
 
 
@@ -356,12 +406,13 @@ def effective_operation(operation: Operation, decision: Decision) -> Operation:
     return replace(operation, kind=kind, target=target, text=text, evidence=evidence)
 
 
-def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
+def guidance_text(experiences: Iterable[tuple[str, str]], cite: bool = False) -> str:
     """Render (id, text) pairs as the block that goes in front of a prompt."""
     lines = [f"[{name}] {one_line(text)}" for name, text in experiences]
     if not lines:
         return ""
-    return _load_prompt("engines.core", "guidance").render(experiences="\n".join(lines))
+    block = _load_prompt("engines.core", "guidance").render(experiences="\n".join(lines))
+    return f"{block}\n\n{_load_prompt('engines.core', 'cite').render()}" if cite else block
 
 
 _load_prompt = cache(load_prompt)

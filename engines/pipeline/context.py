@@ -20,6 +20,7 @@ from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
+from engines.pipeline.tries import tries_by_streak
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 
@@ -60,6 +61,8 @@ class RunContext:
     history: tuple[HistorySegment, ...] = ()
     weights: Callable[[], str] | None = None
     tell: Callable[[str], None] = lambda _: None
+    cite: bool = False  # whether the agent is asked which experiences helped it
+    learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
     remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
 
     def batch(self, step: int) -> tuple[Problem, ...]:
@@ -67,7 +70,17 @@ class RunContext:
 
     def job(self, key: CallKey, problem: Problem, library: Library) -> Job:
         version = self.recorder.state.policy_version
-        return Job(problem, library.guidance(), key, version, library.version)
+        return Job(problem, library.guidance(self.cite), key, version, library.version)
+
+    def planned_tries(self, step: int) -> tuple[int, ...]:
+        """The tries of each problem of a step that begins now; (): `group_size` each."""
+        state, batch = self.recorder.state, self.batch(step)
+        if self.learnable:
+            ids = [problem.id for problem in batch]
+            return tries_by_streak(ids, state.streaks, self.group_size)
+        # An accepted change of the setting is known from here on.
+        changed = state.started is not None and state.started.group_size != self.group_size
+        return (self.group_size,) * len(batch) if changed else ()
 
     def seed(self, key: CallKey) -> int:
         assert self.recorder.state.started is not None

@@ -110,6 +110,7 @@ def has_failed_call(lesson: Lesson) -> bool:
 
 def _count_to_reflect(state: RunState, number: int) -> int:
     """Groups that are judged and not reflected on yet, about."""
-    step, started = state.steps[number], state.started
-    judged = len(step.verdicts) // max(1, started.group_size) if started else 0
+    step = state.steps[number]
+    tries = Counter(position for position, _ in step.verdicts)
+    judged = sum(tries[at] >= size for at, size in enumerate(state.group_sizes(step)))
     return max(0, judged - len(step.reflections))

@@ -17,6 +17,7 @@ from engines.core.protocols import Engine
 from engines.core.state.fold import fold, has_applied_update
 from engines.core.state.run_state import RunState, StepState
 from engines.core.state.step_history import RunHistory, run_history
+from engines.core.text.citations import without_citations
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
 from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
@@ -246,7 +247,7 @@ def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rol
     messages = () if done.status == "failed" else join_messages(found)
     attempt = Attempt(
         messages,
-        last_text(messages) if done.answer is None else done.answer,
+        last_answer(messages, done.cited) if done.answer is None else done.answer,
         done.status,
         done.usage,
         done.elapsed_s,
@@ -266,5 +267,6 @@ def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rol
     )
 
 
-def last_text(messages: Sequence[Message]) -> str | None:
-    return messages[-1].content if messages else None
+def last_answer(messages: Sequence[Message], cited: Sequence[str] | None) -> str | None:
+    """The last text as it was judged: see `without_citations`."""
+    return without_citations(messages[-1].content, cited or ()) if messages else None

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from engines.core import events as ev
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
+from engines.core.text.citations import cited_experiences, guidance_ids
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.judging import GroupJudge
-from engines.pipeline.replay_training import last_text, load_rollout
+from engines.pipeline.replay_training import last_answer, load_rollout
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
@@ -40,6 +41,7 @@ class _Batch:
     now: StepState
     library: Library
     rejoin: bool
+    sizes: tuple[int, ...]  # tries of each problem
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
@@ -74,6 +76,8 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
             policy_version=recorder.state.policy_version,
             library_version=library.version,
             remembered=library.remembered,
+            credited=library.credited,
+            tries=practice.planned_tries(step),
         )
         await recorder.record(started)
     now = recorder.state.current
@@ -83,9 +87,9 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
     """Roll out, judge and reflect on every problem at once, in sample order."""
-    made = practice.group_size * len(practice.batch(now.step))
-    rejoin = practice.cohort and len(now.rollouts) < made
-    batch = _Batch(now, _visible_library(practice, now), rejoin)
+    sizes = now.tries or (practice.group_size,) * len(now.problems)
+    rejoin = practice.cohort and len(now.rollouts) < sum(sizes)
+    batch = _Batch(now, _visible_library(practice, now), rejoin, sizes)
     return await gather_all(
         _practise_group(practice, batch, position, problem)
         for position, problem in enumerate(practice.batch(now.step))
@@ -95,8 +99,10 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
 def _visible_library(practice: RunContext, now: StepState) -> Library:
     """The library the step began with, as far as it may know of it."""
     library = practice.gate.at(now.library_version).as_of_memory(now.remembered)
+    library = library.as_of_credits(now.credited)
     started = practice.recorder.state.started
     assert started is not None
+    library = library.without_own_credits(started.run, now.step, started.credited)
     return library.without_own_memory(started.run, now.step, started.remembered)
 
 
@@ -105,10 +111,10 @@ async def _practise_group(
 ) -> tuple[Group, Reflection]:
     """Roll out, judge and reflect on one problem; no other group is waited for."""
     now = batch.now
-    judge = GroupJudge(practice.verifier, problem, practice.group_size)
+    judge = GroupJudge(practice.verifier, problem, batch.sizes[position])
     tries = await gather_all(
         _practise_rollout(practice, batch, problem, judge, position, index)
-        for index in range(practice.group_size)
+        for index in range(batch.sizes[position])
     )
     group = Group(
         problem=problem,
@@ -178,19 +184,21 @@ async def _roll_out(
         on_text=lambda text: emit(ev.TextStreamed(key, text)),
         on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
     )
+    cited = cited_experiences(attempt.messages, guidance_ids(job.guidance))
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,
         index=key.index,
         seed=seed,
         status=attempt.status,
-        answer=None if attempt.answer == last_text(attempt.messages) else attempt.answer,
+        answer=None if attempt.answer == last_answer(attempt.messages, cited) else attempt.answer,
         error=attempt.error,
         usage=attempt.usage,
         elapsed_s=attempt.elapsed_s,
         tail=(attempt.answer or "")[-TAIL_CHARS:],
         refs=refs,
         shown=job.shown,
+        cited=cited,
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)

@@ -6,7 +6,7 @@ The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from engines.core.errors import ConflictError, DamagedError, StudioError, sugges
 from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.settings import LONGEST_NAME
 from engines.core.state.fold import fold_library, replay_commit
+from engines.core.state.use_counts import UseCounts
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
 from engines.record import lines
@@ -113,7 +114,12 @@ class LibraryFolder:
                 raise ConflictError(f"library {self.name}", "it exists already.", move)
             start = start or Library(self.name)
             event = ev.LibraryCreated(
-                self.name, start.next_number, start.experiences, copied_from, start.curated
+                self.name,
+                start.next_number,
+                start.experiences,
+                copied_from,
+                start.curated,
+                start.uses,
             )
             journal = Journal(self.journal_path, mask=self.mask)
             written = journal.append_now(event)
@@ -178,6 +184,19 @@ class Committer:
             if commit.version > base and (commit.run, commit.step) == (run, step):
                 return replay_commit(before, commit)
         return None
+
+    def credit(self, counts: Mapping[str, UseCounts], *, run: str, step: int, since: int) -> None:
+        """Journal what a step of a run shows of the experiences, once.
+
+        `since`: steps that were credited as the run began. Counts come before the step's commit,
+        so that they are of the wordings that its attempts were shown.
+        """
+        head, made_by = self._found[-1]
+        known = any(one.step == step for one in head.own_credits(run, step, since))
+        if counts and not known:
+            event = ev.LibraryCredited(run, step, counts)
+            self._journal.append_now(event)
+            self._found[-1] = (fold_library(head, event), made_by)
 
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
@@ -262,7 +281,7 @@ def _fold_into(found: list[_Version], event: ev.DurableEvent, place: str) -> Non
     except (ValueError, StudioError) as error:
         move = f"Restore the journal from a copy, or run {lines.REPAIR}."
         raise DamagedError(place, f"{error}.", move) from error
-    if isinstance(event, ev.LibraryCurated):
+    if isinstance(event, ev.LibraryCurated | ev.LibraryCredited):
         found[-1] = (library, found[-1][1])
     else:
         found.append((library, event if isinstance(event, ev.LibraryCommitted) else None))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from engines.core.errors import CallFailed, StudioError, lost_usage
 from engines.core.protocols import Agent, Ledger, OnText, Policy
+from engines.core.text.citations import guidance_ids, without_citations
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -163,6 +164,9 @@ class RolloutManager:
                 attempt = _failed_attempt(under_way.killed, recorded.usage, began)
             if recorded.turns:
                 attempt = replace(attempt, turns=tuple(recorded.turns))
+            if attempt.answer is not None and job.guidance:
+                judged = without_citations(attempt.answer, guidance_ids(job.guidance))
+                attempt = replace(attempt, answer=judged)
             return attempt, tuple(recorded.refs)
 
     async def rejoin_batch(self, job: Job) -> None:

@@ -33,7 +33,7 @@ class Reflector:
     ledger: Ledger
 
     def ask_once(self, key: CallKey, messages: Sequence[Message]) -> Reply:
-        return self.ledger.ask(key, self.policy, messages, self.settings.sampling)
+        return self.ledger.ask(key, self.policy, messages, self.settings.replies)
 
     async def ask(
         self,
@@ -65,9 +65,9 @@ class Reflector:
         }
 
 
-def library_text(library: Library) -> str:
-    """The library as a quoted block, with what is pinned below it."""
-    block, pinned = library_block(library), library.pinned_ids
+def library_text(library: Library, counts: bool = False) -> str:
+    """The library as a quoted block, with what is pinned below it; see `library_block`."""
+    block, pinned = library_block(library, counts), library.pinned_ids
     if not pinned:
         return block
     return f"{block}\n\n{load_prompt(PACKAGE, 'pinned').render(ids=', '.join(pinned))}"

@@ -226,7 +226,7 @@ class Consolidator:
         part = replace(library, experiences=tuple(e for e in library.experiences if e.id in about))
         prompt = self._merge.render(
             **self._reflector.objectives,
-            library=library_text(part) if part.experiences else "(none)",
+            library=library_text(part, counts=True) if part.experiences else "(none)",
             proposals=_proposals_text(shown, account.evidence),
         )
         numbers, bound = range(1, len(shown) + 1), self._settings.operations_per_call
@@ -247,7 +247,7 @@ class Consolidator:
         """Ask what becomes of these of `total` candidates; once more for those left out."""
         prompt = self._consolidate.render(
             **self._reflector.objectives,
-            library=library_text(library),
+            library=library_text(library, counts=True),
             curated=past_decisions_block(library),
             proposals=_proposals_text(shown, account.evidence),
             room=self._room_text(library, len(shown), total),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core.library import Library
+from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
 from engines.core.types import Attempt, Group, Proposal
 
@@ -45,10 +46,21 @@ def attempts_block(attempts: Sequence[ShownAttempt], rewards_known: bool) -> str
     )
 
 
-def library_block(library: Library) -> str:
+def library_block(library: Library, counts: bool = False) -> str:
+    """The experiences a line each; with `counts` a line more of each that attempts tell of."""
     if not library.experiences:
         return "(empty)"
-    return quote("\n".join(f"[{e.id}] {e.text}" for e in library.experiences))
+    rows = []
+    for e in library.experiences:
+        rows.append(f"[{e.id}] {e.text}")
+        if counts and (counted := use_counts_text(library, e.id)):
+            rows.append(f"    (attempts so far: {counted})")
+    return quote("\n".join(rows))
+
+
+def use_counts_text(library: Library, experience: str) -> str:
+    """`used 12, ignored 3, misled 1` of its present wording; "" where nothing is counted."""
+    return library.uses.get(experience, NO_USES).text
 
 
 def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:

@@ -13,7 +13,7 @@ from engines.core.types import Sampling
 class TrainingFreeSettings:
     """Settings of the training-free engine.
 
-    `given_ground_truth` False hides truth and rewards and keeps every group. `sampling` is how
+    `given_ground_truth` False hides truth and rewards and keeps every group. `replies` is how
     the reflector replies.
     """
 
@@ -38,7 +38,7 @@ class TrainingFreeSettings:
     library_limit: int | None = setting(
         50, "experiences in the library at most; null: no limit", ge=1
     )
-    sampling: Sampling = derived(Sampling())
+    replies: Sampling = derived(Sampling())
 
 
 @dataclass(frozen=True, slots=True)

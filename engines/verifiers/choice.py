@@ -22,7 +22,7 @@ from engines.verifiers.stated_answer import (
 
 # "A" before most words is an article, and "I" speaks of itself.
 _LETTER = re.compile(
-    r"(?<![^\s*(])([B-HJ-Z]|A(?!\s+(?!(?:and|or|is|was|nor|but|because|has|must)\b)[a-z]))"
+    r"(?<![^\s*(\u4e00-\u9fff])([B-HJ-Z]|A(?!\s+(?!(?:and|or|is|was|nor|but|because|has|must)\b)[a-z]))"
     r"(?=[\s*).,;:]|$)"
 )
 _BRACKETED = re.compile(r"[(\[{]([A-Z])[)\]}]")
@@ -34,8 +34,13 @@ _LABELLED = re.compile(
     rf"\s*(?:{_REASON}.*|(.*))",
     re.DOTALL | re.IGNORECASE,
 )
-_DENIAL = r"(?:\bnot|n't|\brather\s+than|\binstead\s+of|\bnicht|\bpas|不是)\s*(?:option\s+)?"
-_NEGATION = re.compile(r"\b(?:not|never|neither|nicht|wrong|incorrect|false|except)\b|n't|不")
+_DENIAL = (
+    r"(?:\b(?:can)?[Nn]ot|n't|\brather\s+than|\binstead\s+of|\bnicht|\bpas|不是)"
+    r"\s*(?:be\s+)?(?:option\s+)?"
+)
+_NEGATION = re.compile(
+    r"\b(?:(?:can)?not|never|neither|nicht|wrong|incorrect|false|except)\b|n't|不", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
             ("agent",), "--agent puts another agent in its place.", "Leave one of them out."
         )
     composed.tree["agent"] = {str(key): value for key, value in agent.items()}
+    if "experiences" in agent:  # those of older releases practised without being asked to cite
+        composed.tree["agent"].setdefault("cite", False)
     others = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
     composed.places = {**places, **others}
     _refuse_references(composed)

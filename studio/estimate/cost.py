@@ -126,6 +126,7 @@ class Facts:
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
+    citing: float = 0.0  # of the request to cite, part of the guidance
     experiences: int = 0
     experience: float = 40.0  # length of one
     limit: int | None = 50
@@ -320,7 +321,9 @@ def _library_tokens(facts: Facts, step: int) -> Range:
     room = math.inf if facts.limit is None else max(0, facts.limit - facts.experiences)
     added = Range(min(steps * min(facts.growth, most), room), min(steps * most, room))
     longest = max(LONGEST_EXPERIENCE, facts.experience)
-    return _exactly(facts.guidance) + added * Range(facts.experience, longest)
+    # The request to cite comes with the first experience.
+    asked = 0.0 if facts.guidance or not added.most else facts.citing
+    return _exactly(facts.guidance + asked) + added * Range(facts.experience, longest)
 
 
 def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:

@@ -23,6 +23,7 @@ from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
 from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.pipeline.tries import fewest_tries
 from engines.record import lines
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
@@ -90,14 +91,18 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
     replies, notes = _reply_lengths(measured, config)
     facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured.bytes_a_token)
+    cite = config.agent.cite
     facts = replace(
         facts,
         contrast=measured.with_contrast / measured.groups if measured.groups else None,
         contrast_of=measured.group_size,
         growth=2.0 if measured.growth is None else measured.growth,
+        citing=_tokens(measured.bytes_a_token, load_prompt("engines.core", "cite").body)
+        if cite
+        else 0.0,
     )
     library = _next_library(plan)
-    guidance = library.guidance() if library is not None else ""
+    guidance = library.guidance(cite) if library is not None else ""
     facts = _with_library(facts, library, guidance, measured.bytes_a_token)
     facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, measured.bytes_a_token)
     if not facts.lessons:
@@ -107,6 +112,12 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
     if measured.growth is None:
         notes.append("assumed: a step adds 2 experiences")
+    if config.practice.sampling == "learnable":
+        few, most = fewest_tries(facts.group_size), 2 * facts.group_size
+        notes.append(
+            f"practice.sampling=learnable: {few} rollouts of a problem that was right twice, and "
+            f"up to {most} where all failed; never more in a step than are counted here"
+        )
     if "function" in _verifier_names(config.verifier.spec):
         notes.append("a verifier function may ask the judge: counted at most once a try")
     return facts, tuple(notes)
@@ -389,6 +400,6 @@ def _next_library(plan: RunPlan) -> Library | None:
         folder = plan.workspace.library(plan.state.started.library)
         return folder.at(plan.state.library_version)
     if plan.parent is not None:
-        name, version, _ = forked_library(plan.parent, plan.adopted_steps)
+        name, version, *_ = forked_library(plan.parent, plan.adopted_steps)
         return plan.workspace.library(name).at(version)
     return choose_library(plan.loaded, plan.workspace, None)[0]

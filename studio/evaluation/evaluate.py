@@ -57,10 +57,11 @@ class Subject:
 
     label: str
     library: Library | None
+    cite: bool  # see `Library.guidance`
 
     @property
     def guidance(self) -> str:
-        return "" if self.library is None else self.library.guidance()
+        return "" if self.library is None else self.library.guidance(self.cite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +171,11 @@ def plan_eval(
             "Set evaluation.data, in the file or as evaluation.data=NAME.",
         )
     found, label = choose_library(loaded, workspace, library)
-    subjects = [Subject(f"agent {config.agent.name}" if agent else label, found)]
+    cite = config.agent.cite
+    subjects = [Subject(f"agent {config.agent.name}" if agent else label, found, cite)]
     if baseline is not None:
         other, called = choose_library(loaded, workspace, baseline)
-        subjects.insert(0, Subject(called, other))
+        subjects.insert(0, Subject(called, other, cite))
     facts = measurement_settings(config, fingerprint_of(loaded, workspace))
     sets, weights = held_out_sets(loaded), weights_digest(config.policy)
     return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights, step)

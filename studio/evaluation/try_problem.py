@@ -44,7 +44,8 @@ class Trial:
 
     @property
     def job(self) -> Job:
-        guidance = self.library.guidance() if self.library else ""
+        cite = self.loaded.config.agent.cite
+        guidance = self.library.guidance(cite) if self.library else ""
         return Job(self.problem, guidance, KEY, 0, self.library.version if self.library else 0)
 
     @property

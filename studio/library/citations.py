@@ -5,7 +5,6 @@ A model that was not asked to cite may never do it: then there is no use to show
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from threading import Lock
@@ -13,12 +12,11 @@ from threading import Lock
 import orjson
 
 from engines.core.errors import StudioError
+from engines.core.text.citations import find_cited_ids
 from engines.core.types import RecordRef
 from engines.record import lines
 from engines.record.run_dir import RunDir
 from engines.record.step_history import HistoryReader
-
-_BRACKETS = re.compile(r"\[([A-Za-z][^\[\]\n]{0,120})\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,6 @@ class Citation:
     @property
     def sign(self) -> str:
         return "?" if self.reward is None else "+" if self.reward >= 0.5 else "-"
-
-
-def find_cited_ids(text: str) -> frozenset[str]:
-    """What could be an id within brackets: both of `[E1, E3]`."""
-    return frozenset(name.strip() for found in _BRACKETS.findall(text) for name in found.split(","))
 
 
 class Citations:
@@ -57,7 +50,11 @@ class Citations:
             for step in self._history.read().steps.values():
                 epoch = step.started.epoch if step.started else 0
                 for rollout in step.rollouts.values():
-                    self._read(rollout.id, rollout.finished.refs)
+                    refs, cited = rollout.finished.refs, rollout.finished.cited
+                    if cited is None:  # a journal from before it told of them
+                        self._read(rollout.id, refs)
+                    else:
+                        self._cited[rollout.id] = (refs, frozenset(cited))
                     self.rollouts[rollout.id] = Citation(rollout.id, epoch, rollout.reward)
 
     def by_experience(self, experiences: Collection[str]) -> dict[str, tuple[Citation, ...]]:

@@ -36,6 +36,7 @@ def library_data(library: Library) -> dict[str, Any]:
         "content_hash": library.content_hash,
         "tokens_per_call": library.guidance_tokens,
         "experiences": [to_dict(experience) for experience in library.experiences],
+        "uses": {name: to_dict(counts) for name, counts in library.uses.items()},
     }
 
 
@@ -51,6 +52,8 @@ def library_lines(library: Library) -> list[str]:
         lines.append(f"{experience.id}{pinned}  {sanitize(experience.text)}")
         if experience.history:
             lines.append(f"      {origin_line(experience.history[-1])}")
+        if (uses := library.uses.get(experience.id)) is not None:
+            lines.append(f"      attempts: {uses.text}")
     return lines
 
 
@@ -137,6 +140,8 @@ def _commit_lines(
             lines.append(f"      {origin_line(mark)}")
             if mark.rationale:
                 lines.append(f"      why: {sanitize(mark.rationale)}")
+            if mark.uses_before is not None:
+                lines.append(f"      attempts with the wording before: {mark.uses_before.text}")
     if experience is None:
         for operation, decision in commit.reviewed:
             if decision.action == "reject":

@@ -246,7 +246,7 @@ def display_lines(
     if step is None or state.started is None:
         return [head]
     groups = len(step.problems)
-    rollouts = groups * state.started.group_size
+    rollouts = sum(state.group_sizes(step))
     if state.undecided_operations:
         eta_s = None  # nobody knows how long a person takes: it would stand still meanwhile
     eta = "" if eta_s is None else f"  ETA {duration_text(eta_s)}"

@@ -91,6 +91,7 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
         "seed": finished.seed,
         "elapsed_s": finished.elapsed_s,
         "tokens": finished.usage.tokens,
+        "cited": list(finished.cited or ()),
         "verdict": to_dict(verdict) if verdict else None,
         "messages": [to_dict(m) for m in read_trajectory(run.records, finished.refs)],
         "records": [f"records/{ref.file}@{ref.offset}" for ref in finished.refs],
@@ -107,6 +108,8 @@ def rollout_text(facts: dict[str, Any]) -> str:
         lines += ["", f"[{message['role']}]", sanitize(message["content"])]
         if message["reasoning"]:
             lines += ["[reasoning]", sanitize(message["reasoning"])]
+    if facts["cited"]:
+        lines += ["", f"cites {sanitize(', '.join(facts['cited']))}"]
     for what in (verdict.get("critique"), verdict.get("error"), facts["error"]):
         if what:
             lines += ["", sanitize(what)]

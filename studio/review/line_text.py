@@ -166,6 +166,8 @@ def operation_text(
     if queue.stale is not None:
         lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
     lines += [f"  {line}" for line in change_lines(operation, texts)]
+    if (uses := queue.uses.get(operation.target or "")) is not None:
+        lines.append(f"  so far    {uses.text}")
     lines.append(f"  why       {sanitize(operation.rationale) or '(no reason given)'}")
     lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
     lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]

@@ -225,6 +225,8 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
+            cite=config.agent.cite,
+            learnable=config.practice.sampling == "learnable",
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )
 
@@ -232,7 +234,7 @@ class _RunParts:
         slots = slots_for(self.config.reflector, self.slots)
         reflector = Throttled(self.roles.reflector, slots, (0,))
         sampling = sampling_of(self.config.role("reflector"))
-        settings = replace(self.config.practice, sampling=sampling)
+        settings = replace(self.config.practice, replies=sampling)
         state = self.recorder.state
         return TrainingFreeEngine(
             settings, reflector, self.ledger, linter, lambda: state.open_operations

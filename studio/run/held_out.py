@@ -133,6 +133,7 @@ def open_evaluation(
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
         mask=loaded.mask,
+        cite=loaded.config.agent.cite,
     )
 
 

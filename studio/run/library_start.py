@@ -7,6 +7,7 @@ import os
 from engines.core import events as ev
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Experience, Library
+from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.text.prompts import prompt_hashes
 from engines.core.text.sanitize import one_line
@@ -79,9 +80,22 @@ def opening_event(
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,
+        credited=head.credited,
+        streaks=_adopted_streaks(plan),
         policy_version=policy_version_after(past),
         prompts=prompt_hashes(_PROMPTS_OF),
     )
+
+
+def _adopted_streaks(plan: RunPlan) -> dict[str, int]:
+    """How problems fared in the steps that a fork adopts; {} where nothing goes by that."""
+    state = RunState()
+    if plan.parent is not None and plan.loaded.config.practice.sampling == "learnable":
+        for entry in plan.parent.entries():
+            fold(state, entry.event)
+            if state.steps_finished >= plan.adopted_steps:
+                break
+    return state.streaks
 
 
 def _library_name(plan: RunPlan) -> str:
@@ -96,9 +110,9 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
     """What the run begins with, and where that was copied from."""
     config, workspace = plan.loaded.config, plan.workspace
     if plan.parent is not None:
-        source, version, remembered = forked_library(plan.parent, plan.adopted_steps)
+        source, version, remembered, credited = forked_library(plan.parent, plan.adopted_steps)
         start = workspace.library(source).at(version).as_of_memory(remembered)
-        return start, f"{source}@{version}"
+        return start.as_of_credits(credited), f"{source}@{version}"
     mounted = mounted_library(config, name)
     if config.library.start == "empty":
         return mounted, None

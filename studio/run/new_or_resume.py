@@ -127,15 +127,19 @@ def load_plan(
 
 def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
     """Decide what to do with a run file that was loaded."""
-    config, resumed = loaded.config, request.resumed_run
+    resumed = request.resumed_run
+    newest = resumed or request.workspace.newest_run(loaded.config.exp_id)
+    state = newest.state() if newest is not None else None
     # The file of a run that is resumed may still say how that run once began.
-    restart_step = None if resumed else config.practice.restart_step
+    restart_step = None if resumed else loaded.config.practice.restart_step
     if request.restart_step is not None:
         restart_step = _parse_restart_step(request.restart_step)
     workspace = replace(request.workspace, mask=loaded.mask)
     review = _absolute_rules(request.review)
+    if state is not None and restart_step != 0:
+        loaded = _keep_prompts(loaded, state)
+    config = loaded.config
     new = _plan_new(loaded, workspace, review or config.review.by or request.default_review)
-    newest = resumed or workspace.newest_run(config.exp_id)
     if newest is None and restart_step:
         raise ConfigError(
             f"restart_step={restart_step}",
@@ -144,7 +148,7 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
         )
     if newest is None or restart_step == 0:
         return new
-    state = newest.state()
+    assert state is not None
     if state.started is None:  # cut before its first event was whole
         return replace(new, run=newest)
     if restart_step:
@@ -152,6 +156,14 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
     # A resumed run keeps its reviewer unless the command line names another.
     plan = replace(new, run=newest, state=state, reviewer=review or state.reviewer)
     return _plan_resume(plan, state, request.accept_changes)
+
+
+def _keep_prompts(loaded: LoadedRun, state: RunState) -> LoadedRun:
+    """A run from before agents were asked to cite goes on without, and so does a fork of it."""
+    if state.started is None or "agent.cite" in state.settings:
+        return loaded
+    agent = loaded.config.agent.model_copy(update={"cite": False})
+    return replace(loaded, config=loaded.config.model_copy(update={"agent": agent}))
 
 
 def _plan_new(loaded: LoadedRun, workspace: Workspace, reviewer: str) -> RunPlan:
@@ -252,20 +264,23 @@ def _parse_restart_step(text: str) -> int | None:
     )
 
 
-def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None]:
+def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None, int]:
     """Name and version of the library as it stood after the parent's first steps.
 
-    The third is how many past decisions it held as the next step began; None: not known.
+    The third is how many past decisions it held as the next step began; None: not known. The
+    last is how many steps had been credited by then.
     """
     state = parent.state()
     started = state.started
     assert started is not None
     version, remembered = started.library_version, started.remembered
+    credited = started.credited
     for number in range(1, steps + 1):
         found = state.steps.get(number)
         if found is not None and found.committed_version is not None:
             version, remembered = found.committed_version, found.remembered_after
+            credited = found.credited_after
     then = state.steps.get(steps + 1)
     if then is not None and then.library_version == version:
-        remembered = then.remembered
-    return started.library, version, remembered
+        remembered, credited = then.remembered, then.credited
+    return started.library, version, remembered, credited

@@ -74,7 +74,7 @@ def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str
             replace_value(brought, key, MASK)  # it names another setting of the run file
     address = {} if model.base_url is None else {"base_url": endpoint_of(model).url}
     turns = () if agent.kind == "single_turn" else ("kind", "max_turns")
-    named = ("name", "instructions", *turns)
+    named = ("name", "instructions", "cite", *turns)
     described = storable_tree(agent.model_dump(include=set(named)), ("agent",), {})
     weights = {} if adapter is None else {"adapter": adapter}
     first = {"model": brought.pop("model"), **address}

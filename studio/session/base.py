@@ -19,6 +19,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
+from engines.core.state.use_counts import UseCounts
 from engines.core.types import Decision, Operation, UnparsedReply
 from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
@@ -108,6 +109,7 @@ class ReviewQueue:
     base_version: int = 0
     pinned: tuple[str, ...] = ()  # ids of experiences of the draft
     notes: Mapping[str, str] = field(default_factory=dict)  # by operation, kept as it was put off
+    uses: Mapping[str, UseCounts] = field(default_factory=dict)  # of wordings that still stand
 
     @classmethod
     def read(cls, state: RunState, draft: Library) -> ReviewQueue:
@@ -121,6 +123,7 @@ class ReviewQueue:
             state.base_version,
             draft.pinned_ids,
             dict(state.notes),
+            draft.uses,
         )
 
 

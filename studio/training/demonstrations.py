@@ -153,4 +153,5 @@ def _read_steps(workspace: Workspace, segment: HistorySegment) -> Iterator[tuple
     for _, step in sorted(history.steps.items()):
         if step.started is not None and history.started is not None:
             library = workspace.library(history.started.library)
-            yield step, library.at(step.started.library_version).guidance()
+            cite = bool(history.settings.get("agent.cite"))
+            yield step, library.at(step.started.library_version).guidance(cite)

@@ -181,7 +181,7 @@ def differences(wanted: Any, found: Any, rel: float = 1e-9, where: str = "") -> 
     number = (int, float)
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for key in wanted.keys() | found.keys():
-            if key not in wanted and (key in LATER or found[key] in (False, [], None)):
+            if key not in wanted and (key in LATER or found[key] in (False, [], {}, None)):
                 continue
             if key not in found or key not in wanted:
                 yield f"{where}/{key}: only {'before' if key in wanted else 'now'}"

@@ -52,7 +52,9 @@ FORMAT = 2
 _PINS = {"prompts", "experiences.[].pinned", "decision.evidence"}
 _READ = {"shown", "reflection.credits", "reflection.doubts", "reflection.notes"}
 _READ |= {"lesson.fates", "lesson.notes"}
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ | {"remarks"}}
+_COUNTED = {"credited", "streaks", "tries", "cited", "uses", "uses_before"}
+_COUNTED |= {"experiences.[].history.[].uses_before"}
+ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ | {"remarks"} | _COUNTED}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}
@@ -68,7 +70,10 @@ def told(name: str) -> Any:
 
 def asking(workspace: Path) -> facts.Ask:
     def ask(command: facts.Command) -> tuple[str, int]:
-        done = studio(*command.words, workspace=workspace, typed=command.today or command.typed)
+        # A run that is begun: the older release asked no agent to cite.
+        more = ("agent.cite=false",) if "--name" in command.words else ()
+        typed = command.today or command.typed
+        done = studio(*command.words, *more, workspace=workspace, typed=typed)
         if done.code not in (0, 4):
             print(command.name, done.stderr, file=sys.stderr)  # pytest shows it with a failure
         return done.stdout, done.code

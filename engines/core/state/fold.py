@@ -13,6 +13,7 @@ from engines.core import events as ev
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
+from engines.core.state.use_counts import StepCredits
 from engines.core.types import (
     BASE_MOVED,
     MERGED,
@@ -37,6 +38,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.settings = event.settings
             state.library_version = state.base_version = event.library_version
             state.step, state.policy_version = event.forked_steps, event.policy_version
+            state.streaks = dict(event.streaks)
         case ev.RunResumed():
             if state.ending == "failed":
                 losses.forget_failures(state)
@@ -57,6 +59,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 event.library_version,
                 event.remembered,
                 policy_version=event.policy_version,
+                credited=event.credited,
+                tries=event.tries,
             )
         case ev.RolloutFinished():
             _fold_rollout_finished(state, event)
@@ -121,6 +125,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             _fold_commit(state, event)
         case ev.StepFinished():
             step = state.steps[event.step]
+            _fold_streaks(state, step)
             step.finished = True
             step.rollouts, step.verdicts, step.reflections = {}, {}, {}
             step.lesson = None
@@ -147,7 +152,9 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.under_way += event.under_way
             state.paid = event.paid or state.paid
             state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
-        case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
+        case (
+            ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCredited() | ev.LibraryCommitted()
+        ):
             raise ValueError("a library's event stands in a run's journal")
     return state
 
@@ -167,7 +174,10 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
                 next_number=event.next_number,
                 curated=event.curated,
                 remembered=len(event.curated),
+                uses=event.uses,
             )
+        case ev.LibraryCredited() if library is not None:
+            return library.credit(StepCredits(event.run, event.step, event.credits))
         case ev.LibraryCurated() if library is not None:
             done = library.commit(event.reviewed, run=event.run, step=event.step)
             if done.library.content_hash != library.content_hash:
@@ -229,6 +239,21 @@ def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
             losses.count_losses(state, (LostWork("verdict", where, event.verdict.error),))
 
 
+def _fold_streaks(state: RunState, step: StepState) -> None:
+    """Count on which problems were solved by every try, and which by none."""
+    sizes = state.group_sizes(step)
+    for position, (problem, size) in enumerate(zip(step.problems, sizes, strict=True)):
+        verdicts = (step.verdicts.get((position, index)) for index in range(size))
+        rewards = [v.reward for v in verdicts if v is not None and v.reward is not None]
+        if not rewards:
+            continue  # nothing was learned of it
+        if min(rewards) >= 1:
+            state.streaks[problem] = max(0, state.streaks.get(problem, 0)) + 1
+        else:
+            failed = len(rewards) > 1 and len(set(rewards)) == 1
+            state.streaks[problem] = -1 if failed else 0
+
+
 def _tally(state: RunState, operation: Operation | None, decision: Decision) -> None:
     if decision.action == "defer":
         return
@@ -276,7 +301,7 @@ def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
         if update is not None and update.rollback_to is not None and has_applied_update(event):
             state.rolled_back[event.step] = update.rollback_to
         step.committed, step.committed_version = True, event.library_version
-        step.remembered_after = event.remembered
+        step.remembered_after, step.credited_after = event.remembered, event.credited
         step.outcomes = event.outcomes
 
 

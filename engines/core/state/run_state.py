@@ -54,6 +54,8 @@ class StepState:
     problems: tuple[str, ...]
     library_version: int
     remembered: int | None = None  # ideas the library remembered as it began
+    credited: int = 0  # steps that the library had counted uses of as it began
+    tries: tuple[int, ...] = ()  # see `StepStarted`
     rewards: Rewards = field(default_factory=Rewards)
     groups: Counter[GroupOutcome] = field(default_factory=Counter)
     rollouts_done: int = 0
@@ -65,6 +67,7 @@ class StepState:
     committed: bool = False
     committed_version: int | None = None
     remembered_after: int | None = None  # ideas the library remembered once it was committed
+    credited_after: int = 0  # and steps that it had counted uses of
     finished: bool = False
     rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
     verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
@@ -137,6 +140,8 @@ class RunState:
     withheld: int = 0  # ideas not proposed again, since they had been rejected
     curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
+    # By problem: how often in a row all of its tries were right; -1 where all failed the last time.
+    streaks: dict[str, int] = field(default_factory=dict)
     usage: Usage = NO_USAGE
     spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
@@ -228,6 +233,11 @@ class RunState:
     def best_step(self) -> int | None:
         """See `engines.core.state.best.best_step`."""
         return best_step(self.evaluations)
+
+    def group_sizes(self, step: StepState) -> tuple[int, ...]:
+        """The tries of each problem of a step, in sample order."""
+        size = self.started.group_size if self.started is not None else 0
+        return step.tries or (size,) * len(step.problems)
 
     def rewards_by_epoch(self) -> dict[int, Rewards]:
         """Known practice rewards of each epoch that has rollouts, pooled over its steps."""

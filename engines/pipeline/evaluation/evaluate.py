@@ -112,6 +112,7 @@ class Evaluation:
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
     mask: Mask = NO_SECRETS  # takes secrets out of the files
+    cite: bool = False  # as in practice: see `Library.guidance`
 
     def is_due(self, step: int, ends_epoch: bool) -> bool:
         """Whether the library is evaluated after this step."""
@@ -188,7 +189,8 @@ async def evaluate(
     """Evaluate a run's library and weights on every set that this step has no result for yet."""
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
-    pinned = PinnedVersion(library.guidance(), library.version, state.policy_version)
+    guidance = library.guidance(evaluation.cite)
+    pinned = PinnedVersion(guidance, library.version, state.policy_version)
     measuring = evaluation.measuring
     book = evaluation.book(pinned.guidance, weights)
     waiting: list[AnswersPending] = []

@@ -20,6 +20,7 @@ from engines.core.protocols import Linter, Reviewer
 from engines.core.types import GATE, Decision, Operation
 from engines.pipeline.gate import weights
 from engines.pipeline.gate.commit_hold import CommitHold
+from engines.pipeline.gate.credits import count_uses
 from engines.pipeline.gate.draft import Draft
 from engines.pipeline.gate.queue import OperationQueue
 from engines.pipeline.gate.rebase import rebase_decisions
@@ -100,8 +101,9 @@ class Gate:
                         return self.library  # the process that trains will tell of it
                     await self._finish_commit(step, done)
                 elif head.version == self.library.version:
-                    if head.remembered > self.library.remembered:
-                        self._draft.move_to(head)  # rejections from elsewhere make no version
+                    own = self.library
+                    if head.remembered > own.remembered or head.credited > own.credited:
+                        self._draft.move_to(head)  # what it knows from elsewhere makes no version
                     return self.library
                 elif state.operations:
                     await self._return_lesson(step, head)
@@ -297,6 +299,7 @@ class Gate:
             reviewed = self.recorder.state.reviewed_operations
             done = library.earlier_commit(self.run, step, self.library.version)
             if done is None and library.head.version == self.library.version:
+                self._credit(library, step)
                 size = len(library.head.experiences) + len(reviewed)
                 commit = partial(
                     library.commit, reviewed, run=self.run, step=step, limit=self.limit
@@ -304,6 +307,14 @@ class Gate:
                 # One of thousands takes seconds, in which requests are to be answered.
                 done = await _run_to_end(commit) if size > _LARGE else commit()
             return done, library.head
+
+    def _credit(self, library: Committer, step: int) -> None:
+        """Journal what the step shows of the experiences; a commit outside steps shows nothing."""
+        state = self.recorder.state
+        if (now := state.steps.get(step)) is None or state.started is None:
+            return
+        counts = count_uses(now, self.at(now.library_version), library.head)
+        library.credit(counts, run=self.run, step=step, since=state.started.credited)
 
     async def _finish_commit(self, step: int, done: CommitResult) -> CommitResult:
         """Carry out what was decided about weights, then tell of the commit.
@@ -322,6 +333,7 @@ class Gate:
                 done.outcomes,
                 policy_version=version,
                 remembered=done.library.remembered,
+                credited=done.library.credited,
             )
         )
         return done

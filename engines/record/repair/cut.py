@@ -19,6 +19,7 @@ _WORDS = {
     "LessonCommitted": "commit",
     "LibraryCommitted": "version",
     "LibraryCurated": "remembered rejection",
+    "LibraryCredited": "count of uses",
     "LessonProposed": "lesson",
     "ReplyMended": "mended reply",
     "OperationProposed": "operation of a person",

@@ -40,7 +40,7 @@ _SCALED = re.compile(
     re.IGNORECASE,
 )
 _DENIED = re.compile(
-    r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:(?:\bnot|n't|\bnicht|\bpas)\s+|不是\s*)"
+    r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:(?:\b(?:can)?[Nn]ot|n't|\bnicht|\bpas)\s+|不是\s*)"
     r"(?:equal\s+to\s+|be\s+|option\s+)?(?:[$*(\\{\[]*[A-Z][$*)}\]]*|[^\s]*\d[^\s]*)[\s.!*]*$"
 )
 

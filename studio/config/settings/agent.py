@@ -35,6 +35,9 @@ class AgentConfig(Settings):
         "what an enhanced agent has learned, each with id and text; a run starts from it",
         examples=["'[{id: E1, text: Check the units.}]'"],
     )
+    cite: bool = key(
+        True, "whether it is asked to name the experiences that help it, as [E3], in its reasoning"
+    )
     kind: Literal["single_turn", "calculator"] = key(
         "single_turn", "how it answers: in one reply, or in several that may ask for a calculation"
     )

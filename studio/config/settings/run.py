@@ -159,6 +159,17 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _validate_sampling(self) -> RunConfig:
+        if self.practice.sampling == "learnable" and self.trains:
+            cause = "updates of weights compare groups of one size"
+            move = "Leave it out, or set practice.algorithm=training_free."
+            raise refusal("practice.sampling", cause, move)
+        if self.practice.sampling == "learnable" and not self.practice.given_ground_truth:
+            cause = "learnable goes by rewards, which practice.given_ground_truth=false hides"
+            raise refusal("practice.sampling", cause, "Leave one of them out.")
+        return self
+
+    @model_validator(mode="after")
     def _validate_paced_roles(self) -> RunConfig:
         for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:

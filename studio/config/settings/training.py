@@ -80,6 +80,10 @@ class _Loop:
     epochs: int = setting(5, "times that every problem is practised", ge=1, le=MAX_COUNT)
     batch_size: int = setting(32, "problems in one step", ge=1, le=MAX_ROWS)
     group_size: int = setting(3, "rollouts of each problem", ge=1, le=MAX_COUNT)
+    sampling: Literal["uniform", "learnable"] = setting(
+        "uniform",
+        "learnable: fewer rollouts of problems that were right twice, more where all failed",
+    )
     concurrency: int = setting(
         64, "calls of models at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
     )

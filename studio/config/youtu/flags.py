@@ -25,7 +25,7 @@ _RENAMED = {
     "dataset_type": "data.type",
     "agent_model": "agent.model.model_provider.model",
 }
-_FIELDS = {"headless": _PRACTICE, "run": _PRACTICE, "eval": _EVAL}
+_FIELDS = {"headless": _PRACTICE, "eval": _EVAL}
 _PLAIN = re.compile(r"[\w./@:-]+")
 
 

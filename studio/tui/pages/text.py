@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from engines.core.state.use_counts import UseCounts
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import normalize_width
-from studio.tui.drawing.lines import Line
+from studio.tui.drawing.lines import Line, Span
 
 
 def display_text(text: str) -> str:
@@ -15,6 +16,16 @@ def display_text(text: str) -> str:
 def holds_words(text: str, words: str) -> bool:
     """Whether a text holds every word of a filter, whatever its case."""
     return all(word in text.casefold() for word in words.casefold().split())
+
+
+def count_spans(counts: UseCounts) -> tuple[Span, ...]:
+    """`+ used 12  = ignored 3  - misled 1  cited 9`."""
+    spans: list[Span] = [
+        (f"+ used {counts.used}", "won"),
+        (f"  = ignored {counts.ignored}", "dim"),
+        (f"  - misled {counts.misled}", "lost" if counts.misled else "dim"),
+    ]
+    return (*spans, (f"  cited {counts.cited}", "dim")) if counts.cited else tuple(spans)
 
 
 def legend_line(*entries: tuple[str, str, str]) -> Line:

@@ -259,6 +259,14 @@ ALIKE: tuple[Pair, ...] = (
     ("12", "So the answer is \\boxed{12", False),
     ("3", "<answer>4</answer> because 4 is not 3", False),
     ("42", "`43`\n\nnot `42`", False),
+    ("42", "The answer cannot be 42.", False),
+    ("42", "Answer: Not 42", False),
+    ("18", "Die Antwort ist nicht 18.", False),
+    ("18", "答案不是 18。", False),
+    ("18 \\text{ m}", "The length is $\\boxed{18}$ cm.", False),
+    ("60 mph", "Answer: 60 km/h", False),
+    ("1/2", "It takes 1 1/2 hours.", False),
+    ("5 liters", "Answer: 5 gallons", False),
 )
 
 PAIRS = EQUAL + ALIKE
@@ -301,6 +309,8 @@ CHOICE_PAIRS: tuple[tuple[dict[str, str], str, str, bool], ...] = (
             "答案：B",
             "Die Antwort ist B.",
             "I choose B.",
+            "答案选B",
+            "The answer is B. Not A.",
             "Final answer: `B`",
         )
     ),
@@ -333,6 +343,10 @@ CHOICE_PAIRS: tuple[tuple[dict[str, str], str, str, bool], ...] = (
             "<think>B",
             "<answer>A</answer>",
             "\\boxed{A} and \\boxed{B}",
+            "The answer cannot be B",
+            "Answer: Not B",
+            "Incorrect: B",
+            "B is not correct.",
             "Answer: BB",
         )
     ),

@@ -110,6 +110,7 @@ def test_the_shipped_groups_have_a_base_and_a_practised_variant(tmp_path: Path) 
     )
     assert base.agent.experiences == () != practised.agent.experiences
     assert base.agent.instructions == practised.agent.instructions
+    assert base.agent.instructions.endswith("after ####.")
     assert base.evaluation == practised.evaluation and base.evaluation.data
 
 

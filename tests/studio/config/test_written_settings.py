@@ -21,7 +21,7 @@ WRITTEN = Path(__file__).parent / "written"
 NEWER = ("demo",)  # that version did not have it
 NEWER_SETTINGS = re.compile(
     r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
-    r"|rejects:(?:\n +- .*)+)\n",
+    r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n",
     re.MULTILINE,
 )
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]

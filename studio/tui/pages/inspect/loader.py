@@ -209,7 +209,8 @@ class GroupRecords:
 
         if self._journal is None or self._journal[0] != str(run.path):
             self._journal = (str(run.path), EvidenceLoader(run))
-        size = state.started.group_size if state.started else 0
+        now, at = state.steps.get(self.step), int(self.group.rpartition("p")[2])
+        size = state.group_sizes(now)[at] if now is not None else 0
         names = [f"{self.group}r{index}" for index in range(size)]
         groups = self._journal[1].groups(names)
         self.question = sanitize(groups[0].question) if groups and groups[0].witnesses else ""

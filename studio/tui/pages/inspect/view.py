@@ -212,6 +212,8 @@ def rollout_parts(
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
             case role:
                 out.append(_make_part(role + key, role, message.content))
+    if whole.rollout.cited:
+        out.append(_make_part("cites", "cites", ", ".join(whole.rollout.cited), folds=False))
     out += _verdict_parts(whole)
     for number, call in enumerate(whole.calls if calls else ()):
         temperature = "" if call.temperature is None else f"  temperature {call.temperature:g}"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from engines.core.events import LibraryCommitted
 from engines.core.library import Experience, Library
+from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
@@ -16,7 +17,7 @@ from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.diff.view import change_spans
-from studio.tui.pages.text import display_text, holds_words
+from studio.tui.pages.text import count_spans, display_text, holds_words
 
 Sort = Literal["id", "uses", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "length")
@@ -58,6 +59,7 @@ class Item:
     waiting: tuple[Operation, ...] = ()
     uses: tuple[Citation, ...] = ()
     pinned: bool = False  # as the draft has it
+    counts: UseCounts = NO_USES  # of the wording in the library, over all runs
 
     @property
     def won_count(self) -> int:
@@ -94,10 +96,11 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
         if holds_words(f"{name} {text} {drafted or ''}", words):
             uses = contents.uses.get(name, ())
             words_of, pin = word_count(text), name in pinned
-            found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin))
+            counts = library.uses.get(name, NO_USES)
+            found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin, counts))
     # By id: the order of a library is that of birth.
     if sort == "uses":
-        found.sort(key=lambda one: (-len(one.uses), -one.won_count))
+        found.sort(key=lambda one: (-one.counts.used, -len(one.uses), -one.won_count))
     elif sort == "length":
         found.sort(key=lambda one: -one.words)
     return tuple(found)
@@ -116,7 +119,8 @@ def item_rows(
     `cited` says whether anything is cited at all, and uses are to be told.
     """
     name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
-    figures = [_figures_text(one, cited=cited, wide=width >= 56) for one in found]
+    counted = any(one.counts != NO_USES for one in found)
+    figures = [_figures_text(one, cited=cited, counted=counted, wide=width >= 56) for one in found]
     room = max(4, width - name - 6 - max(map(len, figures), default=0))
     pieces = [[display_text(one.drafted or one.text)] for one in found]
     if len(found) < height:  # else one line each, and no long list is wrapped in vain
@@ -136,12 +140,15 @@ def item_rows(
     return out
 
 
-def _figures_text(one: Item, *, cited: bool, wide: bool) -> str:
+def _figures_text(one: Item, *, cited: bool, counted: bool, wide: bool) -> str:
     words = f"{one.words:>4} word{'s' if one.words != 1 else ' '}"
+    if counted:
+        used, misled = f"{one.counts.used:>3}", f"{one.counts.misled:>2}"
+        return f"{words}  used {used}  misled {misled}" if wide else f"+{used} -{misled}"
     if not cited:
         return words
     if wide:
-        return f"{words}  used {len(one.uses):>2}  won {one.won_count:>2}"
+        return f"{words}  cited {len(one.uses):>2}  won {one.won_count:>2}"
     return f" won {one.won_count:>2} of {len(one.uses):>2}"
 
 
@@ -185,6 +192,8 @@ def detail_lines(
     if experience is not None:
         parts.append(("since", _birth_text(experience)))
         parts.append(("length", f"{one.words} words"))
+    if one.counts != NO_USES:
+        parts.append(("attempts", count_spans(one.counts)))
     if cited:
         parts.append(("cited by", _citations_text(one)))
     if history:

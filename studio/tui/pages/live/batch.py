@@ -48,7 +48,7 @@ class Batch:
 
     step: int
     problems: tuple[str, ...]
-    group_size: int
+    sizes: tuple[int, ...]  # tries of each problem
     rollouts: Mapping[tuple[int, int], ev.RolloutFinished]
     verdicts: Mapping[tuple[int, int], Verdict]
     reflections: Mapping[int, Reflection]
@@ -56,7 +56,12 @@ class Batch:
     @property
     def size(self) -> int:
         """How many rollouts it has."""
-        return len(self.problems) * self.group_size
+        return sum(self.sizes)
+
+    @property
+    def group_size(self) -> int:
+        """Of the largest group."""
+        return max(self.sizes, default=0)
 
     @property
     def outcomes(self) -> Counter[GroupOutcome]:
@@ -70,7 +75,7 @@ class Batch:
         if not (step.isdecimal() and position.isdecimal() and index.isdecimal()):
             return None
         at = int(position), int(index)
-        known = at[0] < len(self.problems) and at[1] < self.group_size
+        known = at[0] < len(self.problems) and at[1] < self.sizes[at[0]]
         return at if int(step) == self.step and known else None
 
     def records(self) -> dict[str, tuple[RecordRef, ...]]:
@@ -83,7 +88,7 @@ class Batch:
 
     def group_rollouts(self, position: int, under_way: Set[str]) -> tuple[RolloutStatus, ...]:
         """One group, in index order; `under_way` are ids of rollouts that have begun."""
-        return tuple(self.rollout_at(position, at, under_way) for at in range(self.group_size))
+        return tuple(self.rollout_at(position, at, under_way) for at in range(self.sizes[position]))
 
     def rollout_at(self, position: int, index: int, under_way: Set[str]) -> RolloutStatus:
         name = rollout_id(self.step, position, index)
@@ -103,8 +108,8 @@ def current_batch(state: RunState | None) -> Batch | None:
     step = state.current if state is not None else None
     if state is None or state.started is None or step is None:
         return None
-    size = state.started.group_size
-    return Batch(step.step, step.problems, size, step.rollouts, step.verdicts, step.reflections)
+    sizes = state.group_sizes(step)
+    return Batch(step.step, step.problems, sizes, step.rollouts, step.verdicts, step.reflections)
 
 
 def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:

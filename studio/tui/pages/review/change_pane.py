@@ -134,7 +134,7 @@ class ChangePane:
             note=self.queue.notes.get(item.id, ""), draft=draft,
             target=self.queue.target_experience(op), compact=self.panes.is_tabbed,
             pin=self.panes.signs.pinned if op.target in self.queue.pinned else "",
-            whole=self.shows_all, signs=self.panes.signs,
+            uses=self.queue.target_uses(op), whole=self.shows_all, signs=self.panes.signs,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:

@@ -12,6 +12,7 @@ from typing import Literal
 from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
 from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
+from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from studio.report.decisions import kind_title
@@ -20,7 +21,7 @@ from studio.review.wording import changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.review.view import Item, excerpt
-from studio.tui.pages.text import display_text
+from studio.tui.pages.text import count_spans, display_text
 from studio.tui.pages.training_view import update_lines
 
 Mode = Literal["words", "lines", "side by side"]
@@ -171,6 +172,7 @@ def change_lines(
     target: Experience | None = None,
     compact: bool = False,
     pin: str = "",
+    uses: UseCounts = NO_USES,
     whole: bool = False,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
@@ -179,8 +181,8 @@ def change_lines(
     `texts` are of the library as the other decisions leave it; `at` is its place in the list from
     1, and how many there are. `changes` is its word diff where that is long (None makes it here),
     `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
-    has it; `pin` is the sign of one that is pinned. `compact` leaves out blank lines and who
-    proposed it; `whole` shows all figures.
+    has it, with its `uses`; `pin` is the sign of one that is pinned. `compact` leaves out blank
+    lines and who proposed it; `whole` shows all figures.
     """
     op = item.operation
     assert op is not None
@@ -202,6 +204,10 @@ def change_lines(
         out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:
         out += paragraph([(f"{excerpt(op.target)} is not in the library any more", "flag")], width)
+    if uses != NO_USES:
+        out += paragraph(
+            [(f"{excerpt(op.target or '')} so far: ", "dim"), *count_spans(uses)], width
+        )
     if proposed:
         out += labelled_lines("proposed", _shortened(proposed), width)
     out += [*gap, *_reason_lines(op, item.decision, note, width)]

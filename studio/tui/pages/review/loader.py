@@ -137,7 +137,7 @@ class ReviewLoader:
         self.base: Library | None = None  # that the standing decisions are about
         self.trouble = ""  # why the library cannot be read
         self.found: Findings | None = None  # for the operation under the cursor
-        self._base_key: tuple[str, int] | None = None
+        self._base_key: tuple[str, int, int] | None = None
         self._wanted: FindingsRequest | None = None
 
     @property
@@ -146,11 +146,13 @@ class ReviewLoader:
         return self.base is not None or bool(self.trouble)
 
     @property
-    def _wanted_base(self) -> tuple[str, int] | None:
+    def _wanted_base(self) -> tuple[str, int, int] | None:
+        """Name and version of the library, and how many steps had counted uses of it."""
         state = self._page.state
         if state is None or state.started is None:
             return None
-        return state.started.library, state.base_version
+        credited = state.current.credited if state.current is not None else 0
+        return state.started.library, state.base_version, credited
 
     def request_base(self) -> None:
         """Have the library read, where it is not the one that is known."""
@@ -199,7 +201,7 @@ class ReviewLoader:
             if key != self._base_key:
                 trouble, base = "", None
                 try:
-                    base = await asyncio.to_thread(reader.load_library, *key)
+                    base = await asyncio.to_thread(reader.load_library, *key[:2])
                 except (StudioError, OSError) as error:
                     trouble = str(error)
                 if reader is not self.reader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
+from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.types import Decision, Operation
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
@@ -113,6 +114,9 @@ class ItemQueue:
 
     def target_experience(self, op: Operation) -> Experience | None:
         return self.base.get(op.target) if self.base is not None and op.target else None
+
+    def target_uses(self, op: Operation) -> UseCounts:
+        return self.base.uses.get(op.target or "", NO_USES) if self.base is not None else NO_USES
 
     # -- as it stands now --------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def test_most_used_come_first_and_wins_decide_between_equals() -> None:
 def test_uses_are_told_only_where_something_cites() -> None:
     shelf = LibraryState(a_library("a"), uses={"E1": (WON, LOST)})
     (row,) = view.item_rows(view.items(shelf), 70, cited=True)
-    assert plain_text(row.line).endswith("1 word   used  2  won  1")
+    assert plain_text(row.line).endswith("1 word   cited  2  won  1")
     (bare,) = view.item_rows(view.items(LibraryState(a_library("a"))), 70, cited=False)
     assert "used" not in plain_text(bare.line)
     detail = view.detail_lines(view.items(shelf)[0], None, (), 60, cited=True)
