@@ -22,6 +22,7 @@ from engines.core.types import (
     GroupOutcome,
     Lesson,
     Operation,
+    ProposalFate,
     RecordRef,
     Reflection,
     Usage,
@@ -172,6 +173,7 @@ class ReplyMended:
     operations: tuple[Operation, ...]
     reviewer: str = ""
     usage: Usage = NO_USAGE  # what their lint has cost
+    fates: tuple[ProposalFate, ...] = ()  # of the proposals that a consolidation had dropped
 
 
 @dataclass(frozen=True, slots=True)

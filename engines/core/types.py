@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -444,6 +444,17 @@ class ProposalFate:
     fate: Literal["used", "merged", "dropped"]
     operation: str = ""  # id of the operation it went into; "" where it was dropped
     reason: str = ""
+
+
+def replace_dropped(
+    fates: Iterable[ProposalFate], mended: Iterable[ProposalFate]
+) -> tuple[ProposalFate, ...]:
+    """Fates with what a mended reply made of proposals that had been dropped."""
+    anew = {one.proposal: one for one in mended}
+    return tuple(
+        replace(anew.get(one.proposal, one), group=one.group) if one.fate == "dropped" else one
+        for one in fates
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engines.core.library import Library
-from engines.core.text.reply import ReplyProblem
-from engines.core.types import Operation, UnparsedReply, resubmitted_operation_id
+from engines.core.text.reply import ParsedReply, ReplyProblem
+from engines.core.types import (
+    Operation,
+    ProposalFate,
+    UnparsedReply,
+    resubmitted_operation_id,
+)
 from engines.training_free.curation import flag_repeat
-from engines.training_free.parse import parse_suggestions
+from engines.training_free.parse import (
+    DropRow,
+    Suggestion,
+    parse_consolidation,
+    parse_extraction,
+)
 
 Idea = tuple[str, str | None, str]
 """Kind, target and text of a proposal or an operation: what makes two of them the same."""
@@ -35,6 +46,7 @@ class Resubmission:
 
     operations: tuple[Operation, ...] = ()
     problems: tuple[str, ...] = ()  # what is still wrong
+    fates: tuple[ProposalFate, ...] = ()  # of what a consolidation was about
     doubled: tuple[str, ...] = ()  # ideas left out: the step has brought them forth already
 
 
@@ -45,10 +57,13 @@ def read_resubmission(
 
     It may hold more proposals than the model was asked for: each is decided on anyway.
     """
-    sources = "attempts" if repair.kind == "extraction" else "proposals"
     known = tuple(origin.evidence)
+    parsed: ParsedReply[Any]
     try:
-        parsed = parse_suggestions(text, library, sources=sources, known=known, limit=None)
+        if repair.kind == "extraction":
+            parsed = parse_extraction(text, library, known=known, limit=None)
+        else:
+            parsed = parse_consolidation(text, library, known=known, bound=None)
     except ReplyProblem as problem:
         return Resubmission(problems=(str(problem),))
     if parsed.problems or parsed.notes:  # a person can name what a model need not
@@ -56,7 +71,15 @@ def read_resubmission(
     taken = dict(origin.taken)
     operations: list[Operation] = []
     doubled: list[str] = []
+    unnamed = f"the reply as {by} mended it does not mention it"
+    fates = {n: ProposalFate("", n, "dropped", reason=unnamed) for n in known}
     for number, found in enumerate(parsed.items, 1):
+        if isinstance(found, DropRow):
+            for n in found.sources:
+                if not fates[n].operation and found.reason:
+                    fates[n] = replace(fates[n], reason=found.reason)
+        if not isinstance(found, Suggestion):
+            continue
         idea = (found.kind, found.target, found.text)
         if idea in taken:
             doubled.append(f"Object {number} is left out: {taken[idea]}.")
@@ -72,4 +95,8 @@ def read_resubmission(
         name = resubmitted_operation_id(repair.id, len(operations) + 1)
         why = f"{found.reason} (mended by {by})".strip()
         operations.append(flag_repeat(replace(operation, id=name, rationale=why), library))
-    return Resubmission(tuple(operations), doubled=tuple(doubled))
+        for n in found.sources:
+            if not fates[n].operation:
+                fates[n] = ProposalFate("", n, "merged" if found.sources[1:] else "used", name)
+    told = tuple(fates.values()) if repair.kind == "consolidation" else ()
+    return Resubmission(tuple(operations), doubled=tuple(doubled), fates=told)

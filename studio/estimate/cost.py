@@ -13,6 +13,7 @@ from typing import Literal
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
+from engines.training_free.proposals import plan_calls
 
 _PURPOSES = {
     "rollouts": "rollout",
@@ -121,6 +122,7 @@ class Facts:
     summaries: Literal["auto", "always", "never"] = "auto"
     summarise_above: float = 700.0
     per_group: int = 1  # lessons a group may propose
+    per_call: int = 8  # proposals that one call consolidates
     truth_given: bool = True
     lessons: bool = True  # False: weights are trained, and no reflector is asked
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
@@ -270,12 +272,27 @@ def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> 
     _add_with_repeat(sums["extraction"], used, reading, extraction)
 
     proposals = (extraction + heading) * used
-    weighing = _exactly(facts.consolidate) + proposals + library
-    # A step consolidates once, if any of its groups shows a difference.
-    once = Range(1 - (1 - share) ** batch, 1.0)
+    # A step consolidates, if any of its groups shows a difference, at once or as a tree.
+    any_used = Range(1 - (1 - share) ** batch, 1.0)
+    calls = _consolidation_calls(facts, used)
+    sent = Range(*(2 / n if n > 1 else 1.0 for n in (calls.likely, calls.most)))  # a call's share
+    weighing = _exactly(facts.consolidate) + proposals * sent + library
     consolidation = _reply_tokens(facts, "consolidation", reflected)
-    _add_with_repeat(sums["consolidation"], once, weighing, consolidation)
+    _add_with_repeat(sums["consolidation"], any_used * calls, weighing, consolidation)
     _add_embeddings(facts, sums, step, batch)
+
+
+def _consolidation_calls(facts: Facts, used: Range) -> Range:
+    """Calls of one consolidation; merged, half of the proposals are likely to be left."""
+    found = []
+    for groups, left in ((used.likely, 0.5), (used.most, 1.0)):
+        n = math.ceil(groups * facts.per_group)
+        if n <= facts.per_call:
+            found.append(1.0)
+            continue
+        merging, most = plan_calls(n, facts.per_call)
+        found.append(merging + min(most, math.ceil(n * left / facts.per_call)))
+    return Range(*found)
 
 
 def _add_embeddings(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:

@@ -178,6 +178,7 @@ def _prompt_facts(
         summaries=practice.summarise,
         summarise_above=practice.summarise_above_chars / per,
         per_group=practice.experiences_per_query,
+        per_call=practice.proposals_per_call,
         truth_given=practice.given_ground_truth,
         lessons=not config.trains,
         limit=practice.library_limit,

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from engines.core import events as ev
-from engines.core.codec import to_dict
+from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
 from engines.core.state.step_history import StepHistory
-from engines.core.types import GATE, RecordRef, Reflection, group_id
+from engines.core.types import GATE, NOT_ONE, ProposalFate, RecordRef, Reflection, group_id
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
 from studio.report.decisions import decided_text
+from studio.report.fates import dropped_texts, merged_text
 from studio.report.tables import indent_text
 from studio.report.training import WORDS, figure_text
 from studio.secrets.sanitize import sanitize
@@ -45,6 +46,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "consolidation": _read_calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
         "update": to_dict(lesson.update) if lesson and lesson.update else None,
+        "fates": [to_dict(fate) for fate in found.fates],
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
         "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in found.proposed],
         "repaired": [_resubmission_data(event) for event in found.resubmissions],
@@ -87,6 +89,7 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         lines += ["", "consolidation"]
         lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
     lines += _loss_lines(facts)
+    lines += _fate_lines(facts)
     rejected = "not proposed again, since it was rejected before"
     lines += [f"  {rejected}: {sanitize(op['text'] or op['target'])}" for op in facts["withheld"]]
     lines += [
@@ -108,6 +111,16 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
 def _loss_lines(facts: dict[str, Any]) -> list[str]:
     lost = [f"  lost: {sanitize(loss['reason'])}" for loss in facts["losses"]]
     return lost + [f"  left out: {sanitize(note)}" for note in facts["notes"]]
+
+
+def _fate_lines(facts: dict[str, Any]) -> list[str]:
+    """Which proposals an operation merges, and which became none."""
+    fates = [from_dict(ProposalFate, one) for one in facts["fates"]]
+    wishes = (wish for group in facts["groups"] for wish in group["proposals"])
+    texts = [wish["text"] or f"{wish['kind']} {wish['target']}" for wish in wishes]
+    names = dict.fromkeys(one.operation for one in fates)
+    merged = [f"  {name} merges {text}" for name in names if (text := merged_text(name, fates))]
+    return merged + [f"  dropped: proposal {one}" for one in dropped_texts(fates, texts)]
 
 
 def _operation_text(operation: dict[str, Any]) -> str:
@@ -161,6 +174,7 @@ def _read_calls(run: RunDir, refs: Sequence[RecordRef]) -> list[dict[str, Any]]:
             "purpose": record.key.purpose,
             "turn": record.key.turn,
             "index": record.key.index,
+            "position": record.key.position,
             "model": record.reply.model or record.policy,
             "prompt": [message.content for message in record.messages],
             "reply": record.reply.text,
@@ -178,7 +192,9 @@ def _call_lines(calls: Sequence[dict[str, Any]], prompts: bool) -> list[str]:
         name = call["purpose"]
         if name == "summary":
             name += f" of r{call['index']}"
-        elif call["turn"]:
+        elif name == "consolidation" and call["index"] != NOT_ONE:
+            name = f"{name}, level {call['index']} call {call['position'] + 1}"
+        if call["turn"]:
             name += " (repair)"
         model = sanitize(call["model"])
         lines.append(f"  {name}, {model}, {call['tokens']} tokens, {call['record']}")

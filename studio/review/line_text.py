@@ -34,7 +34,7 @@ n            leave it for later and show the next
 N            go back to the one before that you left for later
 o            open the rollouts it rests on, whole
 w            show the wording before and after, each whole
-l            list what is open, and the library as it would become
+l            list what is open, what was dropped, and the library as it would become
 q            quit; go on later with the same command
 h            this help; also ?"""
 
@@ -170,6 +170,8 @@ def operation_text(
         lines.append(f"  so far    {uses.text}")
     lines.append(f"  why       {sanitize(operation.rationale) or '(no reason given)'}")
     lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
+    if merged := queue.merged.get(operation.id):
+        lines.append(f"  merges    {merged}")
     lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
     lines += [f"  note      {sanitize(note)}"] if note else []
     for group in groups:
@@ -190,6 +192,7 @@ def queue_lines(queue: ReviewQueue) -> list[str]:
     lines += [
         f"{reply.id:8} to mend {one_line(' '.join(reply.reasons), 90)}" for reply in queue.repairs
     ]
+    lines += [f"dropped  proposal {sanitize(one)}" for one in queue.dropped]
     if queue.draft or not any(operation.kind == "weights" for operation in queue.open):
         empty = "" if queue.draft else " empty"
         lines.append(f"the library as it would become:{empty}")

@@ -23,6 +23,7 @@ from engines.core.state.use_counts import UseCounts
 from engines.core.types import Decision, Operation, UnparsedReply
 from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
+from studio.report.fates import dropped_texts, fates_under_review, merged_text
 from studio.session.idempotency import free_operation_id
 from studio.session.protocol import parse_value
 from studio.session.status import status_of
@@ -110,10 +111,14 @@ class ReviewQueue:
     pinned: tuple[str, ...] = ()  # ids of experiences of the draft
     notes: Mapping[str, str] = field(default_factory=dict)  # by operation, kept as it was put off
     uses: Mapping[str, UseCounts] = field(default_factory=dict)  # of wordings that still stand
+    merged: Mapping[str, str] = field(default_factory=dict)  # by operation, the proposals in it
+    dropped: tuple[str, ...] = ()  # proposals of the step under way, each with the reason
 
     @classmethod
     def read(cls, state: RunState, draft: Library) -> ReviewQueue:
         """The queue of a run at this state, whose gate has this draft."""
+        fates, texts = fates_under_review(state)
+        merged = {op.id: merged_text(op.id, fates) for op in state.open_operations}
         return cls(
             state.open_operations,
             tuple(state.decisions.values()),
@@ -124,6 +129,8 @@ class ReviewQueue:
             draft.pinned_ids,
             dict(state.notes),
             draft.uses,
+            merged,
+            tuple(dropped_texts(fates, texts)),
         )
 
 

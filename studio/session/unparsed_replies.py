@@ -47,7 +47,7 @@ async def resubmit_reply(
     )
     if found.problems:
         return found
-    operations = await gate.queue.resubmit(repair_id, found.operations, reviewer)
+    operations = await gate.queue.resubmit(repair_id, found.operations, reviewer, found.fates)
     return replace(found, operations=operations)
 
 

@@ -9,7 +9,14 @@ from typing import Literal
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import LostWork, UnparsedReply, Verdict, group_id, rollout_id
+from engines.core.types import (
+    LostWork,
+    UnparsedReply,
+    Verdict,
+    group_id,
+    replace_dropped,
+    rollout_id,
+)
 
 KEPT_LOSSES = 200
 """Losses kept with their words; all are counted."""
@@ -50,6 +57,9 @@ def fold_reply_mended(state: RunState, event: ev.ReplyMended) -> None:
         for loss in state.losses
         if loss.kind not in mended.lost or loss.reply != mended.reply or loss.where not in places
     ]
+    step = state.steps.get(mended.step)
+    if event.fates and step is not None and step.lesson is not None:
+        step.lesson = replace(step.lesson, fates=replace_dropped(step.lesson.fates, event.fates))
     if "extraction" in mended.lost:  # nothing of it had been understood
         groups = state.steps[mended.step].groups
         groups["failed"] -= 1

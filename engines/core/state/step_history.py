@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.types import Decision, Lesson, Operation, Reflection, Verdict, rollout_id
+from engines.core.types import (
+    Decision,
+    Lesson,
+    Operation,
+    ProposalFate,
+    Reflection,
+    Verdict,
+    replace_dropped,
+    rollout_id,
+)
 
 Revocation = Literal["undone", "decided again", "asked again"]
 """Why a decision does not stand: a person took it back, made another one, or the library moved."""
@@ -84,6 +93,15 @@ class StepHistory:
         resubmitted = (operation for event in mended for operation in event.operations)
         of_lesson = self.lesson.operations if self.lesson else ()
         return (*of_lesson, *resubmitted, *(event.operation for event in self.proposed))
+
+    @property
+    def fates(self) -> tuple[ProposalFate, ...]:
+        """Of every proposal, also where a person has mended the reply about it."""
+        found = self.lesson.fates if self.lesson else ()
+        for event in self.resubmissions:
+            if isinstance(event, ev.ReplyMended):
+                found = replace_dropped(found, event.fates)
+        return found
 
     def members(self, position: int) -> tuple[RolloutHistory, ...]:
         """The rollouts of one group, in index order."""

@@ -1,8 +1,7 @@
 """Which of many texts are alike, without comparing all of them.
 
 Finds what `similarity_above` finds of every pair. The words and trigrams that a text shares with
-each of the others are counted for all of them at once, in integers with a bit for each text: only
-texts that share enough are compared.
+each of the others are counted for all of them at once, in integers with a bit for each text.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from engines.core.text.similarity import count_features, similarity, similarity_above
+from engines.core.text.similarity import list_features
 from engines.core.time_slice import TimeSlice
 
 
@@ -40,53 +39,47 @@ class SimilarTexts:
 
     def alike(self, text: str) -> dict[str, float]:
         """The texts that are alike, and how much."""
-        found = {}
-        for _, level in self._levels(text):
-            for at in _bits(level):
-                name, other, _ = self._texts[at]
-                score = similarity_above(text, other, self._at_least)
-                if score is not None:
-                    found[name] = score
-        return found
+        size = len(list_features(text))
+        scores = {
+            self._texts[at][0]: 2 * shared / total if (total := size + self._texts[at][2]) else 1.0
+            for shared, level in self._levels(text)
+            for at in _bits(level)
+        }
+        return {name: score for name, score in scores.items() if score >= self._at_least}
 
     def nearest(self, text: str, without: Sequence[str | None] = ()) -> tuple[str, float] | None:
         """The text that is most alike, some left out; of several the first that shares most."""
-        size, kinds = count_features(text)
-        best: tuple[str, float] | None = None
-        least = self._at_least
+        size = len(list_features(text))
+        best, least = "", self._at_least
         for shared, level in self._levels(text):
-            most = size - len(kinds) + shared  # features that they may share, repeats included
-            if best and 2 * most / (size + most or 1) <= least:
+            if best and 2 * shared / (size + shared or 1) <= least:
                 break
             for at in _bits(level):
-                name, other, other_size = self._texts[at]
-                bound = 2 * min(most, other_size) / (size + other_size) if size else 1.0
-                if name in without or bound < least or (best and bound == least):
-                    continue
-                score = similarity(text, other)
-                if score > least or (score == least and not best):
-                    best, least = (name, score), score
-        return best
+                name, _, other = self._texts[at]
+                score = 2 * shared / (size + other) if size + other else 1.0
+                if (score > least or (score == least and not best)) and name not in without:
+                    best, least = name, score
+        return (best, least) if best else None
 
     def _add(self, name: str, text: str) -> None:
-        size, kinds = count_features(text)
+        features = list_features(text)
         at = len(self._texts)
-        for kind in kinds:
+        for kind in features:
             self._holders[kind].append(at)
             self._masks.pop(kind, None)
-        self._texts.append((name, text, size))
+        self._texts.append((name, text, len(features)))
         self._places[name] = at
         self._live |= 1 << at
 
     def _levels(self, text: str) -> Iterator[tuple[int, int]]:
-        """How many words and trigrams are shared, most first, with the bits of those texts.
+        """How many features are shared, most first, with the bits of those texts.
 
         From 2 * shared >= t * (a + b) and b >= shared follows how many must be at least.
         """
-        size, kinds = count_features(text)
-        least = len(kinds) - size + size * self._at_least / (2 - self._at_least) - 1e-6
+        features = list_features(text)
+        least = len(features) * self._at_least / (2 - self._at_least) - 1e-6
         planes: list[int] = []  # binary digits of the counts, the lowest first
-        for kind in kinds:
+        for kind in features:
             carry = self._mask(kind)
             for digit, plane in enumerate(planes):
                 planes[digit], carry = plane ^ carry, plane & carry

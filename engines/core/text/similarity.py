@@ -99,25 +99,27 @@ def format_changes(changes: Sequence[Change]) -> str:
     return "".join(marks[kind].format(text) for kind, text in changes)
 
 
-def count_features(text: str) -> tuple[int, set[str]]:
-    """How many features a text has, and the words and trigrams that occur in it."""
+def list_features(text: str) -> list[str]:
+    """The words and trigrams of a text, each repeat as one of its own: what `features` holds."""
     words = _WORD.findall(text[:MOST_CHARS].casefold())
     joined = " ".join(words)
-    kinds = {*words, *map("".join, zip(joined, joined[1:], joined[2:], strict=False))}
-    return len(words) + max(0, len(joined) - 2), kinds
+    grams = map("".join, zip(joined, joined[1:], joined[2:], strict=False))
+    bag = Counter((*words, *grams))
+    repeats = [f"{gram}\0{n}" for gram, count in bag.items() if count > 1 for n in range(1, count)]
+    return [*bag, *repeats]
 
 
-@lru_cache(maxsize=4096)  # 1 KB each
+@lru_cache(maxsize=16_384)  # 1 KB each; as many as a large library and a long lesson have
 def _sketch(text: str) -> tuple[int, int]:
     """How many features a text has, and bits at the hashes of their kinds.
 
     Each bit that only one of two texts has stands for at least one feature that only it has.
     """
-    size, kinds = count_features(text)
+    found = list_features(text)
     marked = bytearray(_SKETCH_BITS // 8)
-    for place in map(hash, kinds):
+    for place in map(hash, found):
         marked[place % _SKETCH_BITS >> 3] |= 1 << (place & 7)
-    return size, int.from_bytes(marked)
+    return len(found), int.from_bytes(marked)
 
 
 @lru_cache(maxsize=512)  # a lesson compares each text with every other one

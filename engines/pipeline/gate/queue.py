@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Operation, UnparsedReply, human_operation_id
+from engines.core.types import Operation, ProposalFate, UnparsedReply, human_operation_id
 from engines.pipeline.gate.draft import Draft
 from engines.pipeline.recorder import Recorder
 
@@ -84,7 +84,11 @@ class OperationQueue:
         return found
 
     async def resubmit(
-        self, repair_id: str, operations: Sequence[Operation], reviewer: str
+        self,
+        repair_id: str,
+        operations: Sequence[Operation],
+        reviewer: str,
+        fates: Sequence[ProposalFate] = (),
     ) -> tuple[Operation, ...]:
         """Journal the operations of a mended reply, linted, to be decided like all others."""
         async with self.lock:
@@ -92,7 +96,7 @@ class OperationQueue:
             linted = await self.draft.lint_proposed(operations)
             state, usage = self.recorder.state, self.draft.take_lint_usage()
             await self.recorder.record(
-                ev.ReplyMended(state.step, repair_id, tuple(linted), reviewer, usage)
+                ev.ReplyMended(state.step, repair_id, tuple(linted), reviewer, usage, tuple(fates))
             )
             self.notify()
             return tuple(state.operations[operation.id] for operation in linted)

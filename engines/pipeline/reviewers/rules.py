@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from engines.core.errors import ConfigError
 from engines.core.flags import FLAG_NAMES, UNSCORED
 from engines.core.library import Library
-from engines.core.text.similarity import similarity
+from engines.core.text.similarity import similarity_above
 from engines.core.types import RULES, Decision, Operation, OperationKind
 
 _FORM = "A rule file is `rules:` and a list of `- when: {…}`, `do: …`, `reason: …`."
@@ -127,7 +127,7 @@ class Conditions(BaseModel):
         if not all(checks):
             return False
         return self.similar_at_least is None or any(
-            similarity(operation.text, e.text) >= self.similar_at_least
+            similarity_above(operation.text, e.text, self.similar_at_least) is not None
             for e in library.experiences
             if e.id != operation.target
         )

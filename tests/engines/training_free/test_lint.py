@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from engines.core import flags as names
+from engines.core import time_slice
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import EmbeddingResult
@@ -19,6 +21,7 @@ from engines.training_free.settings import LintSettings
 from tests.support.builders import a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."
+SIGNS = "Signs: when an expression mixes signs, multiply and divide before you add or subtract."
 GROUPS = ("s1p0r0", "s1p1r0")
 STORY = (
     "Nora reads 5 pages each day for 9 days. On Sunday Nora reads 6 more pages. How many "
@@ -263,3 +266,66 @@ async def test_a_hundred_operations_beside_ten_thousand_problems_are_quick() -> 
     # 0.75 s measured with the index, on a slow machine several times that; without an index
     # each operation alone would take about as long.
     assert time.process_time() - began < 10
+
+
+class Counting(Meanings):
+    """Remembers what was embedded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Sequence[str]] = []
+
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+        self.asked.append(texts)
+        return await super().embed(texts)
+
+
+async def test_a_lesson_is_linted_as_its_operations_are_one_by_one() -> None:
+    library = a_library(CARRY, SIGNS, "Rest: write what remains.")
+    operations = [
+        saying(CARRY.replace("ten", "nine"), id="op1.1"),
+        saying(SIGNS.replace("before", "after"), id="op1.2"),
+        replace(an_operation("modify", "E1", CARRY + " Check it.", id="op1.3"), evidence=GROUPS),
+        an_operation("delete", "E1", id="op1.4"),
+        saying("Rest: never use remainders.", id="op1.5", problems=("p",)),
+    ]
+    linter = OperationLinter(practised=[Problem("p", STORY, "51")])
+    alone = [await linter.flags(one, library, operations) for one in operations]
+    assert await linter.flags_of(operations, library) == tuple(alone)
+    assert [{flag.name for flag in flags} for flags in alone] == [
+        {names.DUPLICATE, names.CONFLICT},
+        {names.DUPLICATE, names.CONFLICT},
+        {names.SAME_TARGET, names.DUPLICATE},  # op1.1 says nearly the same
+        {names.SAME_TARGET},
+        {names.OVERGENERAL},
+    ]
+    assert "contradicts E2: it says “after”, not “before”" in [flag.detail for flag in alone[1]]
+
+
+async def test_each_text_of_a_lesson_is_embedded_once() -> None:
+    embedder = Counting()
+    linter = OperationLinter(embedder=embedder)
+    operations = [saying(f"{CARRY} {n}", id=f"op1.{n}") for n in range(5)]
+    await linter.flags_of(operations, a_library("Signs: multiply first.", f"{CARRY} 1"))
+    (texts,) = embedder.asked
+    assert sorted(texts) == sorted({"Signs: multiply first.", *(op.text for op in operations)})
+
+
+async def test_others_have_their_turn_while_a_lesson_is_linted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time_slice, "SLICE_S", 0.0)
+    turns, done = 0, asyncio.Event()
+
+    async def answer_requests() -> None:
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    answering = asyncio.create_task(answer_requests())
+    operations = [saying(f"Case {n}: do this.", id=f"op1.{n}") for n in range(30)]
+    await OperationLinter().flags_of(operations, a_library(CARRY))
+    done.set()
+    await answering
+    assert turns >= 2 * len(operations)  # one as it is indexed, one as it is linted

@@ -58,6 +58,19 @@ def test_a_mended_consolidation_rests_on_the_rollouts_of_the_proposals_it_names(
     assert operation.problems == ("a", "b")
 
 
+def test_a_mended_consolidation_says_what_becomes_of_every_proposal() -> None:
+    add = {"operation": "add", "experience": "Carry: add it."}
+    text = rows({**add, "proposals": [2]}, {"drop": [1, 2], "because": "too vague"})
+    found = read_resubmission(LESSON, text, a_library(), PROPOSALS, "ann")
+    assert [(one.proposal, one.fate, one.operation, one.reason) for one in found.fates] == [
+        (1, "dropped", "", "too vague"),
+        (2, "used", "op2.m1", ""),
+    ]
+    found = read_resubmission(LESSON, rows({**add, "proposals": [1]}), a_library(),
+                              PROPOSALS, "ann")  # fmt: skip
+    assert found.fates[1].reason == "the reply as ann mended it does not mention it"
+
+
 def test_what_is_still_wrong_is_said_and_nothing_of_it_is_taken() -> None:
     text = rows(
         {"operation": "add", "experience": "new"},

@@ -245,3 +245,13 @@ def test_at_most_prompts_have_more_tokens_for_the_same_bytes() -> None:
 def test_replies_are_as_long_as_the_longest_limit_of_the_request() -> None:
     terms = CallPricing(100, 1.0, 10.0, further_max_tokens=500, replies=2)
     assert stage(estimate(some_facts(policy=terms)), "rollouts").reply_tokens.most == 60 * 1000
+
+
+def test_many_proposals_are_consolidated_by_a_tree_of_calls() -> None:
+    few, many = (
+        stage(estimate(some_facts(n, n, 1, contrast=1.0)), "consolidation") for n in (8, 100)
+    )
+    assert few.calls.most == 2  # one, and one more that mends its reply
+    assert many.calls.most == 2 * 26  # 13 that merge, and 13 where nothing could be merged
+    assert 13 < many.calls.likely < 26
+    assert many.prompt_tokens.likely > 2 * 10 * few.prompt_tokens.likely / 8

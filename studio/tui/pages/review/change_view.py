@@ -16,6 +16,8 @@ from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from studio.report.decisions import kind_title
+from studio.report.fates import dropped_texts, fates_under_review, merged_text
+from studio.report.summary import count_text
 from studio.review.line_text import PIN_MEANING
 from studio.review.wording import changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
@@ -182,7 +184,8 @@ def change_lines(
     1, and how many there are. `changes` is its word diff where that is long (None makes it here),
     `note` and `draft` are the person's own, not sent yet, and `target` is as the library's head
     has it, with its `uses`; `pin` is the sign of one that is pinned. `compact` leaves out blank
-    lines and who proposed it; `whole` shows all figures.
+    lines and who proposed it; `whole` shows all figures, and why proposals
+    were dropped.
     """
     op = item.operation
     assert op is not None
@@ -211,7 +214,19 @@ def change_lines(
     if proposed:
         out += labelled_lines("proposed", _shortened(proposed), width)
     out += [*gap, *_reason_lines(op, item.decision, note, width)]
+    out += _fate_lines(op, state, width, whole)
     return out if compact else [*out, *source_lines(op, state, target, width)]
+
+
+def _fate_lines(op: Operation, state: RunState, width: int, whole: bool) -> list[Line]:
+    """Which proposals went into it, and which of its step into none; `whole` lists those."""
+    fates, texts = fates_under_review(state)
+    merged, dropped = merged_text(op.id, fates), dropped_texts(fates, texts)
+    out = labelled_lines("merges", display_text(merged), width) if merged else []
+    if dropped and not whole:
+        count = count_text(len(dropped), "proposal")
+        return out + labelled_lines("dropped", f"{count} of this step (z says why)", width)
+    return out + [row for one in dropped for row in labelled_lines("dropped", one, width)]
 
 
 def _reason_lines(op: Operation, decision: Decision | None, note: str, width: int) -> list[Line]:
