@@ -108,10 +108,14 @@ class _Rejections:
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
         """Those that an operation repeats, oldest first, each with its similarity."""
-        near = self._ideas
+        near: dict[int, float | None] = dict.fromkeys(range(len(self._ideas)))
         if self._texts is not None and operation.kind in ("add", "modify"):
-            near = [self._ideas[at] for at in sorted(map(int, self._texts.alike(operation.text)))]
-        scored = ((idea, _repeat_similarity(operation, idea)) for idea in near)
+            found = self._texts.alike(operation.text)
+            near = {at: found[str(at)] for at in sorted(map(int, found))}
+        scored = (
+            (self._ideas[at], _repeat_similarity(operation, self._ideas[at], score))
+            for at, score in near.items()
+        )
         return [
             (idea, score)
             for idea, score in scored
@@ -134,8 +138,12 @@ class _Rejections:
         return not self._let_in[idea]
 
 
-def _repeat_similarity(operation: Operation, idea: PastDecision) -> float | None:
+def _repeat_similarity(
+    operation: Operation, idea: PastDecision, alike: float | None
+) -> float | None:
     """How far an operation is a rejected idea; None where it is another one.
+
+    `alike` is the similarity of the wordings where it is known.
 
     The wording of a rejected addition stays rejected wherever it would go; a rejected
     change is about its own experience only, and so is a deletion.
@@ -146,7 +154,7 @@ def _repeat_similarity(operation: Operation, idea: PastDecision) -> float | None
     same_place = idea.kind == "add" or (idea.kind == operation.kind == "modify" and same_target)
     if operation.kind not in ("add", "modify") or not same_place:
         return None
-    return _idea_similarity(operation.text, idea.text)
+    return alike or _idea_similarity(operation.text, idea.text)
 
 
 def _idea_similarity(one: str, other: str) -> float | None:
