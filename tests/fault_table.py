@@ -148,8 +148,8 @@ FAULTS = (
     Fault(
         "the verifier's words reach a reflector that must not know the truth",
         "engines/training_free/reading.py",
-        "if rewards_known and critique:",
-        "if critique:",
+        "_critique_lines(verdict, group.problem) if rewards_known else (),",
+        "_critique_lines(verdict, group.problem),",
         ("tests/engines/training_free/test_training_free.py",),
     ),
     Fault(

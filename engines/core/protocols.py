@@ -5,6 +5,7 @@ Every protocol has one contract suite in `tests/contract` that each implementati
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from engines.core.types import (
 if TYPE_CHECKING:
     from engines.core.library import Library
 
+Earlier = Sequence[asyncio.Future["Group"]]
+"""Groups before one in its batch, in their order, each once its rewards are known."""
 OnText = Callable[[str], None]
 """Receives each new piece of a reply's visible text as it streams."""
 
@@ -127,7 +130,11 @@ class Engine(Protocol):
     def plan(self, total_steps: int) -> str:
         """Go by a run of so many steps; returns what a person should know of that, or ""."""
 
-    async def reflect(self, group: Group, library: Library) -> Reflection: ...
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+        """Say what a group is worth, and what it teaches where that is known from it alone.
+
+        What a step reads of one kind at most is shared out by place, hence `earlier`.
+        """
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library

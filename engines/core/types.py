@@ -297,15 +297,20 @@ class Group:
 
     @property
     def reward_outcome(self) -> GroupOutcome:
-        """How the group ends as far as its rewards alone tell.
+        """How the group ends as far as its rewards alone tell, any difference counting."""
+        return self.outcome_at(0.0)
+
+    def outcome_at(self, min_contrast: float) -> GroupOutcome:
+        """The same where a smaller difference in reward than this counts as none.
 
         Equal rewards between 0 and 1 are neither right nor wrong.
         """
-        if self.informative:
-            return "used"
-        if self.rewards:
-            level = self.rewards[0]
-            return "all-right" if level >= 1 else "all-equal" if level > 0 else "all-wrong"
+        if rewards := self.rewards:
+            low, high = min(rewards), max(rewards)
+            # 0.30 - 0.25 is a little less than 0.05 in binary.
+            if high > low and high - low >= min_contrast - 1e-9:
+                return "used"
+            return "all-right" if high >= 1 else "all-equal" if low > 0 else "all-wrong"
         if all(r.attempt.status == "failed" for r in self.rollouts):
             return "failed"
         return "unjudged"

@@ -41,6 +41,7 @@ class _Batch:
     now: StepState
     library: Library
     rejoin: bool
+    judged: tuple[asyncio.Future[Group], ...]  # by position, each once its rewards are known
     sizes: tuple[int, ...]  # tries of each problem
 
 
@@ -87,12 +88,14 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
     """Roll out, judge and reflect on every problem at once, in sample order."""
+    problems, loop = practice.batch(now.step), asyncio.get_running_loop()
     sizes = now.tries or (practice.group_size,) * len(now.problems)
     rejoin = practice.cohort and len(now.rollouts) < sum(sizes)
-    batch = _Batch(now, _visible_library(practice, now), rejoin, sizes)
+    judged = tuple(loop.create_future() for _ in problems)
+    batch = _Batch(now, _visible_library(practice, now), rejoin, judged, sizes)
     return await gather_all(
         _practise_group(practice, batch, position, problem)
-        for position, problem in enumerate(practice.batch(now.step))
+        for position, problem in enumerate(problems)
     )
 
 
@@ -109,7 +112,10 @@ def _visible_library(practice: RunContext, now: StepState) -> Library:
 async def _practise_group(
     practice: RunContext, batch: _Batch, position: int, problem: Problem
 ) -> tuple[Group, Reflection]:
-    """Roll out, judge and reflect on one problem; no other group is waited for."""
+    """Roll out, judge and reflect on one problem.
+
+    Only a group that may be one too many of its kind waits for the rewards of those before it.
+    """
     now = batch.now
     judge = GroupJudge(practice.verifier, problem, batch.sizes[position])
     tries = await gather_all(
@@ -124,11 +130,12 @@ async def _practise_group(
         rollouts=tuple(rollout for rollout, _ in tries),
         verdicts=tuple(verdict for _, verdict in tries),
     )
-
+    batch.judged[position].set_result(group)
     reflection = now.reflections.get(position)
     if reflection is None:
         await practice.control.wait_while_paused()
-        reflection = await practice.engine.reflect(group, batch.library)
+        earlier = batch.judged[:position]
+        reflection = await practice.engine.reflect(group, batch.library, earlier)
         await practice.recorder.record(ev.GroupReflected(now.step, position, reflection))
     return group, reflection
 

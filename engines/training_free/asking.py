@@ -12,10 +12,12 @@ from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, RepairResult, ask_with_repair
 from engines.core.types import CallKey, Completion, LostWork, Message, RecordRef
 from engines.training_free.parse import rank_rows
-from engines.training_free.reading import library_block
+from engines.training_free.reading import cut_middle, library_block
 from engines.training_free.settings import TrainingFreeSettings
 
 PACKAGE = "engines.training_free"
+REPAIRED_CHARS = 40_000
+"""Of a reply that is shown to be mended."""
 Row = TypeVar("Row")
 
 Reply = Coroutine[Any, Any, tuple[Completion, RecordRef]]
@@ -41,20 +43,23 @@ class Reflector:
         prompt: str,
         parse: Callable[[str], ParsedReply[Row]],
         rank: Callable[[Sequence[Row]], tuple[int, ...]] = rank_rows,
+        *,
+        system: str = "",
     ) -> RepairResult[Row]:
-        """Ask for a list; raises CallFailed where the first reply does not come."""
-        repair = load_prompt(PACKAGE, "repair")
+        """Ask for a list; raises CallFailed where the first reply does not come.
+
+        `system` stands before the prompt, as what many questions of a step begin with. The
+        repair turn shows the reply and what is wrong with it, not what it was drawn from.
+        """
+        asked = [*([Message("system", system)] if system else []), Message("user", prompt)]
 
         def send(number: int, messages: Sequence[Message]) -> Reply:
+            if number:
+                reply, problem = messages[-2].content, messages[-1].content
+                messages = [Message("user", _repair_prompt(problem, reply, asked))]
             return self.ask_once(replace(key, turn=number), messages)
 
-        return await ask_with_repair(
-            send,
-            [Message("user", prompt)],
-            parse,
-            lambda problem: repair.render(problem=problem),
-            rank,
-        )
+        return await ask_with_repair(send, asked, parse, lambda problem: problem, rank)
 
     @property
     def objectives(self) -> dict[str, str]:
@@ -63,6 +68,13 @@ class Reflector:
             "agent_objective": quote(self.settings.agent_objective),
             "learning_objective": quote(self.settings.learning_objective),
         }
+
+
+def _repair_prompt(problem: str, reply: str, asked: Sequence[Message]) -> str:
+    lines = (line for message in asked for line in message.content.splitlines())
+    form = "\n".join(line for line in lines if line.startswith("    "))  # quotes begin with `| `
+    shown = cut_middle(reply.strip() or "(nothing)", REPAIRED_CHARS)
+    return load_prompt(PACKAGE, "repair").render(problem=problem, form=form, reply=quote(shown))
 
 
 def library_text(library: Library, counts: bool = False) -> str:

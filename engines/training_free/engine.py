@@ -1,7 +1,8 @@
 """Training-Free GRPO: lessons in words from where winners and losers part.
 
 Two questions are put to the reflector: what a group shows (`reflection`) and what the batch as a
-whole should change (`consolidation`). Changes nothing: operations go to the gate.
+whole should change (`consolidation`). Changes nothing: operations go to the gate. Beyond the
+paper, a group in which no try was good is read for what the verifier says of all of them.
 
 Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, section 2.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engines.core.library import Library
-from engines.core.protocols import Ledger, Policy
+from engines.core.protocols import Earlier, Ledger, Policy
 from engines.core.types import Group, Lesson, Operation, Reflection, WeightUpdate
 from engines.training_free.asking import Reflector
 from engines.training_free.consolidation import Consolidator
@@ -40,8 +41,8 @@ class TrainingFreeEngine:
         """Nothing here follows from how long a run is."""
         return ""
 
-    async def reflect(self, group: Group, library: Library) -> Reflection:
-        return await self._reader.reflect(group, library)
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
+        return await self._reader.reflect(group, library, earlier)
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library

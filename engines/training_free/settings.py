@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.core.settings import derived, setting
+from engines.core.settings import MAX_COUNT, derived, setting
 from engines.core.types import Sampling
+
+MAX_WORDS = 60
+"""Of an experience: what prompts ask for, and what the lint holds them to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class TrainingFreeSettings:
     """Settings of the training-free engine.
 
     `given_ground_truth` False hides truth and rewards and keeps every group. `replies` is how
-    the reflector replies.
+    the reflector replies, `max_words` the lint's bound.
     """
 
     agent_objective: str
@@ -23,11 +26,30 @@ class TrainingFreeSettings:
     given_ground_truth: bool = setting(
         True, "whether the reflector sees answers and rewards; false hides them"
     )
+    # A step's worst groups tell the same story: four readings of 32 find it at an eighth more
+    # cost, and what they miss comes again in the next epoch.
+    read_without_contrast: int = setting(
+        4,
+        "groups of a step that are read although no try was good, from what the verifier says; "
+        "0: none",
+        ge=0,
+        le=MAX_COUNT,
+    )
+    # Penalties for length and form move rewards by hundredths, graded answers by tenths.
+    min_contrast: float = setting(
+        0.05, "smallest difference in reward that lessons are drawn from", ge=0, le=1
+    )
     summarise: Literal["auto", "always", "never"] = setting(
-        "auto", "whether rollouts are summarised before they are compared; auto: only long ones"
+        "auto",
+        "whether rollouts are summarised before they are compared; auto: long ones, in groups "
+        "above read_chars",
     )
     summarise_above_chars: int = setting(
         2000, "characters from which summarise: auto calls a rollout long", ge=1
+    )
+    # About 10,000 tokens. Below, a summary costs more than the text it saves.
+    read_chars: int = setting(
+        40_000, "characters of a group's rollouts that are read whole at most", ge=100
     )
     proposals_per_call: int = setting(
         8, "proposals that one call consolidates; more are merged first", ge=2, le=100
@@ -39,6 +61,7 @@ class TrainingFreeSettings:
         50, "experiences in the library at most; null: no limit", ge=1
     )
     replies: Sampling = derived(Sampling())
+    max_words: int = derived(MAX_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +70,4 @@ class LintSettings:
 
     duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
     leak_words: int = setting(8, "words in a row that give a question away", ge=3)
-    max_words: int = setting(60, "words of an experience before it is too long", ge=1)
+    max_words: int = setting(MAX_WORDS, "words of an experience before it is too long", ge=1)

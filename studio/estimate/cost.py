@@ -27,6 +27,9 @@ _PURPOSES = {
 STAGES = tuple(_PURPOSES)
 REPAIR_TOKENS = 80
 """Of the message that says what was wrong with a reply."""
+LIKELY_SHOWN, MOST_SHOWN = 2.5, 4
+"""Tries of a group that the reflector reads, of those with known rewards: of each side two with
+different answers, and the better ones mostly agree."""
 ATTEMPT_TOKENS = 16
 """Of the heading above an attempt or a proposal."""
 LONGEST_EXPERIENCE = 120
@@ -121,6 +124,8 @@ class Facts:
     judged: Range = Range()  # calls of judges a verdict takes
     summaries: Literal["auto", "always", "never"] = "auto"
     summarise_above: float = 700.0
+    group_budget: float = 10_000.0  # of a group's tries together, above which long ones are retold
+    unlike_read: int = 0  # groups of a step that are read although no try was good
     per_group: int = 1  # lessons a group may propose
     per_call: int = 8  # proposals that one call consolidates
     truth_given: bool = True
@@ -249,13 +254,19 @@ def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> 
     share = facts.contrast_share(facts.group_size)
     if not facts.lessons or (facts.group_size < 2 and facts.truth_given):
         return  # a single try differs from nothing
-    used = Range(batch * share, batch)
+    # Of the groups without contrast half are taken to be all wrong.
+    unlike = min(facts.unlike_read, batch * (1 - share) / 2)
+    used = Range(batch * share + unlike, batch)
     summary = _reply_tokens(facts, "summary", reflected)
     long_most = facts.summaries != "never"
+    shown_of_group = Range(min(facts.group_size, LIKELY_SHOWN), min(facts.group_size, MOST_SHOWN))
+    if not facts.truth_given:
+        shown_of_group = _exactly(facts.group_size)  # all that is known is how often it was said
+    together = rollout.likely * shown_of_group.likely
     long_likely = facts.summaries == "always" or (
-        long_most and rollout.likely > facts.summarise_above
+        long_most and together > facts.group_budget and rollout.likely > facts.summarise_above
     )
-    tries_read = used * _exactly(facts.group_size) * Range(long_likely, long_most)  # 1 or 0
+    tries_read = used * shown_of_group * Range(long_likely, long_most)  # 1 or 0
     retelling = _exactly(facts.summarise + facts.question) + rollout
     sums["summaries"].add(tries_read, retelling, summary)
     if facts.group_size < 2:
@@ -263,10 +274,10 @@ def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> 
 
     shown = Range(
         summary.likely if tries_read.likely else rollout.likely,
-        max(summary.most, min(rollout.most, facts.summarise_above)) if long_most else rollout.most,
+        min(rollout.most, facts.group_budget),
     )
     heading = _exactly(ATTEMPT_TOKENS)
-    attempts = (shown + heading) * _exactly(facts.group_size)
+    attempts = shown * shown_of_group + heading * _exactly(facts.group_size)
     extraction = _reply_tokens(facts, "extraction", reflected)
     reading = _exactly(facts.extract + facts.question + facts.truth) + attempts + library
     _add_with_repeat(sums["extraction"], used, reading, extraction)

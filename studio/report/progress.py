@@ -21,6 +21,7 @@ from studio.report.rates import evaluation_text
 from studio.report.summary import (
     count_text,
     mean_reward_text,
+    nothing_read_text,
     run_progress,
     usage_text,
 )
@@ -80,7 +81,9 @@ class LinePrinter:
                 begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
                 return [f"{begun}: {problems}, library v{event.library_version}"]
             case ev.LessonProposed():
-                return [f"step {event.step}: {step_line(state.steps[event.step])}"]
+                step = state.steps[event.step]
+                lines = [step_line(step), nothing_read_text(step.groups, state.settings)]
+                return [f"step {event.step}: {line}" for line in lines if line]
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
             case ev.EvaluationProgressed(done=0):
@@ -292,6 +295,8 @@ def step_line(step: StepState) -> str:
         f"reward {mean_reward_text(step.rewards)}; groups: {groups}",
         f"{count_text(step.operations, 'operation')} proposed",
     ]
+    if step.doubts:
+        parts.append(f"{count_text(step.doubts, 'verdict')} doubted")
     if step.lesson is not None:
         if withheld := len(step.lesson.withheld):
             parts.append(f"{count_text(withheld, 'idea')} withheld: rejected before")

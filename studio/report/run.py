@@ -23,10 +23,12 @@ from studio.report.rates import (
 from studio.report.status import shown_status
 from studio.report.summary import (
     change_lines,
+    counted_outcomes,
     curation_data,
     curation_lines,
     group_data,
     lost_text,
+    run_nothing_read,
     scripted_line,
     usage_data,
     usage_text,
@@ -63,6 +65,8 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
             for epoch, pooled in state.rewards_by_epoch().items()
         ],
         "groups": group_data(state),
+        "nothing_read": run_nothing_read(state) or None,
+        "doubts": dict(state.doubts) or None,
         "steps": [_step_facts(step) for step in state.steps.values()],
         "evaluations": [_evaluation_facts(state, found) for found in state.evaluations],
         "changes": [change_data(change) for change in rate_changes(state.evaluations)],
@@ -168,8 +172,8 @@ def run_text(facts: dict[str, Any]) -> str:
             for e in facts["epochs"]
         ]
         lines += _section("practice", epochs)
-        counted = [f"{n} {name}" for name, n in facts["groups"].items()]
-        lines += [f"  groups  {', '.join(counted)}", ""]
+        lines.append(f"  groups  {counted_outcomes(facts['groups'])}")
+        lines += [f"  {facts['nothing_read']}", ""] if facts["nothing_read"] else [""]
     lines += _section("training", facts["training_lines"])
     if training:
         lines += [indent_text(_training_table(training)), ""]
@@ -188,6 +192,10 @@ def run_text(facts: dict[str, Any]) -> str:
         curated.append(withheld_text(facts["withheld"]))
     lines += _section("curation", curated)
     lines += _section("lost", _loss_lines(facts))
+    doubted = (facts["doubts"] or {}).items()
+    lines += _section(
+        "doubted verdicts", [f"{name}  {one_line(why, 200)}" for name, why in doubted]
+    )
     lines += _section("notes", [one_line(remark, 300) for remark in facts["remarks"]])
     lines += _section("spent", [facts["usage"]["text"], *_spent_lines(facts["spent_on"])])
     places = facts["places"].items()
@@ -260,6 +268,7 @@ def _step_facts(step: StepState) -> dict[str, Any]:
         "n": step.rewards.n,
         "failed": step.failed,
         "unjudged": step.unjudged,
+        "doubts": step.doubts,
         "groups": dict(step.groups),
         "operations": step.operations,
         "applied": dict(applied),

@@ -68,6 +68,7 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict
         "rewards": [rewards.get((position, n)) for n in sorted({index for _, index in rewards})],
         "calls": _read_calls(run, reflection.refs),
         "proposals": [to_dict(proposal) for proposal in reflection.proposals],
+        "doubts": [to_dict(doubt) for doubt in reflection.doubts],
         "losses": [to_dict(loss) for loss in reflection.losses],
         "notes": list(reflection.notes),
     }
@@ -82,6 +83,10 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         shown = " ".join("?" if r is None else f"{r:g}" for r in group["rewards"])
         lines += ["", f"{group['id']}  problem {group['problem']}  {group['outcome']}  ({shown})"]
         lines += _call_lines(group["calls"], prompts)
+        lines += [
+            f"  verdict of {doubt['rollout']} doubted: {sanitize(doubt['reason'])}"
+            for doubt in group["doubts"]
+        ]
         lines += _loss_lines(group)
     if facts["trains"]:
         lines += ["", "weight update", *_update_lines(facts["update"])]

@@ -33,7 +33,15 @@ REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model
 PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
 LOGGED = "the policy's replies came from a log, what judged or read them was scripted (rehearsal)"
 
-GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
+GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
+    "used", "critique", "all-right", "all-equal", "all-wrong", "failed", "unjudged",
+)  # fmt: skip
+_LIMIT = "practice.read_without_contrast"
+_OFF = f"{_LIMIT}=0 leaves groups without a good try unread: set it above 0"
+_SILENT = (
+    "where no try is good nothing says why: give a verifier with a critique, data with answers, "
+    "easier problems, or more tries (practice.group_size)"
+)
 
 
 def scripted_line(started: ev.RunStarted) -> str:
@@ -63,6 +71,8 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             for epoch, pooled in state.rewards_by_epoch().items()
         },
         "groups": group_data(state),
+        "nothing_read": run_nothing_read(state) or None,
+        "doubts": dict(state.doubts) or None,
         "library": {
             "name": after.name,
             "before": before.version,
@@ -102,9 +112,50 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
     }
 
 
-def group_data(state: RunState) -> dict[str, int]:
+def group_data(state: RunState) -> dict[GroupOutcome, int]:
     """How many groups had which outcome, zeros included."""
     return {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES}
+
+
+def counted_outcomes(groups: Mapping[GroupOutcome, int]) -> str:
+    """`9 used, 3 all-wrong`: what did not happen is left out."""
+    return ", ".join(f"{n} {name}" for name, n in groups.items() if n) or "none"
+
+
+def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str, Any]) -> str:
+    """Why no group was read for lessons, and what to change; "" where one was.
+
+    `groups` are those of a step or a run, `settings` those that it was practised with.
+    """
+    n = sum(groups.values())
+    wrong = groups.get("all-wrong", 0) + groups.get("all-equal", 0)
+    if not n or groups.get("used") or groups.get("critique"):
+        return ""
+    seen = {name for name, m in groups.items() if m}
+    moves: dict[GroupOutcome, str] = {
+        "all-right": "where all tries are right there is nothing to learn: give harder problems",
+        "unjudged": "the verifier had no opinion on any try of a group: look at it",
+        "failed": "what failed stands under what was lost",
+    }
+    said = ", ".join(
+        f"{m} of {n} groups {name.replace('-', ' ')}" for name, m in groups.items() if m
+    )
+    why = [_OFF if settings.get(_LIMIT) == 0 else _SILENT] if wrong else []
+    why += [move for name, move in moves.items() if name in seen]
+    return f"nothing was read: {said}; {'; '.join(why)}"
+
+
+def doubts_text(state: RunState) -> str:
+    """How many verdicts the reflector doubts; "" where there is none."""
+    n = sum(step.doubts for step in state.steps.values())
+    first = "".join(f", as {name}: {why}" for name, why in [*state.doubts.items()][:1])
+    what = "verdict contradicts its" if n == 1 else "verdicts contradict their"
+    return f"{n} {what} attempt, says the reflector{first}" if n else ""
+
+
+def run_nothing_read(state: RunState) -> str:
+    """Why no step of the run read anything; "" where one did, or where weights learn."""
+    return "" if state.trains_weights else nothing_read_text(group_data(state), state.settings)
 
 
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
@@ -125,9 +176,11 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
             f"  epoch {epoch}  {mean_reward_text(pooled)}"
             for epoch, pooled in state.rewards_by_epoch().items()
         ]
-        lines.append(f"  groups   {', '.join(f'{n} {name}' for name, n in groups.items())}")
-    if groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
+        lines.append(f"  groups   {counted_outcomes(group_data(state))}")
+    if state.trains_weights and groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
+    elif unread := run_nothing_read(state):
+        lines.append(f"  {unread}")
     if state.trains_weights:
         lines += ["", "training", *(f"  {line}" for line in training_lines(state, place=place))]
     if state.evaluations:
@@ -147,6 +200,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     lines += ["", f"spent    {usage_text(state.total_usage)}"]
     lines.append(f"lost     {_losses_text(state)}")
     lines += [f"note     {one_line(remark, 300)}" for remark in state.remarks]
+    if doubted := doubts_text(state):
+        lines.append(f"doubted  {one_line(doubted, 200)}: studio runs show {started.run}")
     lines += [f"curated  {line}" for line in curation_lines(state)]
     if state.withheld:
         lines.append(f"withheld {withheld_text(state.withheld)}")

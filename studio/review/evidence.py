@@ -28,6 +28,7 @@ class EvidenceRollout:
 
     rollout: ev.RolloutFinished
     verdict: Verdict | None
+    doubt: str = ""  # why the reflector found the verdict to contradict the attempt
 
     @property
     def id(self) -> str:
@@ -66,7 +67,8 @@ class EvidenceLoader:
         with self._reading:
             self._members = {
                 group_id(number, position): [
-                    EvidenceRollout(each.finished, each.verdict) for each in step.members(position)
+                    EvidenceRollout(each.finished, each.verdict, step.doubts.get(each.id, ""))
+                    for each in step.members(position)
                 ]
                 for number, step in self._reader.read().steps.items()
                 for position in sorted({position for position, _ in step.rollouts})

@@ -138,6 +138,7 @@ def evidence_lines(group: GroupEvidence) -> list[str]:
         critique = witness.verdict.critique if witness.verdict and witness.verdict.critique else ""
         last = answer.strip().rsplit("\n", 1)[-1]
         tail = f"  ({one_line(critique, 60)})" if critique else ""
+        tail += f"  verdict doubted: {one_line(witness.doubt, 120)}" if witness.doubt else ""
         lines.append(f"    {witness.sign} r{witness.rollout.index}  {one_line(last, 60)}{tail}")
     for sign, name, words in group.parting:
         text = one_line(format_changes(words), 400)

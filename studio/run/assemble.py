@@ -239,7 +239,8 @@ class _RunParts:
         slots = slots_for(self.config.reflector, self.slots)
         reflector = Throttled(self.roles.reflector, slots, (0,))
         sampling = sampling_of(self.config.role("reflector"))
-        settings = replace(self.config.practice, replies=sampling)
+        words = self.config.lint.max_words
+        settings = replace(self.config.practice, replies=sampling, max_words=words)
         state = self.recorder.state
         return TrainingFreeEngine(
             settings, reflector, self.ledger, linter, lambda: state.open_operations

@@ -111,7 +111,7 @@ class Slow:
             key = self.job.key
             takes = self.latencies.rollouts[key.position][key.index]
             text = self.job.problem.answer or "" if key.index == 0 else "no"
-        elif "# Task: extract" in asked:
+        elif "# Task: extract" in messages[0].content:
             found = [at for question, at in self.positions.items() if question in asked]
             takes, text = self.latencies.reflections[found[0]], "[]"
         else:

@@ -142,7 +142,9 @@ class Steps:
         before, self.total_steps = self.total_steps, total_steps
         return "" if before == total_steps else f"{total_steps} steps instead of {before}"
 
-    async def reflect(self, group: Group, library: Library) -> Reflection:
+    async def reflect(
+        self, group: Group, library: Library, earlier: Sequence[asyncio.Future[Group]] = ()
+    ) -> Reflection:
         return Reflection(group.step, group.position, group.reward_outcome)
 
     async def consolidate(

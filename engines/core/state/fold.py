@@ -70,6 +70,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step = state.steps[event.step]
             step.reflections[event.position] = event.reflection
             step.groups[event.outcome] += 1
+            losses.count_doubts(state, step, event.reflection)
             _spend_at(state, event.step, event.reflection.usage, "reading")
             losses.count_losses(state, event.reflection.losses)
             losses.queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)

@@ -11,6 +11,7 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import (
     LostWork,
+    Reflection,
     UnparsedReply,
     Verdict,
     group_id,
@@ -29,6 +30,13 @@ def count_losses(state: RunState, losses: Iterable[LostWork]) -> None:
         state.lost[loss.kind] += 1
         if len(state.losses) < KEPT_LOSSES:
             state.losses.append(_shorten_reply(loss))
+
+
+def count_doubts(state: RunState, step: StepState, reflection: Reflection) -> None:
+    """Count the verdicts that a reflection doubts; the words of the first ones are kept."""
+    step.doubts += len(reflection.doubts)
+    for doubt in reflection.doubts[: max(0, KEPT_LOSSES - len(state.doubts))]:
+        state.doubts[doubt.rollout] = doubt.reason[:KEPT_REPLY_CHARS]
 
 
 def _shorten_reply(loss: LostWork) -> LostWork:
@@ -127,6 +135,9 @@ def _try_again(
         reflection = step.reflections.pop(position)
         step.groups[reflection.outcome] -= 1
         take_back_losses(state, reflection.losses)
+        step.doubts -= len(reflection.doubts)
+        for doubt in reflection.doubts:
+            state.doubts.pop(doubt.rollout, None)
         state.repairs.pop(group_id(step.step, position), None)
     step.groups = +step.groups
     for place in retried:

@@ -61,6 +61,7 @@ class StepState:
     rollouts_done: int = 0
     failed: int = 0
     unjudged: int = 0
+    doubts: int = 0  # verdicts that the reflector found to contradict their attempt
     operations: int = 0
     outcomes: tuple[OperationOutcome, ...] = ()
     usage: Usage = NO_USAGE
@@ -146,6 +147,7 @@ class RunState:
     spent_on: dict[Stage, Usage] = field(default_factory=dict)  # what `usage` is made of
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
     paid: Usage | None = None  # what the records added up to when a process last let go of it
+    doubts: dict[str, str] = field(default_factory=dict)  # rollout → why its verdict is doubted
     remarks: tuple[str, ...] = ()  # see `RunEnded.remarks`; of all processes, each once
     hold_after: int | None = None  # the step after which a stepped run holds
     # Of a run that trains weights: what it runs on, each step's computed update, what became

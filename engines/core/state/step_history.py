@@ -87,6 +87,12 @@ class StepHistory:
         return {r.position: r for r in sorted(self.reflections, key=lambda r: r.position)}
 
     @property
+    def doubts(self) -> dict[str, str]:
+        """Rollout → why the reflector doubts its verdict."""
+        found = self.latest_reflections.values()
+        return {doubt.rollout: doubt.reason for one in found for doubt in one.doubts}
+
+    @property
     def operations(self) -> tuple[Operation, ...]:
         """Every operation it brought: of its lesson, of resubmitted replies, and people's own."""
         mended = [event for event in self.resubmissions if isinstance(event, ev.ReplyMended)]

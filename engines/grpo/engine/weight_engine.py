@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engines.core.errors import ConflictError
 from engines.core.library import Library
+from engines.core.protocols import Earlier
 from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import Optimiser, Snapshot
@@ -127,7 +128,7 @@ class WeightEngine(ABC):
             self._schedule, self._optimiser_steps, before, self._planned, self.learning_scale
         )
 
-    async def reflect(self, group: Group, library: Library) -> Reflection:
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         """Say what the group is worth; what its tokens do is `consolidate`'s."""
         return Reflection(group.step, group.position, self._reflection_outcome(group))
 

@@ -16,6 +16,7 @@ _CONDITION = re.compile(
     r"^(?:when(?:ever)?|if|as soon as|where|wenn|sobald|falls|quand|si)\b", re.I
 )
 _MARKER = re.compile(r"\b(?:when(?:ever)?|if|always|because|must|should)\b", re.I)
+_REASON = re.compile(r"^.*?\bbecause (?=(?:when(?:ever)?|if|where)\b)", re.I)
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -51,6 +52,19 @@ def find_lessons(
             together = tuple(sorted({*first.attempts, *lesson.attempts}))
             drawn[lesson.name] = replace(first, attempts=together)
     return sorted(drawn.values(), key=lambda d: -len(d.attempts))
+
+
+def find_asked(shown: Sequence[ShownAttempt], problem: str) -> list[ContrastLesson]:
+    """Lessons from what the verifier says of every attempt, where it names a rule."""
+    drawn: dict[str, ContrastLesson] = {}
+    numbers = tuple(s.number for s in shown)
+    for line in shown[0].critique if shown else ():
+        rule = _REASON.sub("", line, count=1)
+        if all(line in s.critique for s in shown) and (found := _lesson_in(rule, problem)):
+            name, sentence = found
+            reason = f"The verifier says so of {_attempts_text(numbers)}."
+            drawn.setdefault(name, ContrastLesson(name, sentence, "", reason, numbers))
+    return list(drawn.values())
 
 
 def _has_labels(shown: ShownAttempt) -> bool:
@@ -119,16 +133,25 @@ def _lesson_from_words(
     """Attempts without labels and calculations: only a general sentence can be a lesson."""
     seen = {line.body for line in loser.lines}
     for line in winner.lines:
-        if line.body in seen or not (found := _MARKER.search(line.body)):
+        if line.body in seen or not _MARKER.search(line.body):
             continue
-        clause = generalise_step(line.body[found.start() :], problem).rstrip(".")
-        condition, rule = _split_condition(clause)
-        sentence = clause if condition else f"at such a problem, {clause}"
-        name = " ".join(re.findall(r"[^\W\d]+", rule)[:3]).capitalize()
         reason = f"Attempt {winner.number} says so and attempt {loser.number} does not."
-        numbers = (winner.number, loser.number)
-        return ContrastLesson(name, sentence, "", reason, numbers) if name else None
+        lesson = _lesson_in(line.body, problem)
+        return (
+            ContrastLesson(*lesson, "", reason, (winner.number, loser.number)) if lesson else None
+        )
     return None
+
+
+def _lesson_in(line: str, problem: str) -> tuple[str, str] | None:
+    """Name and sentence of the rule that a line states from its marker on; None where none."""
+    if not (found := _MARKER.search(line)):
+        return None
+    clause = generalise_step(line[found.start() :], problem).rstrip(".")
+    condition, rule = _split_condition(clause)
+    sentence = clause if condition else f"at such a problem, {clause}"
+    name = " ".join(re.findall(r"[^\W\d]+", rule)[:3]).capitalize()
+    return (name, sentence) if name else None
 
 
 def generalise_step(body: str, problem: str) -> str:

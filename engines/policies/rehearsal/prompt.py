@@ -19,6 +19,7 @@ _PROPOSAL = re.compile(
 _EXPERIENCE = re.compile(r"^\[([A-Za-z]*\d+)\]\s*(\S.*)$")
 _SPEAKER = re.compile(r"^\[(?:assistant|tool)\]\s*")
 _NOTE = re.compile(r"^\((?:verifier: .*|cut off .*)\)$")  # about the attempt, not of it
+_CRITIQUE = re.compile(r"^\(verifier: (.*)\)$")
 _ANY_OF = "any one of:"  # above several expected answers, each on a line of its own
 _NUMBERED = re.compile(r"^(?:[-*]\s+)?(?:\d+[.)]\s+)?")
 _LABELLED = re.compile(
@@ -47,6 +48,7 @@ class ShownAttempt:
     reward: float | None
     lines: tuple[AttemptLine, ...]
     final: str
+    critique: tuple[str, ...] = ()  # what the verifier says of it, line by line
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ def parse_attempts(lines: Sequence[str]) -> list[ShownAttempt]:
     for heading, block in _split_blocks(lines, _ATTEMPT):
         found = _REWARD.search(heading[2])
         reward = float(found[1]) if found else None
-        shown.append(ShownAttempt(int(heading[1]), reward, *parse_attempt(unquote_lines(block))))
+        texts = unquote_lines(block)
+        critique = tuple(match[1] for text in texts if (match := _CRITIQUE.match(text)))
+        shown.append(ShownAttempt(int(heading[1]), reward, *parse_attempt(texts), critique))
     return shown
 
 

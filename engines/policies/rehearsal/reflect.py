@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
+from engines.core.text.objects import parse_objects
+from engines.core.text.reply import ReplyProblem
 from engines.policies.rehearsal import contrast, prompt, wording
 from engines.policies.rehearsal.prompt import ShownProposal
 from engines.policies.rehearsal.slips import Slip, reword_carelessly, slip_at
 
-_TASK = re.compile(r"^# Task: (summarise|extract|merge|consolidate)\s*$")
+_TASK = re.compile(r"^# Task: (summarise|extract|merge|consolidate|repair)\s*$")
 _LIMIT = re.compile(r"\bat most (\d+) objects?\b")
 _ROOM = re.compile(r"\b(\d+) may be added\b")
 _OF_ONE_PROBLEM = re.compile(r"“[^”]*\d[^”]*”|\d{2,}")  # its question, or its figures
@@ -53,22 +57,21 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
             return summarise(text)
         case "extract":
             slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
-            reply = _json_reply(extract(text, slip), "attempts", fenced and slip != "broken")
+            rows = _rows(extract(text, slip), "attempts")
+            reply = _json_reply(rows, fenced and slip != "broken")
             return reply.rstrip("]}\n") if slip == "broken" else reply
+        case "repair":
+            return repair(text, careful="broken" not in slips.values())
         case task:
             wishes, drops = consolidate(text, careful=not slips)
             if task == "merge":  # what stands alone goes on unnamed
                 wishes, drops = [wish for wish in wishes if len(wish.numbers) > 1], []
-            return _json_reply(wishes, "proposals", fenced, drops)
+            dropped = [{"drop": [number], "because": why} for number, why in drops]
+            return _json_reply([*_rows(wishes, "proposals"), *dropped], fenced)
 
 
-def _json_reply(
-    wishes: Sequence[_ProposedOperation],
-    evidence: str,
-    fenced: bool,
-    drops: Sequence[tuple[int, str]] = (),
-) -> str:
-    rows = [
+def _rows(wishes: Sequence[_ProposedOperation], evidence: str) -> list[dict[str, Any]]:
+    return [
         {
             "operation": w.operation,
             "id": w.id,
@@ -79,7 +82,23 @@ def _json_reply(
         }
         for w in wishes
     ]
-    rows += [{"drop": [number], "because": why} for number, why in drops]
+
+
+def repair(text: str, *, careful: bool) -> str:
+    """The shown reply as a plain array, an empty one where too little of it is left.
+
+    Where it is not `careful` the reply comes back as it was.
+    """
+    lines = prompt.parse_sections(text).get("The reply", [])
+    shown = "\n".join(line[2:] for line in lines if line.startswith("|"))
+    if not careful:
+        return shown
+    with suppress(ReplyProblem):
+        return _json_reply(parse_objects(shown), fenced=False)
+    return "[]"
+
+
+def _json_reply(rows: Sequence[Mapping[str, Any]], fenced: bool) -> str:
     return prompt.fence(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode(), fenced)
 
 
@@ -108,9 +127,14 @@ def extract(text: str, slip: Slip | None = None) -> list[_ProposedOperation]:
     truth = prompt.parse_expected_answers(found.get("Expected answer", []))
     problem = _shown_problem(found)
     limit = _parse_limit(_LIMIT, found)
-    winners, losers = prompt.split_winners(prompt.parse_attempts(found.get("Attempts", [])), truth)
+    shown = prompt.parse_attempts(found.get("Attempts", []))
+    winners, losers = prompt.split_winners(shown, truth)
     wishes: list[_ProposedOperation] = []
-    for drawn in contrast.find_lessons(winners, losers, problem) if winners else []:
+    for drawn in (
+        contrast.find_lessons(winners, losers, problem)
+        if winners
+        else contrast.find_asked(shown, problem)
+    ):
         if slip not in (None, "broken"):
             text = reword_carelessly(drawn.text, slip, problem, truth)
             return [_ProposedOperation("add", None, text, drawn.reason, drawn.attempts)]

@@ -100,16 +100,18 @@ def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
 def _write_text(request: Mapping[str, Any]) -> str:
     seed, messages = int(request.get("seed") or 0), request["messages"]
     asked = [_content_text(m) for m in messages if m["role"] == "user"]
-    if asked and (parse_task_name(asked[0]) or is_judge_prompt(asked[0])):
-        # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
-        repairing = asked[-1].startswith("# Task: repair")
-        fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
-        if is_judge_prompt(asked[0]):
-            return judge_reply(asked[0], fenced)
-        return reflector_reply(asked[0], fenced, request.get("slips"))
     instructions = "\n".join(
         _content_text(m) for m in messages if m["role"] in ("system", "developer")
     )
+    if asked:
+        task = f"{instructions}\n\n{asked[0]}" if parse_task_name(instructions) else asked[0]
+        # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
+        repairing = asked[-1].startswith("# Task: repair")
+        fenced = not repairing and seed_for(seed, "fence", digest(task)) % 3 == 0
+        if is_judge_prompt(task):
+            return judge_reply(task, fenced)
+        if parse_task_name(task):
+            return reflector_reply(task, fenced, request.get("slips"))
     temperature = request.get("temperature")
     question = asked[-1].strip() if asked else ""
     return solve(question, instructions, seed, 1.0 if temperature is None else float(temperature))

@@ -76,7 +76,7 @@ async def test_a_run_ends_by_itself_and_every_group_and_every_loss_is_accounted_
     assert state.status == "finished"
     steps = state.steps.values()
     groups = sum((step.groups for step in steps), Counter[str]())
-    assert set(groups) <= {"used", "all-right", "all-wrong", "failed", "unjudged"}
+    assert set(groups) <= {"used", "critique", "all-right", "all-wrong", "failed", "unjudged"}
     assert sum(groups.values()) == 2 * 32
     assert groups["used"] > 10
     rollouts = [e.event for e in made.run.entries() if isinstance(e.event, ev.RolloutFinished)]

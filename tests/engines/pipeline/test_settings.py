@@ -23,6 +23,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.run.headless import QuietListener
 from tests.support.harness import practised
 
+SHORT = ("practice.summarise_above_chars=50", "practice.read_chars=400")
 SMALL = (
     "practice.epochs=1",
     "practice.batch_size=4",
@@ -144,7 +145,7 @@ async def test_summarise_decides_which_attempts_are_retold(
 async def test_a_short_bound_makes_auto_summarise_and_the_lesson_is_still_found(
     tmp_path: Path,
 ) -> None:
-    done = await practised(tmp_path, *SMALL, "practice.summarise_above_chars=50")
+    done = await practised(tmp_path, *SMALL, *SHORT)
     assert requests(done.run, "summary")
     assert done.texts
 

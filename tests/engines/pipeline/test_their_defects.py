@@ -341,7 +341,7 @@ async def test_a_question_that_stands_twice_makes_two_groups(tmp_path: Path) -> 
 
 
 def test_groups_without_contrast_are_counted(tmp_path: Path) -> None:
-    """Y9: all-right and all-wrong groups were discarded without a count."""
+    """Y9: all-right and all-wrong groups were discarded without a count; now the latter is read."""
     rows = [{"question": f"Is it so, in case {n}?", "answer": "yes"} for n in range(2)]
     rows += [{"question": "Is it not?", "answer": "no"}]
     done = on_virtual_clock(
@@ -350,7 +350,7 @@ def test_groups_without_contrast_are_counted(tmp_path: Path) -> None:
             change=rolling(Scripted("yes")),
         )
     )  # fmt: skip
-    assert done.state.group_outcomes() == {"all-right": 2, "all-wrong": 1}
+    assert done.state.group_outcomes() == {"all-right": 2, "critique": 1}
 
 
 async def test_a_verifier_that_cannot_be_loaded_stops_the_run_before_anything_is_asked(

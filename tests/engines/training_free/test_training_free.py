@@ -69,8 +69,8 @@ class Bench:
 
     @property
     def shown(self) -> str:
-        """The last user message."""
-        return self.policy.requests[-1][-1].content
+        """The last request."""
+        return "\n\n".join(message.content for message in self.policy.requests[-1])
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ async def test_a_group_without_contrast_costs_no_call_and_says_how_it_ended(
     outcome: GroupOutcome,
 ) -> None:
     """Known defect elsewhere: such groups were dropped and counted nowhere."""
-    reflection = await bench.reflect(a_group(rewards, texts=texts, position=4))
+    problem = a_problem(answer=None)  # so that a wrong group says nothing of what was wanted
+    group = a_group(rewards, texts=texts, position=4, problem=problem)
+    reflection = await bench.reflect(group)
     assert (reflection.outcome, reflection.position) == (outcome, 4)
     assert reflection.proposals == ()
     assert bench.policy.requests == []
@@ -124,12 +126,13 @@ async def test_the_reflector_is_shown_problem_truth_attempts_and_library_as_quot
     group = replace(group, verdicts=(group.verdicts[0], Verdict(0.25, "expected 5")))
     await bench.says([]).reflect(group, a_library("Carry: mind it."))
     for part in (
-        "| Solve sums.",
-        "| Be right more often.",
         "| What is\n| # Task: obey 2 + 3?",
         "## Expected answer\n\n| 5",
         "### Attempt 0 · reward 1.00\n| so 5",
+        "The whole library stood in front of them.",
         "### Attempt 1 · reward 0.25\n| so 6\n| (verifier: expected 5)",
+        "| Solve sums.",
+        "| Be right more often.",
         "| [E1] Carry: mind it.",
     ):
         assert part in bench.shown
@@ -151,7 +154,7 @@ async def test_without_ground_truth_every_group_is_kept_and_nothing_gives_it_awa
     reflection = await bench.says([ADD]).reflect(group, given_ground_truth=False)
     assert (reflection.outcome, len(reflection.proposals)) == ("used", 1)
     assert "truth-17" not in bench.shown
-    assert "reward" not in bench.shown
+    assert "reward" not in bench.policy.requests[-1][-1].content
     unjudged = a_group([None, None], position=1)
     await bench.says([]).reflect(unjudged, given_ground_truth=False)
     assert "### Attempt 1\n" in bench.shown
@@ -184,7 +187,9 @@ async def test_a_bad_reply_gets_one_repair_turn_that_shows_the_problem(bench: Be
     reflection = await bench.says(bad, [ADD]).reflect(a_group([1, 0]))
     assert (len(reflection.proposals), reflection.losses) == (1, ())
     assert (reflection.usage.calls, len(reflection.refs)) == (2, 2)
-    assert bench.policy.requests[1][-2].content == bad
+    (request,) = bench.policy.requests[1]  # the fault alone, not what the reply was drawn from
+    assert f"| {bad}" in request.content and "attempt 0" not in request.content
+    assert '    {"operation": "add" | "modify" | "delete" | "keep",' in request.content
     assert "could not be used: its JSON is not valid" in bench.shown
     turns = [read_record(bench.folder, ref).key.turn for ref in reflection.refs]
     assert turns == [0, 1]
@@ -270,10 +275,18 @@ async def test_a_reply_of_which_nothing_was_understood_is_one_loss_with_every_re
     assert (reflection.usage.calls, reflection.usage.tokens) == (2, 15 + 42)
 
 
-async def test_only_what_is_too_long_is_summarised_in_auto(bench: Bench) -> None:
+async def test_only_what_is_too_long_is_summarised_in_auto_and_only_in_a_group_that_is(
+    bench: Bench,
+) -> None:
+    bench.says([])
+    await bench.reflect(a_group([1, 0], texts=["short", "long " * 20]), summarise_above_chars=50)
+    assert "long long" in bench.shown and len(bench.policy.requests) == 1
+
+
+async def test_a_group_above_its_budget_has_its_long_attempts_summarised(bench: Bench) -> None:
     bench.says("1. It was long.", [])
     group = a_group([1, 0], texts=["short", "long " * 20])
-    reflection = await bench.reflect(group, summarise_above_chars=50)
+    reflection = await bench.reflect(group, summarise_above_chars=50, read_chars=100)
     assert "| short" in bench.shown and "| 1. It was long." in bench.shown
     assert "long long" not in bench.shown
     assert (reflection.usage.calls, len(reflection.refs)) == (2, 2)

@@ -21,6 +21,7 @@ WRITTEN = Path(__file__).parent / "written"
 NEWER = ("demo",)  # that version did not have it
 NEWER_SETTINGS = re.compile(
     r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
+    r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
     r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n",
     re.MULTILINE,
 )

@@ -66,7 +66,7 @@ def test_the_end_tells_library_before_and_after_rewards_with_n_losses_and_place(
     text = text_of(ended(a_finished_run()))
     assert "run exp: finished after step 1 of 2" in text
     assert "epoch 1  0.500 (n=2)" in text  # (1 + 0) / 2
-    assert "1 used, 0 all-right, 0 all-wrong, 0 failed, 0 unjudged" in text
+    assert "  groups   1 used\n" in text
     assert "library lib  v0 -> v1  1 added" in text
     assert "+ E1  Carry: mind it." in text
     assert "lost     nothing" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id
+from engines.core.types import group_id, rollout_id
 from studio.report.decisions import decided_text, to_decide_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
@@ -167,6 +167,8 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     ]
     if not rewards:
         out.append(line(("  no rollout was judged", "dim")))
+    for note in (summary.run_nothing_read(state), summary.doubts_text(state)):
+        out += paragraph([(f"  {note}", "flag")], width, "  ") if note else []
     if state.evaluations:
         out += [BLANK, line(("held-out reward, before and after", "title"))]
         if not rate_changes(state.evaluations):
@@ -276,17 +278,8 @@ def event_texts(
             return [f"{name}: winners and losers, so it has contrast"]
         case ev.RunPaused():
             return ["paused: what is under way ends, nothing new begins (s p goes on)"]
-        case ev.GroupReflected(reflection=found):
-            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
-            n = len(found.proposals)
-            why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
-            outcomes = {
-                "used": f"winners and losers, {n} proposal{'s' * (n != 1)} drawn from it",
-                "all-right": "all right, nothing to learn, skipped",
-                "all-wrong": "all wrong, nothing to compare, skipped",
-                "unjudged": "no reward known, skipped",
-            }
-            return [f"{name}: {outcomes.get(found.outcome, f'failed{why}')}"]
+        case ev.GroupReflected():
+            return _reflection_texts(event)
         case ev.RolloutJudged(verdict=found) if found.reward is not None:
             name = rollout_id(event.step, event.position, event.index)
             why = f" ({one_line(found.critique, 80)})" if found.critique else ""
@@ -306,3 +299,22 @@ def event_texts(
         case ev.RunEnded(how="finished" | "stopped" | "held"):
             return [event.how]
     return None
+
+
+def _reflection_texts(event: ev.GroupReflected) -> list[str]:
+    found, n = event.reflection, len(event.reflection.proposals)
+    drawn = f"{n} proposal{'s' * (n != 1)} drawn from it"
+    why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
+    outcomes = {
+        "used": f"winners and losers, {drawn}",
+        "critique": f"no good try, read for what the verifier says, {drawn}",
+        "all-equal": "all equally good, nothing to compare, skipped",
+        "all-right": "all right, nothing to learn, skipped",
+        "all-wrong": "all wrong, nothing to compare, skipped",
+        "unjudged": "no reward known, skipped",
+    }
+    said = outcomes.get(found.outcome, f"failed{why}")
+    doubted = (
+        f"{d.rollout}: its verdict is doubted: {one_line(d.reason, 160)}" for d in found.doubts
+    )
+    return [f"{group_id(found.step, found.position)}: {said}", *doubted]

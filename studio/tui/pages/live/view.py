@@ -38,7 +38,7 @@ _SAID_CELLS = len("0.0 cut")
 _ORDER = ("won", "lost", "streaming", "queued", "error", "open")
 _STYLES = {"error": "failed", "open": "flag"}
 NO_QUESTIONS: Mapping[str, str] = {}
-SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-wrong", "unjudged")
+SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-equal", "all-wrong", "unjudged")
 
 
 def style_of(state: str) -> str:
@@ -249,11 +249,15 @@ def outcome_lines(batch: Batch, width: int) -> list[Line]:
         return paragraph([(f"{n.total()} demonstrations are learnt from", "")], width, "  ")
     if n["used"]:
         texts.append(f"{n['used']} with winners and losers: learned from")
+    if n["critique"]:
+        texts.append(f"{n['critique']} without a good try: read for what the verifier says")
     skipped = [f"{n[name]} {name.replace('-', ' ')}" for name in SKIPPED if n[name]]
     if skipped:
         texts.append(f"{', '.join(skipped)}: nothing to learn")
     if n["failed"]:
         texts.append(f"{n['failed']} failed: told below")
+    if doubted := sum(len(found.doubts) for found in batch.reflections.values()):
+        texts.append(f"{doubted} {'verdict' if doubted == 1 else 'verdicts'} doubted")
     return [part for text in texts for part in paragraph([(text, "")], width, "  ")]
 
 

@@ -123,6 +123,8 @@ def _verdict_text(witness: EvidenceRollout, *, whole: bool = False) -> str:
     if verdict is None:
         return "not judged"
     said = verdict.critique or verdict.error or ""
+    if witness.doubt:
+        said = f"doubted: {witness.doubt}" + (f" ({said})" if said else "")
     return display_text(said[:_WHOLE_CHARS]) if whole else excerpt(said)
 
 

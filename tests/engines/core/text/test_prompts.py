@@ -59,7 +59,10 @@ def test_the_hash_covers_front_matter_and_body() -> None:
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("name", ["summarise", "extract", "consolidate", "repair"])
+@pytest.mark.parametrize(
+    "name",
+    ["summarise", "extract", "contrast", "critique", "credit", "reviewed", "consolidate", "repair"],
+)
 def test_every_shipped_prompt_loads_and_renders(name: str) -> None:
     prompt = load_prompt("engines.training_free", name)
     rendered = prompt.render(**{variable: f"<{variable}>" for variable in prompt.variables})
@@ -84,7 +87,8 @@ def test_every_prompt_file_of_a_package_is_named_with_its_hash() -> None:
     found = prompt_hashes(["engines.training_free", "engines.core"])
     rooms = ("room_left", "room_open")
     own = ("core/cite", "core/guidance")
-    names = ("consolidate", "extract", "merge", "pinned", "repair", *rooms, "summarise")
+    names = ("consolidate", "contrast", "credit", "critique", "extract", "merge", "pinned")
+    names = (*names, "repair", "reviewed", *rooms, "summarise")
     assert list(found) == [*(f"training_free/{name}" for name in names), *own]
     assert found["training_free/extract"] == load_prompt("engines.training_free", "extract").hash
 

@@ -64,16 +64,23 @@ def an_extract_prompt(
         for n, (text, reward) in enumerate(attempts)
     ]
     shown = quote("\n".join(f"[E{n}] {text}" for n, text in enumerate(library, 1)))
-    return load_prompt("engines.training_free", "extract").render(
+    instructions = load_prompt("engines.training_free", "extract").render(
         agent_objective="| solve",
         learning_objective="| learn",
+        library=shown if library else "(empty)",
+        credit="",
+        reviewed=f"\n\n## Reviewed before\n\n{curated}",
+        limit=str(limit),
+        max_words="60",
+    )
+    group = load_prompt("engines.training_free", "contrast").render(
         problem=quote(question),
         truth=quote(truth),
         attempts="\n\n".join(blocks),
-        library=shown if library else "(empty)",
-        curated=curated,
-        limit=str(limit),
+        rest="",
+        before="No experience stood in front of them.",
     )
+    return f"{instructions}\n\n{group}"
 
 
 def a_consolidate_prompt(proposals, *, library=(), room="The library may grow.", curated="(none)"):
@@ -491,16 +498,22 @@ def test_no_more_is_added_than_the_library_has_room_for():
 
 
 def test_a_repair_turn_gets_the_plain_array_of_the_same_operations():
-    prompt = an_extract_prompt("What is 47 + 38?", solved("What is 47 + 38?"))
-    asked = {"role": "user", "content": prompt}
-    repair = {"role": "user", "content": "# Task: repair\n\nYour last reply could not be used."}
+    instructions, _, group = an_extract_prompt(
+        "What is 47 + 38?", solved("What is 47 + 38?")
+    ).partition("\n\n# Some tries")
+    asked = [
+        {"role": "system", "content": instructions},
+        {"role": "user", "content": f"# Some tries{group}"},
+    ]
     texts = set()
     for seed in range(9):
-        first = {"model": "m", "messages": [asked], "seed": seed}
+        first = {"model": "m", "messages": asked, "seed": seed}
         text, _ = complete_request(first)
         texts.add(text.startswith("```json\n"))
-        messages = [asked, {"role": "assistant", "content": text}, repair]
-        again, _ = complete_request({**first, "messages": messages})
+        repair = load_prompt("engines.training_free", "repair").render(
+            problem="It is in a fence.", form='    {"operation": "add"}', reply=quote(text)
+        )
+        again, _ = complete_request({**first, "messages": [{"role": "user", "content": repair}]})
         plain = text.removeprefix("```json\n").removesuffix("\n```")
         assert json.loads(again) == json.loads(plain)
     assert texts == {True, False}  # fenced for some seeds, plain for others

@@ -47,8 +47,10 @@ class Garbling:
         self.apply, self.save, self.restore = engine.apply, engine.save, engine.restore
         self.plan = engine.plan
 
-    async def reflect(self, group: Group, library: Library) -> Reflection:
-        found = await self._engine.reflect(group, library)
+    async def reflect(
+        self, group: Group, library: Library, earlier: Sequence[asyncio.Future[Group]] = ()
+    ) -> Reflection:
+        found = await self._engine.reflect(group, library, earlier)
         if group.id not in self._groups or found.outcome != "used":
             return found
         loss = LostWork("extraction", group.id, "no JSON array was found in it.", GARBLED)
