@@ -41,7 +41,8 @@ from engines.verifiers.stated_answer import find_stated_answer, wrong_verdict
 from studio.config.settings.training import PracticeConfig
 from studio.estimate.facts import BYTES_A_TOKEN, SCAFFOLD_TOKENS
 
-DATA = Path(os.environ.get("PRACTICE_DATA", "/work/shared/data")) / "gsm8k/rollouts.jsonl"
+SHARED = Path(__file__).parents[3] / "shared/data"  # beside the checkout
+DATA = Path(os.environ.get("PRACTICE_DATA", SHARED)) / "gsm8k/rollouts.jsonl"
 GROUPS, EXPERIENCES = 40, 30
 MOST_SHARE = 0.60
 # Of commit 09b1fc5, by this program run in a checkout of it.
