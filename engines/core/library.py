@@ -6,7 +6,7 @@ Knows no files; `engines.record.libraries` keeps versions on disk.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -283,12 +283,14 @@ class Library:
             tokens_after=self.guidance_tokens,
         )
 
-    def guidance(self, cite: bool = False) -> str:
+    def guidance(self, cite: bool = False, shown: Collection[str] | None = None) -> str:
         """The block that goes in front of a prompt; "" when there is nothing to say.
 
-        With `cite` it asks for the id of each experience that helps.
+        With `cite` it asks for the id of each experience that helps. `shown` are the ids of those
+        that stand in it; None: all.
         """
-        return guidance_text(((e.id, e.text) for e in self.experiences), cite)
+        entries = (e for e in self.experiences if shown is None or e.id in shown)
+        return guidance_text(((e.id, e.text) for e in entries), cite)
 
     @property
     def guidance_tokens(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engines.core.ids import call_seed
@@ -18,6 +18,7 @@ from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
 from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
+from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
 from engines.pipeline.tries import tries_by_streak
@@ -61,7 +62,7 @@ class RunContext:
     history: tuple[HistorySegment, ...] = ()
     weights: Callable[[], str] | None = None
     tell: Callable[[str], None] = lambda _: None
-    cite: bool = False  # whether the agent is asked which experiences helped it
+    writer: PromptWriter = field(default_factory=PromptWriter)
     learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
     remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
 
@@ -70,7 +71,8 @@ class RunContext:
 
     def job(self, key: CallKey, problem: Problem, library: Library) -> Job:
         version = self.recorder.state.policy_version
-        return Job(problem, library.guidance(self.cite), key, version, library.version)
+        guidance, shown = self.writer.write(library, problem.question)
+        return Job(problem, guidance, key, version, library.version, shown)
 
     def planned_tries(self, step: int) -> tuple[int, ...]:
         """The tries of each problem of a step that begins now; (): `group_size` each."""

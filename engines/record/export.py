@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from engines.core.library import Library
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_atomic
 from engines.record.libraries import experience_row
-from engines.record.yaml_text import dump_yaml
+from engines.record.yaml_text import dump_yaml, load_yaml
 
 
 def format_agent_yaml(
@@ -57,7 +55,7 @@ def unescape_interpolation(text: str) -> str:
 
 def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRETS) -> None:
     """Write a run's `agent.yaml` again with the experiences of another version."""
-    described = yaml.safe_load(path.read_text("utf-8"))
+    described = load_yaml(path.read_text("utf-8"))
     described.pop("experiences", None)
     write_atomic(path, format_agent_yaml(described, library, run, mask))
 

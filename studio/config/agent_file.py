@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from engines.core.errors import ConfigError
+from engines.record.yaml_text import load_yaml
 from studio.config.aliases import move_value
 from studio.config.compose import ComposedConfig
 from studio.config.settings.agent import AgentConfig
@@ -44,7 +43,7 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
         move = "Give the agent.yaml of a run folder, or another agent file."
         raise ConfigError(f"--agent {path}", "There is no such file.", move)
     places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
-    agent: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
+    agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
+from studio.config.long_lists import keep_long_lists_away, put_back, without_plain_lists
 from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
 from studio.config.yaml_positions import (
     ParsedFiles,
@@ -92,7 +93,12 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     nodes: ParsedFiles = {}
     named = dict(find_defaults(path, "", folders, nodes))
     asked = _hydra_overrides(overrides, folders)
-    with warnings.catch_warnings(record=True) as caught:
+    read = {} if any("experiences" in text for text in overrides) else nodes
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        _HYDRA,
+        keep_long_lists_away(read) as lists,
+    ):
         warnings.simplefilter("always")
         try:
             alone = not named and "@package" not in path.read_text(encoding="utf-8")
@@ -115,6 +121,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
             raise
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
+    tree = put_back(tree, lists)
     places: dict[Key, Place] = {}
     for config_path, package in parts:
         if not package.startswith("hydra"):
@@ -147,7 +154,8 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
 
     # omegaconf keeps resolvers in one process-wide table; replaced at every load.
     OmegaConf.register_new_resolver("studio.env", env, replace=True)
-    config = OmegaConf.create(map_tree(composed.tree, _use_given_environment))
+    plain = without_plain_lists(composed.tree)
+    config = OmegaConf.create(map_tree(plain, _use_given_environment))
     result: Tree = map_tree(composed.tree)
     leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
     # Those that name a variable go first: an error then shows where it is written.
@@ -284,10 +292,7 @@ def _compose_hydra(
 ) -> tuple[DictConfig, list[tuple[str, str]]]:
     """The composed config, and its parts (name and package) in the order of merging."""
     early, late = _split_overrides(overrides)
-    with (
-        _HYDRA,
-        initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"),
-    ):
+    with initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"):
         if late:
             early += _expand_sections(compose(path.stem, early), late)
         config = compose(path.stem, [*early, *late])

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from engines.core.errors import ConfigError
+from engines.record.yaml_text import QUICK_LOADER
 from studio.config.tree import Key
 
 MOST_VALUES = 100_000
@@ -32,7 +33,7 @@ class Place:
 
 def parse_yaml(file: Path) -> yaml.Node | None:
     try:
-        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=QUICK_LOADER)
     except yaml.MarkedYAMLError as error:
         raise syntax_error(file, error) from error
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:

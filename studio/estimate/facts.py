@@ -31,7 +31,12 @@ from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.estimate.cost import Facts, Range
 from studio.run.budget import embedding_terms, terms_of
-from studio.run.held_out import evaluated_sets, measurement_settings, score_book_opener
+from studio.run.held_out import (
+    evaluated_sets,
+    measurement_settings,
+    prompt_writer,
+    score_book_opener,
+)
 from studio.run.library_start import choose_library
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, forked_library
@@ -102,8 +107,9 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         else 0.0,
     )
     library = _next_library(plan)
-    guidance = library.guidance(cite) if library is not None else ""
-    facts = _with_library(facts, library, guidance, measured.bytes_a_token)
+    writer = prompt_writer(config)
+    guidance = writer.describe(library)
+    facts = _with_library(facts, library, writer.write(library, "")[0], measured.bytes_a_token)
     facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, measured.bytes_a_token)
     if not facts.lessons:
         return facts, tuple(notes)

@@ -25,6 +25,7 @@ from engines.pipeline.evaluation.evaluate import (
     measure,
 )
 from engines.pipeline.evaluation.metrics import group_by_question
+from engines.pipeline.guidance import PromptWriter, Shown
 from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
@@ -41,6 +42,7 @@ from studio.run.held_out import (
     held_out_sets,
     measurement_settings,
     measuring_setup,
+    prompt_writer,
     score_book_opener,
 )
 from studio.run.library_start import choose_library
@@ -57,11 +59,15 @@ class Subject:
 
     label: str
     library: Library | None
-    cite: bool  # see `Library.guidance`
+    writer: PromptWriter
 
     @property
     def guidance(self) -> str:
-        return "" if self.library is None else self.library.guidance(self.cite)
+        """What tells its prompts from those of others."""
+        return self.writer.describe(self.library)
+
+    def write(self, question: str) -> tuple[str, Shown]:
+        return self.writer.write(self.library, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,10 @@ class EvalPlan:
     def missing(self) -> tuple[tuple[str, int], ...]:
         """Rollouts that are not measured yet, with each guidance."""
         books, contents = self.score_books(), self.contents
-        return tuple((text, book.count_missing(contents, self.k)) for text, book in books.items())
+        texts = {subject.guidance: subject.write("")[0] for subject in self.subjects}
+        return tuple(
+            (texts[name], book.count_missing(contents, self.k)) for name, book in books.items()
+        )
 
     def count_missing(self) -> int:
         return sum(n for _, n in self.missing())
@@ -171,11 +180,11 @@ def plan_eval(
             "Set evaluation.data, in the file or as evaluation.data=NAME.",
         )
     found, label = choose_library(loaded, workspace, library)
-    cite = config.agent.cite
-    subjects = [Subject(f"agent {config.agent.name}" if agent else label, found, cite)]
+    writer = prompt_writer(config)
+    subjects = [Subject(f"agent {config.agent.name}" if agent else label, found, writer)]
     if baseline is not None:
         other, called = choose_library(loaded, workspace, baseline)
-        subjects.insert(0, Subject(called, other, cite))
+        subjects.insert(0, Subject(called, other, writer))
     facts = measurement_settings(config, fingerprint_of(loaded, workspace))
     sets, weights = held_out_sets(loaded), weights_digest(config.policy)
     return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights, step)
@@ -224,13 +233,14 @@ async def measure_missing(
         )
         for book in opened.values():
             stack.callback(book.close)
+        written = {subject.guidance: subject.write for subject in plan.subjects}
         # All sets at once, so that the last tries of one leave no slot idle.
         found = await gather_all(
             measure(
                 setup,
                 opened[guidance],
                 held_out.problems,
-                PinnedVersion(guidance),
+                PinnedVersion(written[guidance]),
                 tell=lambda *_: progress(),
             )
             for held_out, guidance in product(plan.sets, plan.guidances)

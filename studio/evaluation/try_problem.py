@@ -26,6 +26,7 @@ from engines.verifiers.open import asks_judge, needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
+from studio.run.held_out import prompt_writer
 from studio.run.models import is_rehearsal, make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier
 
@@ -44,9 +45,10 @@ class Trial:
 
     @property
     def job(self) -> Job:
-        cite = self.loaded.config.agent.cite
-        guidance = self.library.guidance(cite) if self.library else ""
-        return Job(self.problem, guidance, KEY, 0, self.library.version if self.library else 0)
+        writer = prompt_writer(self.loaded.config)
+        guidance, shown = writer.write(self.library, self.problem.question)
+        version = self.library.version if self.library else 0
+        return Job(self.problem, guidance, KEY, 0, version, shown)
 
     @property
     def messages(self) -> tuple[Message, ...]:

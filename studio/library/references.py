@@ -21,6 +21,7 @@ from engines.core.state.run_state import RunState
 from engines.record.export import unescape_interpolation
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.yaml_text import load_yaml
 from studio.report.rates import evaluation_text
 from studio.report.training import figures_text, trained_step
 
@@ -182,7 +183,7 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
 
 def _load_library_file(path: Path) -> Library:
     try:
-        data: Any = yaml.safe_load(path.read_text("utf-8"))
+        data: Any = load_yaml(path.read_text("utf-8"))
         rows = data["experiences"]
         # An agent file is written to be composed: `${` stands escaped in it.
         read = unescape_interpolation if "instructions" in data else str

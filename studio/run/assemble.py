@@ -26,7 +26,12 @@ from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.run.budget import apply_budget, open_budget, prior_usage
-from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation
+from studio.run.held_out import (
+    evaluated_sets,
+    measuring_setup,
+    open_evaluation,
+    prompt_writer,
+)
 from studio.run.library_start import open_library, opening_event
 from studio.run.linter import open_run_embedder, open_run_linter
 from studio.run.models import (
@@ -225,7 +230,7 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
-            cite=config.agent.cite,
+            writer=prompt_writer(config),
             learnable=config.practice.sampling == "learnable",
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )

@@ -12,6 +12,7 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.data.dataset import read_problems
 from engines.pipeline.evaluation.comparison import minimum_detectable_effect
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
+from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
@@ -115,6 +116,12 @@ def measuring_setup(
     return MeasurementSetup(rollouts, verifier, config.seed, evaluation.k, outage)
 
 
+def prompt_writer(config: RunConfig) -> PromptWriter:
+    """What writes the experiences into a prompt, in practice and on held-out problems alike."""
+    chosen = config.library
+    return PromptWriter(config.agent.cite, chosen.select_above, chosen.select_most)
+
+
 def open_evaluation(
     plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup
 ) -> Evaluation | None:
@@ -133,7 +140,7 @@ def open_evaluation(
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
         mask=loaded.mask,
-        cite=loaded.config.agent.cite,
+        writer=prompt_writer(loaded.config),
     )
 
 

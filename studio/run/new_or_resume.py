@@ -159,11 +159,16 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
 
 
 def _keep_prompts(loaded: LoadedRun, state: RunState) -> LoadedRun:
-    """A run from before agents were asked to cite goes on without, and so does a fork of it."""
-    if state.started is None or "agent.cite" in state.settings:
-        return loaded
-    agent = loaded.config.agent.model_copy(update={"cite": False})
-    return replace(loaded, config=loaded.config.model_copy(update={"agent": agent}))
+    """A run from before agents cited or experiences were selected goes on as it was.
+
+    So does a fork of it.
+    """
+    config = loaded.config
+    for section, name, before in (("agent", "cite", False), ("library", "select_above", None)):
+        if state.started is not None and f"{section}.{name}" not in state.settings:
+            kept = getattr(config, section).model_copy(update={name: before})
+            config = config.model_copy(update={section: kept})
+    return replace(loaded, config=config)
 
 
 def _plan_new(loaded: LoadedRun, workspace: Workspace, reviewer: str) -> RunPlan:

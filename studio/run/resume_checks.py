@@ -20,6 +20,7 @@ from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment
 from engines.record.run_dir import RunDir
+from engines.record.yaml_text import load_yaml
 from studio.config.loading import LoadedRun
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.fingerprint import differences
@@ -216,7 +217,7 @@ def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]
     if before is None:
         return ignored
     # As it would be written, so that like is compared with like and no key is shown.
-    asked = yaml.safe_load(dump_run_yaml(loaded.config, loaded.mask))
+    asked = load_yaml(dump_run_yaml(loaded.config, loaded.mask))
     return [*ignored, *_changed_leaves(before, asked)]
 
 
@@ -237,7 +238,7 @@ def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
 def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
     """None where it cannot be read or is no mapping."""
     try:
-        tree = yaml.safe_load(run_file.read_text("utf-8"))
+        tree = load_yaml(run_file.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return tree if isinstance(tree, dict) else None

@@ -12,6 +12,7 @@ from typing import Any
 from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.ids import digest_bytes
+from engines.core.library import Library
 from engines.core.state.step_history import RolloutHistory, StepHistory
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
@@ -89,12 +90,13 @@ def _run_demonstrations(
     found: dict[tuple[Any, ...], Demonstration] = {}
     right = judged = 0
     for segment in load_history(run, workspace):
-        for step, guidance in _read_steps(workspace, segment):
-            if with_library and not guidance:
+        for step, library, cite in _read_steps(workspace, segment):
+            if with_library and not library.experiences:
                 continue
             judged += sum(reward is not None for reward in step.rewards.values())
             for rollout, problem in _verified_rollouts(step, problems, least):
                 right += 1
+                guidance = library.guidance(cite, rollout.finished.shown)
                 for shown in _read_replies(segment.records, guidance, rollout, problem, exact):
                     # One prompt and reply counts once, however often it was drawn.
                     asked = tuple((m.role, m.content) for m in shown.messages)
@@ -147,11 +149,13 @@ def _read_replies(
         yield Demonstration(problem.question, text, bare, ids, problem.answer, rollout.id)
 
 
-def _read_steps(workspace: Workspace, segment: HistorySegment) -> Iterator[tuple[StepHistory, str]]:
-    """The steps of a run's own journal, with the library's text in their prompts ("": none)."""
+def _read_steps(
+    workspace: Workspace, segment: HistorySegment
+) -> Iterator[tuple[StepHistory, Library, bool]]:
+    """The steps of a run's own journal, with their library and whether prompts ask to cite it."""
     history = segment.history()
     for _, step in sorted(history.steps.items()):
         if step.started is not None and history.started is not None:
             library = workspace.library(history.started.library)
             cite = bool(history.settings.get("agent.cite"))
-            yield step, library.at(step.started.library_version).guidance(cite)
+            yield step, library.at(step.started.library_version), cite

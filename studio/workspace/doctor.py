@@ -33,6 +33,7 @@ from engines.record.repair.libraries import library_troubles
 from engines.record.repair.runs import run_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.yaml_text import load_yaml
 from studio.data.catalogue import listed_data
 from studio.session.client import is_alive
 
@@ -114,7 +115,7 @@ def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
     move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
     cause = "it holds no settings."
     try:
-        if isinstance(yaml.safe_load(run.run_file.read_text("utf-8")), dict):
+        if isinstance(load_yaml(run.run_file.read_text("utf-8")), dict):
             return
     except FileNotFoundError:
         cause = "it is not there."
@@ -160,7 +161,7 @@ async def _missing_engine_text(folder: Path) -> str:
 def _kept_checkpoints(run: RunDir) -> int:
     """How many checkpoints the run file keeps; 1 where it cannot be read."""
     try:
-        return int(yaml.safe_load(run.run_file.read_text("utf-8"))["grpo"]["keep"])
+        return int(load_yaml(run.run_file.read_text("utf-8"))["grpo"]["keep"])
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
         return 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def left(workspace: Path, name: str) -> tuple[dict[str, Any], list[dict[str, Any
     """
     space = Workspace(workspace)
     folder, run = space.library(name), space.run(name)
-    head = to_dict(folder.head())
+    head = to_dict(replace(folder.head(), index=None))
     for experience in head["experiences"]:
         for origin in experience.get("history", ()):
             origin.pop("at", None)

@@ -51,7 +51,7 @@ KINDS = frozenset(
 """Every kind of event that the older release wrote, by its name on disk."""
 FORMAT = 2
 _PINS = {"prompts", "experiences.[].pinned", "decision.evidence"}
-_READ = {"shown", "fates", "reflection.credits", "reflection.doubts", "reflection.notes"}
+_READ = {"fates", "shown", "reflection.credits", "reflection.doubts", "reflection.notes"}
 _READ |= {"lesson.fates", "lesson.notes"}
 _COUNTED = {"credited", "streaks", "tries", "cited", "uses", "uses_before"}
 _COUNTED |= {"experiences.[].history.[].uses_before"}

@@ -65,12 +65,15 @@ def _scores(
     older: Sequence[Entry], newer: Sequence[Entry], left: set[int], right: set[int]
 ) -> list[tuple[float, int, int]]:
     compares_all = len(left) * len(right) <= _MOST_PAIRS
+    of_id: dict[str, list[int]] = defaultdict(list)
+    for j in right:
+        of_id[newer[j][0]].append(j)
     out = []
     for i in left:
-        for j in right:
+        for j in right if compares_all else of_id[older[i][0]]:
             if older[i][0] == newer[j][0]:
                 out.append((similarity(older[i][1], newer[j][1]) + _SAME_ID, i, j))
-            elif compares_all:
+            else:
                 score = similarity_above(older[i][1], newer[j][1], _ALIKE)
                 out += [(score, i, j)] if score is not None else []
     return [each for each in out if each[0] >= _ALIKE]

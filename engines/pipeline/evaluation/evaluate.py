@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.evaluation.metrics import group_by_question, mean_at_k
+from engines.pipeline.guidance import PromptWriter, Shown
 from engines.pipeline.judging import GroupJudge
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
@@ -67,9 +69,9 @@ class MeasurementSetup:
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:
-    """What is measured: experiences as they stand in the prompt, with the versions."""
+    """What is measured: what a question's prompt says of experiences, with the versions."""
 
-    guidance: str
+    write: Callable[[str], tuple[str, Shown]] = lambda question: ("", None)
     library_version: int = 0
     policy_version: int = 0
 
@@ -112,7 +114,7 @@ class Evaluation:
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
     mask: Mask = NO_SECRETS  # takes secrets out of the files
-    cite: bool = False  # as in practice: see `Library.guidance`
+    writer: PromptWriter = field(default_factory=PromptWriter)  # as in practice
 
     def is_due(self, step: int, ends_epoch: bool) -> bool:
         """Whether the library is evaluated after this step."""
@@ -189,10 +191,10 @@ async def evaluate(
     """Evaluate a run's library and weights on every set that this step has no result for yet."""
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
-    guidance = library.guidance(evaluation.cite)
-    pinned = PinnedVersion(guidance, library.version, state.policy_version)
+    write = partial(evaluation.writer.write, library)
+    pinned = PinnedVersion(write, library.version, state.policy_version)
     measuring = evaluation.measuring
-    book = evaluation.book(pinned.guidance, weights)
+    book = evaluation.book(evaluation.writer.describe(library), weights)
     waiting: list[AnswersPending] = []
     try:
         for held_out in evaluation.sets:
@@ -300,7 +302,8 @@ async def _try_once(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> 
 async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _TryResult:
     """A new rollout's score, or what it cost where it could not be judged."""
     versions = (one.pinned.policy_version, one.pinned.library_version)
-    job = Job(one.problem, one.pinned.guidance, one.key, *versions)
+    guidance, shown = one.pinned.write(one.problem.question)
+    job = Job(one.problem, guidance, one.key, *versions, shown)
     outage = measuring.outage or Outage(lambda _: None)
 
     def on_start() -> None:

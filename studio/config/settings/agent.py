@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -53,7 +54,7 @@ class AgentConfig(Settings):
         cls, value: tuple[MountedExperience, ...]
     ) -> tuple[MountedExperience, ...]:
         for what in ("id", "text"):
-            seen = [getattr(experience, what) for experience in value]
-            if twice := [one for one in seen if seen.count(one) > 1]:
+            counts = Counter(getattr(experience, what) for experience in value)
+            if twice := [one for one, n in counts.items() if n > 1]:
                 raise ValueError(f'the {what} "{twice[0][:60]}" stands there twice')
         return value

@@ -49,6 +49,8 @@ RESULT_FIELDS = (
     "verifier",
     "library.name",
     "library.start",
+    "library.select_above",
+    "library.select_most",
 )
 """Settings a resumed run must share; all others (epochs, keys, URLs, deadlines, review,
 evaluation, concurrency) may change freely. `policy.temperature` is that of rollouts."""

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from engines.core.flags import FLAG_NAMES, REJECTED_BY_AUTO
-from engines.core.settings import LONGEST_NAME
+from engines.core.settings import LONGEST_NAME, MAX_COUNT
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (
     Float,
@@ -49,6 +49,18 @@ class LibraryConfig(Settings):
         # A run's own library has its number behind the name: longer than a name may be here.
         pattern=rf"^(empty|[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}@\d{{1,18}})$",
         examples=["arithmetic@3"],
+    )
+
+    select_above: Int | None = key(
+        30,
+        "experiences that stand in every prompt at most; of more, each problem gets the pinned and "
+        "the most relevant ones; null: always all",
+        ge=1,
+        le=MAX_COUNT,
+        examples=[50],
+    )
+    select_most: Int = key(
+        10, "experiences chosen for a problem, besides the pinned ones", ge=1, le=MAX_COUNT
     )
 
 

@@ -22,6 +22,7 @@ NEWER = ("demo",)  # that version did not have it
 NEWER_SETTINGS = re.compile(
     r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
+    r"|select_above: 30|select_most: 10"
     r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n",
     re.MULTILINE,
 )

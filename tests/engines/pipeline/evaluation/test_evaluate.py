@@ -133,7 +133,10 @@ async def quickly_measured(
     book = ScoreBook(Path("never-written"), {})
     book.add = lambda score: score  # type: ignore[method-assign]
     return await measure(
-        MeasurementSetup(manager, verifier, seed), book, problems, PinnedVersion(guidance)
+        MeasurementSetup(manager, verifier, seed),
+        book,
+        problems,
+        PinnedVersion(lambda _: (guidance, None)),
     )
 
 
@@ -165,7 +168,7 @@ async def measured(
                 MeasurementSetup(manager, verifier, seed, k),
                 book,
                 problems,
-                PinnedVersion(guidance),
+                PinnedVersion(lambda _: (guidance, None)),
             )
         except asyncio.CancelledError:
             return Measurement(()), policy.calls

@@ -1,0 +1,79 @@
+"""Of a large library each problem gets the pinned experiences and those that fit it best."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from engines.core.library import Experience, Library
+from engines.pipeline.guidance import PromptWriter
+from engines.record.journal import read_journal
+from engines.record.run_dir import Workspace
+from tests.support.harness import practised
+
+TOPICS = ("fractions", "angles", "dates", "money", "percent", "面积", "primes", "speed")
+LIBRARY = Library(
+    "l",
+    1,
+    tuple(Experience(f"E{n}", f"Rule {n} on {topic}: check it.") for n, topic in enumerate(TOPICS)),
+)
+
+
+def test_a_small_library_is_shown_whole() -> None:
+    assert PromptWriter(above=8).write(LIBRARY, "money?") == (LIBRARY.guidance(), None)
+    assert PromptWriter(above=None).choose(LIBRARY, "money?") is None
+    assert PromptWriter().write(None, "money?") == ("", None)
+
+
+def test_of_a_large_one_what_fits_the_question_is_shown_in_its_order() -> None:
+    writer = PromptWriter(above=5, most=2)
+    text, shown = writer.write(LIBRARY, "How much money is twelve percent of it?")
+    assert shown == ("E3", "E4")
+    assert "E3" in text and "E4" in text and "E5" not in text
+    assert writer.choose(LIBRARY, "求 面积") == ("E0", "E5")  # the oldest, where nothing fits
+    assert writer.choose(LIBRARY, "") == ("E0", "E1")
+
+
+def test_what_is_pinned_is_always_shown_and_does_not_count() -> None:
+    pinned = tuple(replace(e, pinned=e.id == "E7") for e in LIBRARY.experiences)
+    library = replace(LIBRARY, experiences=pinned)
+    assert PromptWriter(above=5, most=1).choose(library, "angles") == ("E1", "E7")
+
+
+def test_a_choice_follows_the_library_that_it_is_made_from() -> None:
+    writer = PromptWriter(above=5, most=1)
+    assert writer.choose(LIBRARY, "primes") == ("E6",)
+    other = replace(LIBRARY, experiences=LIBRARY.experiences[:6])
+    assert writer.choose(other, "primes") == ("E0",)
+    assert PromptWriter(above=5, most=1).describe(LIBRARY) != LIBRARY.guidance()
+
+
+async def test_a_run_records_what_was_shown_and_evaluates_likewise(tmp_path: Path) -> None:
+    run = (
+        *("data.truncate=4", "practice.batch_size=4", "practice.group_size=2", "practice.epochs=2"),
+        *("library.select_above=1", "library.select_most=1"),
+        *("evaluation.do_eval=true", "evaluation.limit=2"),
+    )
+    done = await practised(tmp_path, *run)
+    assert len(done.library.experiences) > 1
+    events = [entry.event for entry in read_journal(done.run.journal)]
+    shown = {e.step: e.shown for e in events if type(e).__name__ == "RolloutFinished"}
+    assert shown[1] is None  # the library was empty
+    assert all(len(ids) == 1 for step, ids in shown.items() if step == 2)
+    library = Workspace(tmp_path).library(done.run.run).head()
+    asked = [path.read_text() for path in done.run.records.glob("eval-0002*")]
+    for line in (line for text in asked for line in text.splitlines()):
+        assert sum(f"[{e.id}]" in line for e in library.experiences) == 1
+
+
+def test_a_small_library_does_not_bring_numpy_along() -> None:
+    code = (
+        "import sys; from engines.pipeline.guidance import PromptWriter; "
+        "from tests.engines.pipeline.test_guidance import LIBRARY; "
+        "PromptWriter().write(LIBRARY, 'x'); assert 'numpy' not in sys.modules"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
