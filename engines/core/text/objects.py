@@ -51,6 +51,8 @@ MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
 """Read in vain: prose full of brackets must not cost quadratic time."""
 MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
 """Of one object, since the time of mending grows with their product; and objects in vain."""
+_MENTION = re.compile(r"(?<!\bis)(?<!answer)(?<!array)(?<!JSON)(?<=[A-Za-z,])[ \t]+`?\Z")
+"""Within a sentence, as in "I left out [...]": perhaps no answer."""
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
@@ -180,14 +182,20 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     full = [
         g for g in arrays if any(span.rows for span in g) or not text[g[-1].end :].strip(" \n`.")
     ]
-    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
-    rows: list[Row | ReplyProblem] = []
     problems = []
+    if len(full) > 1 and _MENTION.search(text[max(0, full[-1][0].start - 80) : full[-1][0].start]):
+        problems.append("It is not clear which of its arrays is the answer: write it last.")
+        full.pop()
+    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
+    if other := next((g for g in reversed(full[:-1]) if _differ(g, chosen)), None):
+        problems.append("Its objects are of two kinds in two arrays: write them all into one.")
+        chosen = [*other, *chosen]
+    rows: list[Row | ReplyProblem] = []
     depth = int(bool(chosen) and _last_char(text, chosen[0].start) == "[")
     for previous, span in zip([None, *chosen], chosen, strict=False):
         between = text[previous.end : span.start] if previous else ""
         depth += between.count("[") - between.count("]")
-        if arrays and not _BETWEEN.fullmatch(between):
+        if arrays and not other and not _BETWEEN.fullmatch(between):
             problems.append(f"What stands between its objects is no JSON: {between.strip()!r:.80}.")
         if isinstance(span.rows, ReplyProblem):
             rows.append(span.rows)
@@ -218,6 +226,17 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     notes += ["Its array is not closed."] * is_open
     goes_on = bool(text[chosen[-1].end :].strip(" \n`}]"))
     return FoundObjects(tuple(rows), tuple(problems), tuple(notes), is_open or goes_on)
+
+
+def _differ(one: list[_Span], other: list[_Span]) -> bool:
+    """Whether two arrays hold objects of different kinds, so that none is a draft of the other."""
+    rows, others = (
+        [r for span in spans if isinstance(span.rows, list) for r in span.rows]
+        for spans in (one, other)
+    )
+    first, last = ({key for row in part for key in [*row][:1]} for part in (rows, others))
+    keys, other_keys = ({key for row in part for key in row} for part in (rows, others))
+    return bool(first and last) and not (first & other_keys or last & keys)
 
 
 def _last_char(text: str, at: int) -> str:

@@ -1,0 +1,39 @@
+"""Dates as answers: to arithmetic, 2020-02-01 is 2017, and 3 June the 3 of 3 May."""
+
+from __future__ import annotations
+
+import re
+
+from engines.verifiers.math.notation import strip_tex
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}\.?"
+_DAY, _YEAR = r"(?P<day>\d\d?)(?:st|nd|rd|th)?", r"(?:,?\s+(?P<year>\d{4}))?"
+_NAMED = tuple(
+    re.compile(rf"(?:on\s+)?(?:[a-z]{{3,6}}day,?\s+)?(?:the\s+)?{order}{_YEAR}", re.IGNORECASE)
+    for order in (rf"{_MONTH}\s+{_DAY}", rf"{_DAY}\s+(?:of\s+)?{_MONTH}")
+)
+_ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)")
+_SLASHED = re.compile(r"(\d\d?)/(\d\d?)/(\d{4})")  # its first number is a day or a month
+
+
+def same_date(gold: str, answer: str) -> bool | None:
+    """Whether an answer is the expected date; None: none is expected, or no date is given."""
+    wanted, given = _read_date(gold), _read_date(answer)
+    if wanted is None:
+        return None
+    if given is None:
+        return False if wanted[0] and re.fullmatch(r"\W*\d+\W*", answer) else None
+    return wanted == given if wanted[0] and given[0] else wanted[1:] == given[1:]
+
+
+def _read_date(text: str) -> tuple[int, ...] | None:
+    """Year (0 where there is none), month and day; of a slashed date, all as written."""
+    text = " ".join(strip_tex(text).split()).strip(" .$")
+    if slashed := _SLASHED.fullmatch(text):
+        return int(slashed[3]), -int(slashed[1]), int(slashed[2])
+    for found in filter(None, (form.fullmatch(text) for form in (_ISO, *_NAMED))):
+        name = found["month"].lower()
+        month = int(name) if name.isdigit() else _MONTHS.index(name) + 1
+        return int(found["year"] or 0), month, int(found["day"])
+    return None
