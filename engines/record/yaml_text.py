@@ -26,7 +26,15 @@ for _kind in (_Dumper, _QuickDumper):
 
 
 # In C, too: a library of 10,000 experiences is read in a tenth of the time.
-QUICK_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _QuickLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads a date as the text that it is, as OmegaConf does: the lesson "2020-01-01" is no time."""
+
+
+_QuickLoader.yaml_implicit_resolvers = {
+    first: [one for one in found if one[0] != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+QUICK_LOADER: Any = _QuickLoader
 
 
 def load_yaml(text: str) -> Any:

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from engines.core.errors import ConfigError
 from engines.record.yaml_text import load_yaml
 from studio.config.aliases import move_value
@@ -26,7 +28,7 @@ from studio.config.tree import (
     walk,
     walk_texts,
 )
-from studio.config.yaml_positions import file_positions
+from studio.config.yaml_positions import file_positions, syntax_error
 
 # Not what is escaped: an odd number of backslashes stands before that.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
@@ -43,7 +45,12 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
         move = "Give the agent.yaml of a run folder, or another agent file."
         raise ConfigError(f"--agent {path}", "There is no such file.", move)
     places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
-    agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
+    try:
+        agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
+    except yaml.MarkedYAMLError as error:  # of a value: a tag that is not YAML's
+        raise syntax_error(path, error) from error
+    except ValueError as error:
+        raise ConfigError(str(path), f"It holds a value that is none: {error}.", "Quote it.") from error
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):
