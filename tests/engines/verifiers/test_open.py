@@ -163,12 +163,12 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
     "a list for a text": ({"name": "judge", "rubric": ["a"]}, ("rubric",), "rubric", "a text"),
     "an empty rubric": ({"name": "judge", "rubric": " "}, ("rubric",), "empty", "Say what"),
     "an unknown score": ({"name": "judge", "score": "stars"}, ("score",), '"stars"', "binary or"),
-    "out of range": ({"name": "math", "workers": 0}, ("workers",), "below 1", "Set it to 1"),
+    "out of range": ({"name": "math", "workers": 0}, ("workers",), "is 0", "at least 1"),
     "a score beyond one": (
         {"name": "math", "timeout_score": 2},
         ("timeout_score",),
-        "outside 0 to 1",
-        "null",
+        "is 2",
+        "at most 1",
     ),
     "a pattern missing": ({"name": "text", "mode": "regex"}, ("mode",), "pattern", "Give one"),
     "a broken pattern": (
