@@ -27,7 +27,7 @@ for _kind in (_Dumper, _QuickDumper):
 
 # In C, too: a library of 10,000 experiences is read in a tenth of the time.
 class _QuickLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads a date as the text that it is, as OmegaConf does: the lesson "2020-01-01" is no time."""
+    """Reads a date as the text that it is, as OmegaConf does."""
 
 
 _QuickLoader.yaml_implicit_resolvers = {

@@ -49,7 +49,8 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     except yaml.MarkedYAMLError as error:  # of a value: a tag that is not YAML's
         raise syntax_error(path, error) from error
     except ValueError as error:
-        raise ConfigError(str(path), f"It holds a value that is none: {error}.", "Quote it.") from error
+        cause = f"It holds a value that is none: {error}."
+        raise ConfigError(str(path), cause, "Quote it.") from error
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):

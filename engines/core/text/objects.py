@@ -230,13 +230,14 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
 
 def _differ(one: list[_Span], other: list[_Span]) -> bool:
     """Whether two arrays hold objects of different kinds, so that none is a draft of the other."""
-    rows, others = (
-        [r for span in spans if isinstance(span.rows, list) for r in span.rows]
+    both = [
+        [r for s in spans if isinstance(s.rows, list) for r in s.rows if r]
         for spans in (one, other)
+    ]
+    (first, last), (keys, others) = (
+        [{n for r in rows for n in list(r)[:k]} for rows in both] for k in (1, 99)
     )
-    first, last = ({key for row in part for key in [*row][:1]} for part in (rows, others))
-    keys, other_keys = ({key for row in part for key in row} for part in (rows, others))
-    return bool(first and last) and not (first & other_keys or last & keys)
+    return bool(first and last) and not (first & others or last & keys)
 
 
 def _last_char(text: str, at: int) -> str:
