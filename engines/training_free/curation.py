@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from engines.core.flags import REJECTED_BEFORE
-from engines.core.library import Library
+from engines.core.library import Library, Provenance
 from engines.core.review_memory import PastDecision
 from engines.core.text.prompts import quote
 from engines.core.text.similar_texts import SimilarTexts
@@ -93,6 +94,23 @@ def _repeat_flag(
     return Flag(REJECTED_BEFORE, round(score, 3), detail), again
 
 
+class _Wordings:
+    """Texts by their places in a list; with `index` those that are alike are found by one."""
+
+    def __init__(self, texts: Sequence[str], *, index: bool) -> None:
+        self._texts = texts
+        self._index = SimilarTexts(SAME_IDEA) if index else None
+        if self._index is not None:
+            self._index.hold({str(at): text for at, text in enumerate(texts)})
+
+    def alike(self, text: str) -> dict[int, float]:
+        """Where texts say the same, in their order, and how alike they are."""
+        if self._index is not None:
+            return dict(sorted((int(at), score) for at, score in self._index.alike(text).items()))
+        scores = ((at, _idea_similarity(text, other)) for at, other in enumerate(self._texts))
+        return {at: score for at, score in scores if score is not None}
+
+
 class _Rejections:
     """Rejected ideas that still count.
 
@@ -104,9 +122,8 @@ class _Rejections:
     def __init__(self, library: Library, *, index: bool) -> None:
         self._library = library
         self._ideas = [i for i in library.curated if i.is_rejection and not i.doubled]
-        self._texts = SimilarTexts(SAME_IDEA) if index else None
-        if self._texts is not None:
-            self._texts.hold({str(at): idea.text for at, idea in enumerate(self._ideas)})
+        self._indexed = index
+        self._wordings = _Wordings([idea.text for idea in self._ideas], index=index)
         self._let_in: dict[int, bool] = {}
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
@@ -120,9 +137,11 @@ class _Rejections:
         if operation.kind == "delete":
             near = {at: 1.0 for at, idea in enumerate(self._ideas) if idea.kind == "delete"}
         else:
-            near = self._scores(operation.text) if operation.kind in ("add", "modify") else {}
+            near = (
+                self._wordings.alike(operation.text) if operation.kind in ("add", "modify") else {}
+            )
             if operation.kind == "modify" and about is not None and near:
-                covered = self._scores(about.text)
+                covered = self._wordings.alike(about.text)
         found = []
         for at, score in near.items():
             idea = self._ideas[at]
@@ -139,22 +158,18 @@ class _Rejections:
                 found.append((idea, score))
         return found
 
-    def _scores(self, text: str) -> dict[int, float]:
-        """Ideas of this wording, oldest first."""
-        if self._texts is not None:
-            return dict(sorted((int(at), score) for at, score in self._texts.alike(text).items()))
-        scores = ((at, _idea_similarity(text, idea.text)) for at, idea in enumerate(self._ideas))
-        return {at: score for at, score in scores if score is not None}
-
     def _is_let_in(self, at: int) -> bool:
         if at not in self._let_in:
+            marks, wordings = self._marks
             idea = self._ideas[at]
-            self._let_in[at] = any(
-                mark.at >= idea.at and _idea_similarity(mark.text, idea.text) is not None
-                for experience in self._library.experiences
-                for mark in experience.history
-            )
+            self._let_in[at] = any(marks[n].at >= idea.at for n in wordings.alike(idea.text))
         return self._let_in[at]
+
+    @cached_property
+    def _marks(self) -> tuple[Sequence[Provenance], _Wordings]:
+        """How all wordings of the library came about, and what they say."""
+        marks = [mark for e in self._library.experiences for mark in e.history]
+        return marks, _Wordings([mark.text for mark in marks], index=self._indexed)
 
 
 def _idea_similarity(one: str, other: str) -> float | None:
