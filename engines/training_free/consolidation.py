@@ -37,7 +37,7 @@ from engines.training_free.curation import past_decisions_block, withhold_reject
 from engines.training_free.lint import OperationLinter
 from engines.training_free.parse import ConsolidationRow, DropRow, Suggestion, parse_consolidation
 from engines.training_free.proposals import BatchEvidence, Candidate, arrange, plan_calls
-from engines.training_free.reading import proposals_block
+from engines.training_free.reading import library_seen, proposals_block
 
 UNNAMED = "the reflector did not mention it"
 _MERGING, _CONSOLIDATING = 1, 2
@@ -53,6 +53,7 @@ class _Account:
     """What the calls about one batch have brought so far."""
 
     evidence: BatchEvidence
+    seen: Library  # of the library what the reflector is shown
     drafts: list[tuple[Operation, tuple[int, ...]]] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)  # why, by the number of a proposal
     losses: list[LostWork] = field(default_factory=list)
@@ -138,7 +139,9 @@ class Consolidator:
         """
         step, epoch = batch[0].step, batch[0].epoch
         shows_rewards = self._settings.given_ground_truth
-        account = _Account(BatchEvidence.read(batch, reflections, rewards_known=shows_rewards))
+        evidence = BatchEvidence.read(batch, reflections, rewards_known=shows_rewards)
+        targets = [one.proposal.target for one in evidence.candidates]
+        account = _Account(evidence, library_seen(library, batch, targets))
         if not account.evidence.candidates:
             return Lesson(step, library.version)
         if not await self._ask_all(CallKey("consolidation", epoch, step), account, library):
@@ -238,7 +241,7 @@ class Consolidator:
         """Ask what becomes of these of `total` candidates; once more for those left out."""
         prompt = self._consolidate.render(
             **self._reflector.objectives,
-            library=library_text(library, counts=True),
+            library=library_text(account.seen, counts=True),
             curated=past_decisions_block(library),
             proposals=_proposals_text(shown, account.evidence),
             room=self._room_text(library, len(shown), total),

@@ -6,8 +6,8 @@ Every line of foreign text is prefixed, so that a heading can only be ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from engines.core.library import Library
 from engines.core.state.use_counts import NO_USES
@@ -60,6 +60,20 @@ def shown_attempts(group: Group, rewards_known: bool) -> tuple[ShownAttempt, ...
         for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
         if rollout.attempt.status != "failed" and (verdict.reward is not None or not rewards_known)
     )
+
+
+def library_seen(
+    library: Library, groups: Sequence[Group], targets: Collection[str | None] = ()
+) -> Library:
+    """The experiences that stood in the prompts of these groups, where not all of it did.
+
+    Those that `targets` name are kept, too.
+    """
+    shown = [rollout.shown for group in groups for rollout in group.rollouts]
+    if None in shown:
+        return library
+    seen = {name for ids in shown for name in ids or ()}.union(targets)
+    return replace(library, experiences=tuple(e for e in library.experiences if e.id in seen))
 
 
 def says_why(group: Group) -> bool:

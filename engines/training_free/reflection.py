@@ -37,6 +37,7 @@ from engines.training_free.reading import (
     choose_attempts,
     cut_middle,
     library_before_text,
+    library_seen,
     rest_block,
     says_why,
     shown_attempts,
@@ -92,7 +93,7 @@ class GroupReader:
             return parse_extraction(text, library, known=numbers, limit=limit)
 
         key = CallKey("extraction", group.epoch, group.step, group.position)
-        system = self._instructions(library)
+        system = self._instructions(library_seen(library, (group,)))
         try:
             answered = await self._reflector.ask(key, prompt, parse, system=system)
         except CallFailed as error:

@@ -12,6 +12,8 @@ from engines.core.library import Experience, Library
 from engines.pipeline.guidance import PromptWriter
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
+from engines.training_free.reading import library_seen
+from tests.support.builders import a_group
 from tests.support.harness import practised
 
 TOPICS = ("fractions", "angles", "dates", "money", "percent", "面积", "primes", "speed")
@@ -67,6 +69,15 @@ async def test_a_run_records_what_was_shown_and_evaluates_likewise(tmp_path: Pat
     asked = [path.read_text() for path in done.run.records.glob("eval-0002*")]
     for line in (line for text in asked for line in text.splitlines()):
         assert sum(f"[{e.id}]" in line for e in library.experiences) == 1
+
+
+def test_the_reflector_is_shown_what_the_tries_were_shown() -> None:
+    whole = a_group([1, 0])
+    some = replace(whole, rollouts=tuple(replace(r, shown=("E1", "E3")) for r in whole.rollouts))
+    assert library_seen(LIBRARY, (whole, some)) is LIBRARY
+    seen = library_seen(LIBRARY, (some,), ("E6", None))
+    assert [e.id for e in seen.experiences] == ["E1", "E3", "E6"]
+    assert seen.version == LIBRARY.version
 
 
 def test_a_small_library_does_not_bring_numpy_along() -> None:
