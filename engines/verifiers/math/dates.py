@@ -6,8 +6,11 @@ import re
 
 from engines.verifiers.math.notation import strip_tex
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}\.?"
+_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
+_MONTH = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
 _DAY, _YEAR = r"(?P<day>\d\d?)(?:st|nd|rd|th)?", r"(?:,?\s+(?P<year>\d{4}))?"
 _NAMED = tuple(
     re.compile(rf"(?:on\s+)?(?:[a-z]{{3,6}}day,?\s+)?(?:the\s+)?{order}{_YEAR}", re.IGNORECASE)
@@ -32,6 +35,6 @@ def _read_date(text: str) -> tuple[int, ...] | None:
         return int(slashed[3]), -int(slashed[1]), int(slashed[2])
     for found in filter(None, (form.fullmatch(text) for form in (_ISO, *_NAMED))):
         name = found["month"].lower()
-        month = int(name) if name.isdigit() else _MONTHS.index(name) + 1
+        month = int(name) if name.isdigit() else _MONTHS.index(name[:3]) // 3 + 1
         return int(found["year"] or 0), month, int(found["day"])
     return None

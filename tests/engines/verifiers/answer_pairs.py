@@ -309,6 +309,7 @@ ALIKE: tuple[Pair, ...] = (
     ("4/2/2020", "Answer: 2/1/2020", False),
     ("3 May", "\\boxed{3 June}", False),
     ("3 May 2020", "Answer: May 3, 2021", False),
+    ("3 decades", "Answer: 3 Dec", False),
 )
 
 PAIRS = EQUAL + ALIKE
