@@ -71,17 +71,11 @@ def read_samples(path: Path, name: str | None) -> Iterator[tuple[int, str, dict[
         ).fetchall()
     for number, row in enumerate(rows, start=1):
         fields = {_OURS.get(c, c): v for c, v in zip(columns, row, strict=True)}
-        yield number, f"{path}:{name}, row {number}", _without_blanks(fields)
-
-
-def _without_blanks(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what its defaults fill in; `meta` is JSON there."""
-    kept = {name: v for name, v in fields.items() if v not in (None, "") or name == "question"}
-    if isinstance(meta := kept.get("meta"), str):
-        kept["meta"] = json.loads(meta)
-        if kept["meta"] is None:
-            del kept["meta"]
-    return kept
+        if meta := fields.get("meta"):
+            fields["meta"] = json.loads(meta)
+        # Without what its defaults fill in.
+        kept = {key: v for key, v in fields.items() if v not in (None, "") or key == "question"}
+        yield number, f"{path}:{name}, row {number}", kept
 
 
 def _columns(database: sqlite3.Connection, table: str) -> list[str]:

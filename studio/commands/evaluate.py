@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import AsObject, Overrides, open_workspace
-
-if TYPE_CHECKING:
-    from studio.evaluation.evaluate import EvalPlan
 
 _Library = Annotated[
     str | None,
@@ -84,6 +81,7 @@ def evaluate(
         studio eval rehearsal --library rehearsal --baseline none --k 2
     """
     from studio.config.source import parse_source
+    from studio.evaluation.dry_run import print_eval_dry_run
     from studio.evaluation.evaluate import load_eval, plan_eval
     from studio.evaluation.session import run_eval
 
@@ -101,28 +99,7 @@ def evaluate(
         agent=agent is not None,
         step=step,
     )
-    return _estimate_eval(plan, json=json) if dry_run else run_eval(plan, json=json)
-
-
-def _estimate_eval(plan: EvalPlan, *, json: bool) -> int:
-    from studio.estimate.eval_dry_run import print_eval_dry_run
-    from studio.evaluation.report import eval_title
-    from studio.evaluation.session import tell_eval_notes
-    from studio.evaluation.try_problem import without_lessons
-    from studio.run.verifier import fingerprint_of
-
-    tell_eval_notes(plan)
-    return print_eval_dry_run(
-        plan.loaded,
-        without_lessons(plan.loaded.config),
-        plan.workspace,
-        title=eval_title(plan),
-        fingerprint=fingerprint_of(plan.loaded, plan.workspace),
-        sets=plan.sets,
-        missing=plan.missing(),
-        total=plan.total,
-        json=json,
-    )
+    return print_eval_dry_run(plan, json=json) if dry_run else run_eval(plan, json=json)
 
 
 def try_once(

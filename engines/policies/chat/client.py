@@ -20,7 +20,7 @@ from engines.core.finish import meaning_of
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Message, Sampling, Usage
-from engines.policies.chat.address import REDIRECTS, RedirectRefused, find_other_scheme
+from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.http import CONNECT_S, LazyClient, MakeTransport, failure_of, is_unsent
 from engines.policies.chat.request import Dialect, chat_request
@@ -122,11 +122,8 @@ class OpenAICompat:
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
-            status = getattr(failed, "status", None)
-            known = await self._list_models() if status == 404 else ()
-            unclear = status in (None, 400) and REDIRECTS not in str(failed)
-            speaks = await find_other_scheme(own) if unclear else ""
-            raise self._client.policy_error(failed, known, speaks) from None
+            known = await self._list_models() if getattr(failed, "status", 0) == 404 else ()
+            raise self._client.policy_error(failed, known) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()

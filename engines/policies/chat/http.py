@@ -66,13 +66,8 @@ class LazyClient:
             move = f"{SET_KEY}, or base_url for an endpoint of your own."
             raise PolicyError(self._place, cause, move)
 
-    def policy_error(
-        self, failed: CallFailed, known: Sequence[str] = (), speaks: str = ""
-    ) -> PolicyError:
-        """What a failed ping means to the person.
-
-        `known` are the models on offer; `speaks`: see `address.find_other_scheme`.
-        """
+    def policy_error(self, failed: CallFailed, known: Sequence[str] = ()) -> PolicyError:
+        """What a failed ping means to the person; `known` are the models on offer."""
         settings = self._settings
         kind, _, text = str(failed).partition(": ")
         status = getattr(failed, "status", None)
@@ -102,11 +97,8 @@ class LazyClient:
                 move = "Start the server, or correct base_url."
             case "timeout", _:
                 move = "See whether the server is overloaded or still loads the model; try again."
-        if speaks:
-            scheme, _, rest = settings.url.partition("://")
-            tls = "TLS" if speaks == "https" else "plain HTTP, no TLS"
-            cause = f"its port speaks {tls}, and base_url begins with {scheme}:// ({text})."
-            move = f"Set base_url to {speaks}://{rest}."
+                if settings.is_local and settings.url.startswith("https:"):
+                    move = "See whether the port speaks TLS: one that does not needs http://."
         return PolicyError(self._place, cause, move)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,8 @@ from engines.core.types import CallKey, Completion, Usage
 from engines.policies.chat.size_limits import TEXT_CHARS
 
 CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
-_FIELDS = {
-    "text": ("string", "the whole reply"),
-    "id": ("string", "the id of the call, to be sure of it"),
-    "model": ("string", "who answered"),
-    "reasoning": ("string", "thoughts before the reply"),
-    "finish": ("string", "stop, or length where the reply was cut"),
-    "usage": ("object", "prompt_tokens and completion_tokens, where they were counted"),
-}
-_SCHEMA = {
-    "type": "object",
-    "required": ["text"],
-    "additionalProperties": False,
-    "properties": {name: {"type": t, "description": d} for name, (t, d) in _FIELDS.items()},
-}
+_SCHEMA = orjson.loads((files(__package__) / "answer.schema.json").read_bytes())
+_FIELDS = _SCHEMA["properties"]
 _TYPES = {"string": str, "object": dict}
 
 
@@ -90,7 +79,7 @@ def read_answer(path: Path, name: str) -> Completion:
     if not isinstance(given, dict):
         raise AnswerRefused('it is no JSON object with "text"')
     for key, value in given.items():
-        if key not in _FIELDS or not isinstance(value, _TYPES[_FIELDS[key][0]]):
+        if key not in _FIELDS or not isinstance(value, _TYPES[_FIELDS[key]["type"]]):
             known = ", ".join(_FIELDS)
             raise AnswerRefused(f"{key!r} is no field of an answer, or not of its type ({known})")
     if given.get("id", name) != name:
@@ -127,14 +116,6 @@ def write_whole(path: Path, body: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.write_bytes(body)
     os.replace(beside, path)
-
-
-def unasked(folder: Path, asked: set[str]) -> tuple[list[str], int]:
-    """Answers that no call asked for, by name, and how many such calls lie there."""
-    names = sorted(path.name for path in folder.glob("*.*.*") if not path.name.startswith("."))
-    foreign = [name for name in names if name.partition(".")[0] not in asked]
-    answers = [name for name in foreign if name.endswith(ANSWERS)]
-    return answers, sum(name.endswith(CALL) for name in foreign)
 
 
 def describe_call(key: CallKey | None) -> str:

@@ -106,11 +106,11 @@ def folder_remarks(policies: Iterable[HandoffPolicy]) -> tuple[str, ...]:
         asked.setdefault(policy.folder, set()).update(policy.asked)
     remarks = []
     for folder, names in asked.items():
-        answers, calls = call_files.unasked(folder, names)
-        if answers:
-            more = ", …" * (len(answers) > SHOWN)
-            shown = ", ".join(answers[:SHOWN])
-            remarks.append(f"{folder}: no call of this process wants {shown}{more}; left there")
-        if calls:
+        there = sorted(path.name for path in folder.glob("[!.]*.*.*"))
+        others = [name for name in there if name.partition(".")[0] not in names]
+        if answers := [name for name in others if name.endswith(call_files.ANSWERS)]:
+            shown = ", ".join(answers[:SHOWN]) + ", …" * (len(answers) > SHOWN)
+            remarks.append(f"{folder}: no call of this process wants {shown}; left there")
+        if calls := sum(name.endswith(CALL) for name in others):
             remarks.append(f"{folder}: {calls} of the calls there are not of this process")
     return tuple(remarks)

@@ -35,39 +35,7 @@ BLOCK_CLASSES = tuple(
 TextBlock = BLOCK_CLASSES[0]
 
 
-class MessageSurface:
-    """What can be asked of a message, whatever it is besides."""
-
-    id: str
-    name: str
-    role: str
-    metadata: dict[str, Any]
-    timestamp: str
-    invocation_id: str | None
-    content: Any
-
-    def get_text_content(self, separator: str = "\n") -> str | None:
-        if isinstance(self.content, str):
-            return str(self.content)
-        texts = [block["text"] for block in self.content or () if block.get("type") == "text"]
-        return separator.join(texts) if texts else None
-
-    def get_content_blocks(self, block_type: str | Sequence[str] | None = None) -> list[Any]:
-        blocks = self.content or []
-        if isinstance(self.content, str):
-            blocks = [TextBlock(text=str(self.content))]
-        wanted = (block_type,) if isinstance(block_type, str) else block_type
-        return [block for block in blocks if wanted is None or block.get("type") in wanted]
-
-    def has_content_blocks(self, block_type: str | Sequence[str] | None = None) -> bool:
-        return bool(self.get_content_blocks(block_type))
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("id", "name", "role", "content", "metadata", "timestamp")
-        return {name: getattr(self, name) for name in names}
-
-
-class Msg(MessageSurface):
+class Msg:
     def __init__(
         self,
         name: str,
@@ -85,26 +53,37 @@ class Msg(MessageSurface):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Msg:
-        fields = dict(data)
-        own = fields.pop("id", None)
-        message = cls(**fields)
-        message.id = own or message.id
-        return message
+        return cls(**data)
 
     def __repr__(self) -> str:
         return f"Msg(id={self.id!r}, name={self.name!r}, content={self.content!r})"
 
+    def get_text_content(self, separator: str = "\n") -> str | None:
+        if isinstance(self.content, str):
+            return self.content
+        texts = [block["text"] for block in self.content or () if block.get("type") == "text"]
+        return separator.join(texts) if texts else None
 
-class Answer(str, MessageSurface):
+    def get_content_blocks(self, block_type: str | Sequence[str] | None = None) -> list[Any]:
+        blocks = self.content or []
+        if isinstance(self.content, str):
+            blocks = [TextBlock(text=self.content)]
+        wanted = (block_type,) if isinstance(block_type, str) else block_type
+        return [block for block in blocks if wanted is None or block.get("type") in wanted]
+
+    def has_content_blocks(self, block_type: str | Sequence[str] | None = None) -> bool:
+        return bool(self.get_content_blocks(block_type))
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("id", "name", "role", "content", "metadata", "timestamp")
+        return {name: getattr(self, name) for name in names}
+
+
+class Answer(str, Msg):
     """What the agent answered: text that also answers as a message does."""
 
     def __init__(self, text: str) -> None:
-        self.id, self.name, self.role = f"message-{next(_numbers)}", "agent", "assistant"
-        self.metadata, self.timestamp, self.invocation_id = {}, _now(), None
-
-    @property
-    def content(self) -> str:
-        return str(self)
+        Msg.__init__(self, "agent", text, "assistant")
 
 
 class MetricType(StrEnum):

@@ -93,7 +93,10 @@ def build_arguments(
             named = accepted_arguments(chosen.call, {"auxiliary_models": models}, skip=2)
             return [build_row(problem), Answer(rollouts[0]["answer"])], named
         case "metric":
-            return [build_solution(rollouts[0])], {}
+            found = rollouts[0]
+            said = [m["content"] for m in found["messages"] if m["role"] == "assistant"]
+            steps = [TextBlock(text=text) for text in said]
+            return [SolutionOutput(True, found["answer"], steps)], {}
         case "trl":
             offered = build_columns(problem, rollouts, as_messages=as_messages)
             offered["log_metric"] = logged.__setitem__
@@ -151,12 +154,6 @@ def build_columns(
         "trainer_state": _trainer_state(rollouts),
         "log_extra": lambda column, values: None,
     }
-
-
-def build_solution(rollout: Mapping[str, Any]) -> SolutionOutput:
-    """What metrics of AgentScope get."""
-    said = [m["content"] for m in rollout["messages"] if m["role"] == "assistant"]
-    return SolutionOutput(True, rollout["answer"], [TextBlock(text=text) for text in said])
 
 
 def _completion_ids(attempt: Attempt) -> list[int]:

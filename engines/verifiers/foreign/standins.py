@@ -7,28 +7,19 @@ do the other framework's work exist so that a file loads, and say so when used.
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import copy
 import importlib.util
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from engines.verifiers.foreign import agentscope_classes, trl_rewards
+from engines.verifiers.foreign import agentscope_classes as agentscope
+from engines.verifiers.foreign import trl_rewards
 from engines.verifiers.foreign.checkout_files import file_utils_for
-
-METRIC_CLASSES = (
-    agentscope_classes.MetricBase,
-    agentscope_classes.MetricResult,
-    agentscope_classes.MetricType,
-    agentscope_classes.SolutionOutput,
-    agentscope_classes.Task,
-)
 
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 """Puts chat messages to the run's judge and returns its reply as text."""
@@ -104,12 +95,9 @@ class WorkflowOutput(Fields):
     names = ("reward", "response", "metrics")
 
 
-class ChatResponse:
+class ChatResponse(agentscope.Msg):
     def __init__(self, text: str) -> None:
-        self.content = [agentscope_classes.TextBlock(text=text)]
-
-    def get_text_content(self) -> str:
-        return str(self.content[0]["text"])
+        super().__init__("judge", [agentscope.TextBlock(text=text)], "assistant")
 
 
 class JudgeClient:
@@ -181,16 +169,12 @@ def _placeholder_class(module: str, name: str) -> type:
 
 
 def _build_module(
-    name: str, *classes: type, names: tuple[str, ...] = (), **more: Any
+    name: str, *given: Callable[..., Any], names: tuple[str, ...] = (), **more: Any
 ) -> ModuleType:
     module = ModuleType(name, "Stand-in of the practice studio.")
     module.__path__ = []  # a package as far as imports go
-    for given in classes:
-        setattr(module, given.__name__, given)
-    for only in names:
-        setattr(module, only, _placeholder_class(name, only))
-    for key, value in more.items():
-        setattr(module, key, value)
+    vars(module).update({one.__name__: one for one in given})
+    vars(module).update({only: _placeholder_class(name, only) for only in names}, **more)
     return module
 
 
@@ -206,8 +190,7 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
         _build_module("utu.db", EvaluationSample, DatasetSample),
         _build_module(
             "utu.utils",
-            *(SimplifiedAsyncOpenAI, file_utils),
-            get_logger=get_logger,
+            *(SimplifiedAsyncOpenAI, file_utils, get_logger),
             DIR_ROOT=file_utils.root,
         ),
         _build_module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
@@ -215,10 +198,11 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
         _build_module(
             "agentscope.tuner",
             *(JudgeOutput, WorkflowOutput),
-            names=("AlgorithmConfig", "DatasetConfig", "TunerChatModel", "TunerModelConfig"),
+            names=(
+                *("AlgorithmConfig", "DatasetConfig", "TunerChatModel", "TunerModelConfig", "tune"),
+            ),
             JudgeType=Callable[..., Awaitable[JudgeOutput]],
             WorkflowType=Callable[..., Awaitable[WorkflowOutput]],
-            tune=_placeholder_class("agentscope.tuner", "tune"),
         ),
         _build_module(
             "agentscope.model",
@@ -227,12 +211,16 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
         ),
         _build_module(
             "agentscope.message",
-            *(agentscope_classes.Msg, *agentscope_classes.BLOCK_CLASSES),
+            *(agentscope.Msg, *agentscope.BLOCK_CLASSES),
             ContentBlock=dict,
         ),
-        _build_module("agentscope.evaluate", *METRIC_CLASSES),
+        _build_module(
+            "agentscope.evaluate",
+            *(agentscope.MetricBase, agentscope.MetricResult, agentscope.MetricType),
+            *(agentscope.SolutionOutput, agentscope.Task),
+        ),
         _build_module("trl"),
-        _build_module("trl.rewards", **trl_rewards.REWARDS_BY_NAME),
+        _build_module("trl.rewards", *trl_rewards.FUNCTIONS),
         _build_module("agentscope.agent", names=("AgentBase", "ReActAgent")),
         _build_module(
             "agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")
@@ -260,37 +248,11 @@ def imports_text() -> str:
     return "; ".join(parts)
 
 
-def has_deferred_import(tree: ast.Module) -> bool:
-    """True when a function of the file imports what we stand in for, at each call."""
-    known = build_modules()
-    for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for node in ast.walk(function):
-            match node:
-                case ast.ImportFrom(module=str(name), level=0) if name in known:
-                    return True
-                case ast.Import(names=aliases) if any(alias.name in known for alias in aliases):
-                    return True
-    return False
+def serve_imports(file: Path) -> None:
+    """Serve imports of packages that are not there, in a process that is that file's own.
 
-
-@contextlib.contextmanager
-def serve_imports(file: Path | None = None, *, lasting: bool = False) -> Iterator[None]:
-    """Serve imports of packages that are not there to `file`, until the end of the block.
-
-    `lasting` leaves them, for a file whose functions import at each call: the process is
-    that file's own.
+    They stay, since its functions may import at each call.
     """
-    there = {
-        name: module
-        for name, module in build_modules(file).items()
-        if importlib.util.find_spec(name.partition(".")[0]) is None
-    }
-    sys.modules.update(there)
-    try:
-        yield
-    finally:
-        if not lasting:
-            for name in there:
-                sys.modules.pop(name, None)
+    modules = build_modules(file).items()
+    there = {name for name, _ in modules if importlib.util.find_spec(name.partition(".")[0])}
+    sys.modules.update({name: module for name, module in modules if name not in there})

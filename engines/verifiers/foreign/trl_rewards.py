@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Completions = Sequence[Sequence[dict[str, str]]]
-Reward = Callable[..., list[float | None]]
+Ids = Sequence[Sequence[int]]
+Rewards = list[float | None]
 
 _THOUGHT = re.compile(r"<think>(?!.*<think>).*?</think>", re.DOTALL)
 
 
-def accuracy_reward(
-    completions: Completions, solution: Sequence[str], **columns: Any
-) -> list[float | None]:
+def accuracy_reward(completions: Completions, solution: Sequence[str], **columns: Any) -> Rewards:
     """1 where the answer in LaTeX equals the solution; None where that is no mathematics."""
     texts = [completion[0]["content"] for completion in completions]
     return [_accuracy(text, truth) for text, truth in zip(texts, solution, strict=True)]
@@ -30,9 +29,9 @@ def reasoning_accuracy_reward(
     solution: Sequence[str],
     reasoning_delimiters: Sequence[str] | None = None,
     **columns: Any,
-) -> list[float | None]:
+) -> Rewards:
     """`accuracy_reward` of what follows the reasoning; 0 where the reasoning has no end."""
-    rewards: list[float | None] = []
+    rewards: Rewards = []
     for completion, truth in zip(completions, solution, strict=True):
         text = completion[0]["content"]
         ends = [end for end in reasoning_delimiters or ("</think>",) if end in text]
@@ -40,7 +39,7 @@ def reasoning_accuracy_reward(
     return rewards
 
 
-def think_format_reward(completions: Completions, **columns: Any) -> list[float | None]:
+def think_format_reward(completions: Completions, **columns: Any) -> Rewards:
     """1 for a completion that begins with one whole `<think>…</think>`."""
     return [float(bool(_THOUGHT.match(c[0]["content"]))) for c in completions]
 
@@ -51,16 +50,13 @@ def get_cosine_scaled_reward(
     max_value_wrong: float = -0.5,
     min_value_correct: float = 0.5,
     max_value_correct: float = 1.0,
-) -> Reward:
+) -> Callable[..., Rewards]:
     """Accuracy scaled by length along a cosine. Source: arXiv:2502.03373, appendix C.1."""
 
     def cosine_scaled_reward(
-        completions: Completions,
-        solution: Sequence[str],
-        completion_ids: Sequence[Sequence[int]],
-        **columns: Any,
-    ) -> list[float | None]:
-        rewards: list[float | None] = []
+        completions: Completions, solution: Sequence[str], completion_ids: Ids, **columns: Any
+    ) -> Rewards:
+        rewards: Rewards = []
         found = accuracy_reward(completions, solution)
         for right, ids in zip(found, completion_ids, strict=True):
             low, high = min_value_correct, max_value_correct
@@ -73,36 +69,31 @@ def get_cosine_scaled_reward(
     return cosine_scaled_reward
 
 
-def get_soft_overlong_punishment(max_completion_len: int, soft_punish_cache: int) -> Reward:
+def get_soft_overlong_punishment(
+    max_completion_len: int, soft_punish_cache: int
+) -> Callable[..., Rewards]:
     """0 up to a length, then falling to -1. Source: DAPO, arXiv:2503.14476, equation 13."""
     free = max_completion_len - soft_punish_cache
 
-    def soft_overlong_punishment_reward(
-        completion_ids: Sequence[Sequence[int]], **columns: Any
-    ) -> list[float | None]:
-        lengths = [len(ids) for ids in completion_ids]
-        return [
-            0.0 if n <= free else -1.0 if n > max_completion_len else (free - n) / soft_punish_cache
-            for n in lengths
-        ]
+    def soft_overlong_punishment_reward(completion_ids: Ids, **columns: Any) -> Rewards:
+        beyond = [max(0, len(ids) - free) for ids in completion_ids]
+        return [-min(1.0, n / soft_punish_cache) if n else 0.0 for n in beyond]
 
     return soft_overlong_punishment_reward
 
 
-def get_repetition_penalty_reward(ngram_size: int = 3, max_penalty: float = -1.0) -> Reward:
+def get_repetition_penalty_reward(
+    ngram_size: int = 3, max_penalty: float = -1.0
+) -> Callable[..., Rewards]:
     """The share of repeated n-grams of tokens. Source: arXiv:2502.03373, appendix C.2."""
     if max_penalty > 0:
         raise ValueError(f"max_penalty {max_penalty} must not be above 0")
 
-    def repetition_penalty_reward(
-        completion_ids: Sequence[Sequence[int]], **columns: Any
-    ) -> list[float | None]:
-        rewards: list[float | None] = []
+    def repetition_penalty_reward(completion_ids: Ids, **columns: Any) -> Rewards:
+        rewards: Rewards = []
         for ids in completion_ids:
             if any(token < 0 for token in ids):
-                raise ValueError(
-                    "it needs token ids, and this policy tells only how many there are"
-                )
+                raise ValueError("it needs token ids, and this policy tells only how many")
             grams = [tuple(ids[at : at + ngram_size]) for at in range(len(ids) - ngram_size + 1)]
             repeated = 1 - len(set(grams)) / len(grams) if grams else 0.0
             rewards.append(repeated * max_penalty if repeated else 0.0)
@@ -111,17 +102,10 @@ def get_repetition_penalty_reward(ngram_size: int = 3, max_penalty: float = -1.0
     return repetition_penalty_reward
 
 
-REWARDS_BY_NAME: dict[str, Any] = {
-    call.__name__: call
-    for call in (
-        accuracy_reward,
-        reasoning_accuracy_reward,
-        think_format_reward,
-        get_cosine_scaled_reward,
-        get_soft_overlong_punishment,
-        get_repetition_penalty_reward,
-    )
-}
+FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    *(accuracy_reward, reasoning_accuracy_reward, think_format_reward, get_cosine_scaled_reward),
+    *(get_soft_overlong_punishment, get_repetition_penalty_reward),
+)
 
 
 def _accuracy(text: str, truth: str) -> float | None:

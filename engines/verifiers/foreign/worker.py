@@ -108,8 +108,8 @@ class LoadedFunction:
         tree = _parse_source(order["source"].encode("latin-1"), self.file)
         _refuse_name_clash(self.file, tree)
         _add_folder(str(Path(self.file).parent))
-        with standins.serve_imports(Path(self.file), lasting=standins.has_deferred_import(tree)):
-            module = _execute_module(self.file, tree)
+        standins.serve_imports(Path(self.file))
+        module = _execute_module(self.file, tree)
         wanted = None if order["signature"] == "auto" else order["signature"]
         self.chosen: ChosenFunction = choose_function(module, order["function"], wanted)
         if order["columns"] is not None:

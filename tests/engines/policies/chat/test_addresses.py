@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -116,67 +111,6 @@ async def test_another_path_of_the_same_server_is_followed_with_the_body() -> No
 async def test_a_redirect_that_drops_the_body_is_refused() -> None:
     async with fake_endpoint(redirects("/v2/chat/completions", 302), says("4")) as fake:
         assert (await failure(a_policy(fake.base_url))).kind == "refused"
-
-
-# Ports
-
-
-@asynccontextmanager
-async def a_port(context: ssl.SSLContext | None, said: bytes) -> AsyncIterator[int]:
-    """A server that answers whatever comes, once a whole head of HTTP is there."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(said)
-            await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-
-
-def a_tls_context(folder: Path) -> ssl.SSLContext:
-    (folder / "both.pem").write_text(CERTIFICATE)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "both.pem")
-    return context
-
-
-async def ping_error(url: str) -> PolicyError:
-    policy = a_policy(url, timeout_s=0.5, max_retries=0)
-    with pytest.raises(PolicyError) as caught:
-        await policy.ping()
-    await policy.aclose()
-    return caught.value
-
-
-async def test_tls_on_a_plain_port_is_named() -> None:
-    # It waits for the end of a head that never comes, so that the handshake hangs.
-    async with a_port(None, b"HTTP/1.1 404 No\r\n\r\n") as port:
-        told = await ping_error(f"https://127.0.0.1:{port}/v1")
-    assert "its port speaks plain HTTP, no TLS" in told.cause
-    assert told.move == f"Set base_url to http://127.0.0.1:{port}/v1."
-
-
-async def test_plain_http_on_a_port_of_tls_is_named(tmp_path: Path) -> None:
-    async with a_port(a_tls_context(tmp_path), b"HTTP/1.1 404 No\r\n\r\n") as port:
-        told = await ping_error(f"http://127.0.0.1:{port}/v1")
-    assert "its port speaks TLS" in told.cause
-    assert told.move == f"Set base_url to https://127.0.0.1:{port}/v1."
-
-
-async def test_a_port_of_tls_that_answers_plainly_is_not_called_plain() -> None:
-    told = b"HTTP/1.1 400 No\r\n\r\nThe plain HTTP request was sent to HTTPS port"
-    async with a_port(None, told) as port:
-        error = await ping_error(f"https://127.0.0.1:{port}/v1")
-    assert "speaks" not in error.cause
 
 
 # Names
