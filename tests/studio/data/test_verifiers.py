@@ -191,7 +191,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "verifier:\n  - math\n  - name: text\n    weight: 0\n",
         "run.yaml:7",
         "weight is 0",
-        "above 0",
+        "another number than 0",
     ),
     "as twice": (
         "verifier:\n  - {name: math, as: x}\n  - name: text\n    as: x\n",
