@@ -27,7 +27,7 @@ from studio.config.tree import (
     walk,
     walk_texts,
 )
-from studio.config.yaml_positions import file_positions, syntax_error
+from studio.config.yaml_positions import file_positions
 
 # Not what is escaped: an odd number of backslashes stands before that.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
@@ -46,11 +46,9 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
     try:
         agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
-    except yaml.MarkedYAMLError as error:  # of a value: a tag that is not YAML's
-        raise syntax_error(path, error) from error
-    except ValueError as error:
-        cause = f"It holds a value that is none: {error}."
-        raise ConfigError(str(path), cause, "Quote it.") from error
+    except (yaml.YAMLError, ValueError) as error:  # a tag that is not YAML's, a number that is none
+        cause = f"The YAML is broken: {' '.join(str(error).split())}."
+        raise ConfigError(str(path), cause, "Quote what stands there.") from error
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):

@@ -47,9 +47,7 @@ def without_citations(text: str, shown: Collection[str]) -> str:
         return "" if find_cited_ids(match[0]) <= known else match[0]
 
     known = frozenset(shown)
-    if not known or "[" not in text:
-        return text
     parts = text.split("```")  # every other one is code, where `rows[E1]` is an index
-    parts = [(_CODE_CITATION if n % 2 else _CITATION).sub(keep, p) for n, p in enumerate(parts)]
-    rest = "```".join(parts)
-    return rest if rest.strip() else text
+    forms = (_CITATION, _CODE_CITATION)
+    rest = "```".join(forms[n % 2].sub(keep, part) for n, part in enumerate(parts))
+    return rest if known and rest.strip() else text

@@ -52,7 +52,6 @@ MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
 MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
 """Of one object, since the time of mending grows with their product; and objects in vain."""
 _MENTION = re.compile(r"(?<!\bis)(?<!answer)(?<!array)(?<!JSON)(?<=[A-Za-z,])[ \t]+`?\Z")
-"""Within a sentence, as in "I left out [...]": perhaps no answer."""
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
@@ -187,7 +186,10 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
         problems.append("It is not clear which of its arrays is the answer: write it last.")
         full.pop()
     chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
-    if other := next((g for g in reversed(full[:-1]) if _differ(g, chosen)), None):
+    own = _keys(chosen)
+    if other := next(
+        (g for g in reversed(full[:-1]) if own and own.isdisjoint(_keys(g) or own)), None
+    ):
         problems.append("Its objects are of two kinds in two arrays: write them all into one.")
         chosen = [*other, *chosen]
     rows: list[Row | ReplyProblem] = []
@@ -228,16 +230,10 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     return FoundObjects(tuple(rows), tuple(problems), tuple(notes), is_open or goes_on)
 
 
-def _differ(one: list[_Span], other: list[_Span]) -> bool:
-    """Whether two arrays hold objects of different kinds, so that none is a draft of the other."""
-    both = [
-        [r for s in spans if isinstance(s.rows, list) for r in s.rows if r]
-        for spans in (one, other)
-    ]
-    (first, last), (keys, others) = (
-        [{n for r in rows for n in list(r)[:k]} for rows in both] for k in (1, 99)
-    )
-    return bool(first and last) and not (first & others or last & keys)
+def _keys(spans: list[_Span]) -> set[str]:
+    """The names that tell the kind of an array's objects."""
+    rows = [row for span in spans if isinstance(span.rows, list) for row in span.rows]
+    return {key for row in rows for key in row} - {"attempts", "reason", "because"}
 
 
 def _last_char(text: str, at: int) -> str:

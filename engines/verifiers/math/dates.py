@@ -12,12 +12,12 @@ _MONTH = (
     r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
 )
 _DAY, _YEAR = r"(?P<day>\d\d?)(?:st|nd|rd|th)?", r"(?:,?\s+(?P<year>\d{4}))?"
-_NAMED = tuple(
-    re.compile(rf"(?:on\s+)?(?:[a-z]{{3,6}}day,?\s+)?(?:the\s+)?{order}{_YEAR}", re.IGNORECASE)
-    for order in (rf"{_MONTH}\s+{_DAY}", rf"{_DAY}\s+(?:of\s+)?{_MONTH}")
+_FORMS = (
+    re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)"),
+    re.compile(r"(?P<day>\d\d?)/(?P<month>\d\d?)/(?P<year>\d{4})"),  # or the month first
+    re.compile(rf"(?:[a-z]{{3,6}}day,?\s+)?{_MONTH}\s+{_DAY}{_YEAR}", re.IGNORECASE),
+    re.compile(rf"(?:[a-z]{{3,6}}day,?\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}", re.IGNORECASE),
 )
-_ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)")
-_SLASHED = re.compile(r"(\d\d?)/(\d\d?)/(\d{4})")  # its first number is a day or a month
 
 
 def same_date(gold: str, answer: str) -> bool | None:
@@ -28,12 +28,10 @@ def same_date(gold: str, answer: str) -> bool | None:
     return wanted == given if wanted[0] and given[0] else wanted[1:] == given[1:]
 
 
-def _read_date(text: str) -> tuple[int, ...] | None:
-    """Year (0 where there is none), month and day; of a slashed date, all as written."""
+def _read_date(text: str) -> tuple[int, int, int] | None:
+    """Year (0 where there is none), month and day."""
     text = " ".join(strip_tex(text).split()).strip(" .$")
-    if slashed := _SLASHED.fullmatch(text):
-        return int(slashed[3]), -int(slashed[1]), int(slashed[2])
-    for found in filter(None, (form.fullmatch(text) for form in (_ISO, *_NAMED))):
+    for found in filter(None, (form.fullmatch(text) for form in _FORMS)):
         name = found["month"].lower()
         month = int(name) if name.isdigit() else _MONTHS.index(name[:3]) // 3 + 1
         return int(found["year"] or 0), month, int(found["day"])

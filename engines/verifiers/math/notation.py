@@ -43,7 +43,6 @@ _DENIED = re.compile(
     r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:(?:\b(?:can)?[Nn]ot|n't|\bnicht|\bpas)\s+|不是\s*)"
     r"(?:equal\s+to\s+|be\s+|option\s+)?(?:[$*(\\{\[]*[A-Z][$*)}\]]*|[^\s]*\d[^\s]*)[\s.!*]*$"
 )
-_NEGATIVE = re.compile(r"\s*(?:negative|minus)\s+(?=[\d.][\d.,]*\s*$)", re.IGNORECASE)
 _BARE = re.compile(r"[\s$\\]*[-+]?\d[\d.,]*(?:\\?%)?[\s$]*")
 _DIGITS = r"\d[\d,]*(?:\.\d+)?"
 _LAST = re.compile(rf"(?<![\d.,]){_DIGITS}(?=\D*\Z)")
@@ -56,8 +55,7 @@ _ALTERS = re.compile(
     re.IGNORECASE,
 )
 _ALTERED = re.compile(
-    r"\s*(?:squared|factorial|lakhs?|crores?|bn|mn|Mio|Mrd"
-    r"|(?:is|was)\s+(?:not|wrong|incorrect|definitely\s+not))\b"
+    r"\s*(?:squared|factorial|lakhs?|crores?|bn|mn|Mio|Mrd|(?:is|was)\s+(?:not|wrong))\b"
 )
 
 
@@ -68,7 +66,6 @@ def ascii_notation(text: str, *, marked: bool) -> str:
     """
     if not text.isascii():
         text = _convert_unicode(text, marked)
-    text = _NEGATIVE.sub("-", text, count=1) if marked else text
     text = _LONE_SIGN.sub("-", text, count=1) if _LONE_SIGN.match(text) else text
     text = _THIN.sub("", text)
     if _GROUPED.fullmatch(text.strip()):
