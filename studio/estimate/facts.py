@@ -294,13 +294,10 @@ def _reply_lengths(
         known.append(f"evaluation {held_out:.0f} (n={measured.n['evaluation']})")
     unknown = [p for p in ASSUMED if p in asked_for and p not in {**means, **expected}]
     assumed = [f"{p} {usual[p]:.0f}" for p in unknown]
-    notes = []
-    if wanted := [f"{p} {expected[p]:.0f}" for p in expected if p in asked_for]:
-        notes.append(f"tokens of a reply by expected_tokens: {', '.join(wanted)}")
-    if known:
-        notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
-    if assumed:
-        notes.append(f"tokens of a reply, assumed: {', '.join(assumed)}")
+    wanted = [f"{p} {expected[p]:.0f}" for p in expected if p in asked_for]
+    sources = {" by expected_tokens": wanted, f" as in run {measured.run}": known}
+    sources |= {", assumed": assumed}
+    notes = [f"tokens of a reply{how}: {', '.join(n)}" for how, n in sources.items() if n]
     return replies, notes
 
 
