@@ -69,8 +69,7 @@ class LoadedRun:
 
         A split that the name leaves open is one to practise on or to hold out, by the key.
 
-        Raises:
-            DataError: no root has it; the place is where the run file names it.
+        Raises DataError: no root has it; the place is where the run file names it.
         """
         try:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
@@ -107,8 +106,7 @@ def load_run(
     Data sets, verifiers, logs and rules that lie outside the workspace and the bundled data become
     absolute paths, so that the run's `run.yaml` means the same anywhere.
 
-    Raises:
-        ConfigError: with place (file:line or override), cause and next move.
+    Raises ConfigError: with place (file:line or override), cause and next move.
     """
     outer = os.environ if environ is None else environ
     folder = cwd or Path.cwd()
