@@ -6,7 +6,7 @@ The validation of run files reads the same declarations.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,8 +67,14 @@ def check_bounds(settings: DataclassInstance, section: str) -> None:
     """Refuse the first number out of bounds with a SettingError."""
     for declared in fields(settings):
         value = getattr(settings, declared.name)
-        for name, (holds, where) in _BOUNDS.items():
-            bound = declared.metadata.get(name)
-            if value is not None and bound is not None and not holds(value, bound):
-                move = f"Set it {where} {bound:g}: {declared.metadata['description']}."
-                raise SettingError(section, declared.name, f"{value} is out of bounds.", move)
+        if move := bounds_text(declared.metadata, value):
+            raise SettingError(section, declared.name, f"{value} is out of bounds.", move)
+
+
+def bounds_text(declared: Mapping[str, Any], value: Any) -> str:
+    """What to set instead of a number that is out of bounds; "" for one that is not."""
+    for name, (holds, where) in _BOUNDS.items():
+        bound = declared.get(name)
+        if value is not None and bound is not None and not holds(value, bound):
+            return f"Set it {where} {bound:g}: {declared['description']}."
+    return ""

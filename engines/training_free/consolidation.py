@@ -35,12 +35,7 @@ from engines.core.waiting.gather import gather_all
 from engines.training_free.asking import PACKAGE, Reflector, library_text, reply_losses
 from engines.training_free.curation import past_decisions_block, withhold_rejected
 from engines.training_free.lint import OperationLinter
-from engines.training_free.parse import (
-    ConsolidationRow,
-    DropRow,
-    Suggestion,
-    parse_consolidation,
-)
+from engines.training_free.parse import ConsolidationRow, DropRow, Suggestion, parse_consolidation
 from engines.training_free.proposals import BatchEvidence, Candidate, arrange, plan_calls
 from engines.training_free.reading import library_seen, proposals_block
 
@@ -66,23 +61,20 @@ class _Account:
     refs: list[RecordRef] = field(default_factory=list)
     usage: Usage = NO_USAGE
 
-    def take(self, key: CallKey, answers: Sequence[Answer | CallFailed]) -> bool:
+    def take(self, key: CallKey, answers: Sequence[Answer]) -> bool:
         """Count what the calls of one level cost and lost; False where none had a reply."""
         where, told = f"step {key.step}", list[LostWork]()
         for number, answer in enumerate(answers, 1):
             self.usage += answer.usage
-            if isinstance(answer, CallFailed):
-                lost: tuple[LostWork, ...] = (LostWork("consolidation", where, str(answer)),)
-            else:
-                self.refs += answer.refs
-                self.notes += answer.notes
-                lost = reply_losses("consolidation", where, answer)
+            self.refs += answer.refs
+            self.notes += answer.notes
+            lost = reply_losses("consolidation", where, answer)
             if key.index != NOT_ONE:
                 # Its proposals go on without it, so there is nothing for a person to mend.
                 part = f"{where}, {_LEVELS[key.index]} {number} of {len(answers)}"
                 lost = tuple(LostWork("consolidation call", part, one.reason) for one in lost)
             told += lost
-        if answers and all(isinstance(answer, CallFailed) for answer in answers):
+        if answers and not any(answer.completions for answer in answers):
             told = [LostWork("consolidation", where, told[0].reason)]
         self.losses += told
         return not any(loss.kind == "consolidation" for loss in told)
@@ -91,14 +83,13 @@ class _Account:
         for number in (number for one in candidates for number in one.numbers):
             self.dropped.setdefault(number, reason)
 
-    def merge(self, shown: Sequence[Candidate], answer: Answer | CallFailed) -> list[Candidate]:
+    def merge(self, shown: Sequence[Candidate], answer: Answer) -> list[Candidate]:
         """What goes on of one call's proposals: merged, or as it is where nothing was said of it.
 
         Only what was dropped with a reason goes no further.
         """
-        rows = () if isinstance(answer, CallFailed) else answer.items
         left, named = [], set[int]()
-        for row in sorted(rows, key=lambda row: isinstance(row, DropRow)):
+        for row in sorted(answer.items, key=lambda row: isinstance(row, DropRow)):
             if isinstance(row, Suggestion) and row.sources:
                 into = Proposal(row.kind, row.target, row.text, row.reason, ())
                 left.append(self.evidence.merge([shown[n - 1] for n in row.sources], into))
@@ -212,7 +203,7 @@ class Consolidator:
             return False
         for shown, answer in zip(groups, answers, strict=True):
             rest = self._take_operations(shown, answer, account)
-            if isinstance(answer, RepairResult) and not answer.problems:
+            if not answer.problems:
                 account.drop(rest, UNNAMED)
             elif not is_tree:
                 account.drop(rest, "no object that could be read names it")
@@ -262,17 +253,16 @@ class Consolidator:
         return replace(answer, problems=problems)
 
     def _take_operations(
-        self, shown: Sequence[Candidate], answer: Answer | CallFailed, account: _Account
+        self, shown: Sequence[Candidate], answer: Answer, account: _Account
     ) -> list[Candidate]:
         """Take in operations and drops; returns the candidates that neither names."""
-        rows = () if isinstance(answer, CallFailed) else answer.items
-        for row in rows:
+        for row in answer.items:
             behind = [shown[number - 1] for number in row.sources]
             if isinstance(row, DropRow):
                 account.drop(behind, row.reason or "the reflector gave no reason")
-            elif isinstance(answer, RepairResult):
+            else:
                 self._add_draft(row, behind, account, answer.completions[-1].model)
-        named = _named(rows)
+        named = _named(answer.items)
         return [one for number, one in enumerate(shown, 1) if number not in named]
 
     def _add_draft(
@@ -334,16 +324,14 @@ class _AccountedReply:
         return len(_named(rows)), sum(isinstance(row, Suggestion) for row in rows)
 
 
-async def _ask_each(
-    key: CallKey, groups: Sequence[Sequence[Candidate]], ask: Ask
-) -> list[Answer | CallFailed]:
+async def _ask_each(key: CallKey, groups: Sequence[Sequence[Candidate]], ask: Ask) -> list[Answer]:
     """Ask about all groups at the same time, as far as the model's limits allow."""
 
-    async def try_to_ask(place: int, shown: Sequence[Candidate]) -> Answer | CallFailed:
+    async def try_to_ask(place: int, shown: Sequence[Candidate]) -> Answer:
         try:
             return await ask(replace(key, position=place) if key.index != NOT_ONE else key, shown)
         except CallFailed as error:
-            return error
+            return RepairResult((), (str(error),), "", (), (), lost=error.usage)
 
     return await gather_all(try_to_ask(*each) for each in enumerate(groups))
 

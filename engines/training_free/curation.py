@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from engines.core.flags import REJECTED_BEFORE
-from engines.core.library import Library
+from engines.core.library import Library, Provenance
 from engines.core.review_memory import PastDecision
 from engines.core.text.prompts import quote
 from engines.core.text.similar_texts import SimilarTexts
 from engines.core.text.similarity import similarity_above
-from engines.core.time_slice import TimeSlice
 from engines.core.types import Flag, Operation
 
 SAME_IDEA = 0.85
@@ -19,6 +20,8 @@ SAME_IDEA = 0.85
 SHOWN = 8
 """Decisions that a prompt shows, the newest first."""
 _SHOWN_CHARS = 400
+_INDEXED_FROM = 20
+"""Operations above which rejected ideas are indexed: an index costs as much as comparing these."""
 
 
 def past_decisions_block(library: Library) -> str:
@@ -50,23 +53,27 @@ async def withhold_rejected(
     a first epoch every problem is new, and one alone must not ask again what a person has
     answered; each rejection doubles what it takes.
     """
-    proposed: list[Operation] = []
-    withheld: list[Operation] = []
-    rejections = _Rejections(library)
-    await rejections.index()
-    turn = TimeSlice()
-    for operation in operations:
-        await turn.give_way()
-        flag, again = _repeat_flag(operation, rejections.similar_to(operation))
-        flagged = replace(operation, flags=(*operation.flags, flag)) if flag else operation
-        (proposed if again else withheld).append(flagged)
-    return tuple(proposed), tuple(withheld)
+    # In a thread: thousands of texts are compared, and the run goes on meanwhile.
+    found = await asyncio.to_thread(_flag_repeats, operations, library)
+    return tuple(op for op, again in found if again), tuple(op for op, again in found if not again)
 
 
 def flag_repeat(operation: Operation, library: Library) -> Operation:
     """Flagged where the idea was rejected before, and withheld from nobody."""
-    flag, _ = _repeat_flag(operation, _Rejections(library).similar_to(operation))
-    return replace(operation, flags=(*operation.flags, flag)) if flag else operation
+    return _flag_repeats((operation,), library)[0][0]
+
+
+def _flag_repeats(
+    operations: Sequence[Operation], library: Library
+) -> list[tuple[Operation, bool]]:
+    """Each operation with what is to be said of it, and whether it may be proposed."""
+    rejections = _Rejections(library, index=len(operations) > _INDEXED_FROM)
+    found = []
+    for operation in operations:
+        flag, again = _repeat_flag(operation, rejections.similar_to(operation))
+        flagged = replace(operation, flags=(*operation.flags, flag)) if flag else operation
+        found.append((flagged, again))
+    return found
 
 
 def _repeat_flag(
@@ -87,6 +94,23 @@ def _repeat_flag(
     return Flag(REJECTED_BEFORE, round(score, 3), detail), again
 
 
+class _Wordings:
+    """Texts by their places in a list; with `index` those that are alike are found by one."""
+
+    def __init__(self, texts: Sequence[str], *, index: bool) -> None:
+        self._texts = texts
+        self._index = SimilarTexts(SAME_IDEA) if index else None
+        if self._index is not None:
+            self._index.hold({str(at): text for at, text in enumerate(texts)})
+
+    def alike(self, text: str) -> dict[int, float]:
+        """Where texts say the same, in their order, and how alike they are."""
+        if self._index is not None:
+            return dict(sorted((int(at), score) for at, score in self._index.alike(text).items()))
+        scores = ((at, _idea_similarity(text, other)) for at, other in enumerate(self._texts))
+        return {at: score for at, score in scores if score is not None}
+
+
 class _Rejections:
     """Rejected ideas that still count.
 
@@ -95,71 +119,62 @@ class _Rejections:
     of a rule about a duplicate never counts: it says where the idea stands, not that it is bad.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, *, index: bool) -> None:
         self._library = library
         self._ideas = [i for i in library.curated if i.is_rejection and not i.doubled]
-        self._texts: SimilarTexts | None = None
-        self._let_in: dict[PastDecision, bool] = {}
-
-    async def index(self) -> None:
-        """Prepare for many operations."""
-        self._texts = SimilarTexts(SAME_IDEA)
-        await self._texts.hold({str(at): idea.text for at, idea in enumerate(self._ideas)})
+        self._indexed = index
+        self._wordings = _Wordings([idea.text for idea in self._ideas], index=index)
+        self._let_in: dict[int, bool] = {}
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
-        """Those that an operation repeats, oldest first, each with its similarity."""
-        near: dict[int, float | None] = dict.fromkeys(range(len(self._ideas)))
-        if self._texts is not None and operation.kind in ("add", "modify"):
-            found = self._texts.alike(operation.text)
-            near = {at: found[str(at)] for at in sorted(map(int, found))}
-        scored = (
-            (self._ideas[at], _repeat_similarity(operation, self._ideas[at], score))
-            for at, score in near.items()
-        )
-        return [
-            (idea, score)
-            for idea, score in scored
-            if score is not None and self._still_counts(operation, idea)
-        ]
+        """Those that an operation repeats, oldest first, each with its similarity.
 
-    def _still_counts(self, operation: Operation, idea: PastDecision) -> bool:
+        The wording of a rejected addition stays rejected wherever it would go; a rejected
+        change is about its own experience only, and so is a deletion.
+        """
         about = self._library.get(operation.target)
-        if idea.kind != "add" and idea.target_text and about is not None:
-            return _idea_similarity(about.text, idea.target_text) is not None
-        said = about.text if about is not None and operation.kind == "modify" else ""
-        if idea.kind == "add" and said and _idea_similarity(said, idea.text) is not None:
-            return False
-        if idea not in self._let_in:
-            self._let_in[idea] = any(
-                mark.at >= idea.at and _idea_similarity(mark.text, idea.text) is not None
-                for experience in self._library.experiences
-                for mark in experience.history
+        covered: dict[int, float] = {}
+        if operation.kind == "delete":
+            near = {at: 1.0 for at, idea in enumerate(self._ideas) if idea.kind == "delete"}
+        else:
+            near = (
+                self._wordings.alike(operation.text) if operation.kind in ("add", "modify") else {}
             )
-        return not self._let_in[idea]
+            if operation.kind == "modify" and about is not None and near:
+                covered = self._wordings.alike(about.text)
+        found = []
+        for at, score in near.items():
+            idea = self._ideas[at]
+            if idea.kind != "add" and (idea.kind, idea.target) != (
+                operation.kind,
+                operation.target,
+            ):
+                continue
+            if idea.kind != "add" and idea.target_text and about is not None:
+                counts = _idea_similarity(about.text, idea.target_text) is not None
+            else:
+                counts = not (idea.kind == "add" and at in covered) and not self._is_let_in(at)
+            if counts:
+                found.append((idea, score))
+        return found
 
+    def _is_let_in(self, at: int) -> bool:
+        if at not in self._let_in:
+            marks, wordings = self._marks
+            idea = self._ideas[at]
+            self._let_in[at] = any(marks[n].at >= idea.at for n in wordings.alike(idea.text))
+        return self._let_in[at]
 
-def _repeat_similarity(
-    operation: Operation, idea: PastDecision, alike: float | None
-) -> float | None:
-    """How far an operation is a rejected idea; None where it is another one.
-
-    `alike` is the similarity of the wordings where it is known.
-
-    The wording of a rejected addition stays rejected wherever it would go; a rejected
-    change is about its own experience only, and so is a deletion.
-    """
-    same_target = operation.target == idea.target
-    if operation.kind == idea.kind == "delete":
-        return 1.0 if same_target else None
-    same_place = idea.kind == "add" or (idea.kind == operation.kind == "modify" and same_target)
-    if operation.kind not in ("add", "modify") or not same_place:
-        return None
-    return alike or _idea_similarity(operation.text, idea.text)
+    @cached_property
+    def _marks(self) -> tuple[Sequence[Provenance], _Wordings]:
+        """How all wordings of the library came about, and what they say."""
+        marks = [mark for e in self._library.experiences for mark in e.history]
+        return marks, _Wordings([mark.text for mark in marks], index=self._indexed)
 
 
 def _idea_similarity(one: str, other: str) -> float | None:
     """How alike two wordings of one idea are; None where they are of two."""
-    return similarity_above(one, other, SAME_IDEA)
+    return 1.0 if one == other else similarity_above(one, other, SAME_IDEA)
 
 
 def _shorten(text: str) -> str:

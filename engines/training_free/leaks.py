@@ -84,7 +84,9 @@ class QuestionIndex:
         self._texts = list({**hidden, **known})
         self._held_out = len(hidden)
         self._short: dict[tuple[str, ...], int] = {}
-        rows: list[list[int]] = [[] for _ in range(256)]  # sorted one by one: none holds the loop
+        rows: list[list[int]] = [
+            [] for _ in range(256)
+        ]  # sorted one by one: a sort of all holds other threads
         for number, text in enumerate(self._texts):
             found = tokens(text)
             own = {row for _, row in word_ngrams(found, words)}
@@ -129,10 +131,12 @@ class QuestionIndex:
 
     def _ngrams_of(self, number: int) -> Set[tuple[str, ...]]:
         """A question's rows. The last one is kept: a text mostly meets one question often."""
-        if self._last[0] != number:
+        last = self._last  # two threads may lint at once
+        if last[0] != number:
             found = tokens(self._texts[number])
-            self._last = (number, frozenset(row for _, row in word_ngrams(found, self._words)))
-        return self._last[1]
+            last = (number, frozenset(row for _, row in word_ngrams(found, self._words)))
+            self._last = last
+        return last[1]
 
     def _longest_match(self, said: tuple[str, ...], number: int, places: set[int]) -> SharedWords:
         best = start = end = 0

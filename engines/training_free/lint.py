@@ -18,7 +18,6 @@ from engines.core.library import Library
 from engines.core.protocols import Embedder
 from engines.core.text.similar_texts import SimilarTexts
 from engines.core.text.similarity import tokens, word_count
-from engines.core.time_slice import TimeSlice
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import AnswerIndex, QuestionIndex, StoryIndex, word_ngrams
 from engines.training_free.settings import LintSettings
@@ -40,7 +39,6 @@ search select send set show skip solve start state stop submit subtract take tel
 treat try turn type upload use verify visit work write
 """
 _ORDERS = frozenset(_VERBS.split())
-_LARGE = 500  # problems
 _WORDED = ("add", "modify")
 _Vectors = dict[str, Sequence[float]]
 _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
@@ -80,40 +78,40 @@ class OperationLinter:
     async def flags_of(
         self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:
-        """See the protocol. Nothing here holds the loop for longer than a slice of time."""
-        if len(self._practised) + len(self._held_out) > _LARGE and "_stories" not in vars(self):
-            # 10,000 questions take a second to index.
-            await asyncio.to_thread(lambda: (self._questions, self._answers, self._stories))
+        """See the protocol. All of the work is done in a thread: much of it takes seconds."""
         beside = {other.id: other for other in (*operations, *others)}
-        targets: defaultdict[str | None, list[Operation]] = defaultdict(list)
-        for other in beside.values():
-            targets[other.target].append(other)
         texts = {e.id: e.text for e in library.experiences}
         texts |= {o.id: o.text for o in beside.values() if o.kind in _WORDED and o.text}
-        # Taken while it is used: a person may edit while a lesson is linted.
-        index, self._index = self._index or SimilarTexts(self._settings.duplicate_at), None
-        await index.hold(texts)
         wanted = {op.id for op in operations if op.kind in _WORDED and op.text}
         own = [op.text for op in operations if op.id in wanted]
         meant = await self._embed([*texts.values(), *own]) if own else {}
-        turn, found = TimeSlice(), []
-        for operation in operations:
-            await turn.give_way()
-            alike: list[Flag] = []
-            if operation.id in wanted:
-                near = index.nearest(operation.text, (operation.id, operation.target))
-                alike = await self._similarity_flags(operation, near, texts, meant)
-            also = [other for other in targets[operation.target] if other.id != operation.id]
-            found.append(tuple(self._flags(operation, library, alike, also)))
+        # Taken while it is used: a person may edit while a lesson is linted.
+        index, self._index = self._index or SimilarTexts(self._settings.duplicate_at), None
+
+        def flag_all() -> tuple[tuple[Flag, ...], ...]:
+            targets: defaultdict[str | None, list[Operation]] = defaultdict(list)
+            for other in beside.values():
+                targets[other.target].append(other)
+            index.hold(texts)
+            found = []
+            for operation in operations:
+                alike: list[Flag] = []
+                if operation.id in wanted:
+                    near = index.nearest(operation.text, (operation.id, operation.target))
+                    alike = self._similarity_flags(operation, near, texts, meant)
+                found.append(tuple(self._flags(operation, library, alike, targets)))
+            return tuple(found)
+
+        found = await asyncio.to_thread(flag_all)
         self._index = index
-        return tuple(found)
+        return found
 
     def _flags(
         self,
         operation: Operation,
         library: Library,
         alike: Sequence[Flag],
-        same_target: Sequence[Operation],
+        targets: Mapping[str | None, Sequence[Operation]],
     ) -> Iterator[Flag]:
         about = library.get(operation.target)
         if operation.kind in ("modify", "delete") and about is not None and about.pinned:
@@ -124,7 +122,8 @@ class OperationLinter:
             yield from wording_flags(operation.text)
             yield from self._length_flags(operation)
             yield from self._tool_output_flags(operation)
-        yield from _same_target_flags(operation, same_target)
+        if operation.target is not None:
+            yield from _same_target_flags(operation, targets[operation.target])
         groups = {rollout.rpartition("r")[0] for rollout in operation.evidence}
         if len(groups) == 1 and operation.kind != "keep":
             yield Flag(names.ONE_GROUP, None, f"only group {next(iter(groups))} supports it")
@@ -146,7 +145,7 @@ class OperationLinter:
     def _stories(self) -> StoryIndex:
         return StoryIndex(self._practised, common_names())
 
-    async def _similarity_flags(
+    def _similarity_flags(
         self,
         operation: Operation,
         near: tuple[str, float] | None,
@@ -159,7 +158,7 @@ class OperationLinter:
             trouble = meant
         elif meant:
             others = {n: t for n, t in texts.items() if n not in (operation.id, operation.target)}
-            name, cosine = await _nearest_vector(operation.text, others, meant)
+            name, cosine = _nearest_vector(operation.text, others, meant)
             if cosine > (score or self._settings.duplicate_at - 1e-9):
                 best, score, how = name, cosine, "the meaning"
         if not best:
@@ -222,14 +221,10 @@ class OperationLinter:
         return [Flag(names.FROM_TOOL, round(size / len(said), 3), detail)]
 
 
-async def _nearest_vector(
-    text: str, texts: Mapping[str, str], meant: _Vectors
-) -> tuple[str, float]:
+def _nearest_vector(text: str, texts: Mapping[str, str], meant: _Vectors) -> tuple[str, float]:
     """The text whose meaning lies nearest, and its cosine in [0, 1]."""
-    own, turn = meant[text], TimeSlice()
-    best = ("", 0.0)
+    own, best = meant[text], ("", 0.0)
     for name, other in texts.items():
-        await turn.give_way()
         cosine = sum(a * b for a, b in zip(own, meant[other], strict=True))
         best = (name, min(1.0, cosine)) if cosine > best[1] else best
     return best
@@ -266,9 +261,9 @@ def _same_target_flags(operation: Operation, others: Sequence[Operation]) -> lis
     pins = ("pin", "unpin")
     also = [
         o for o in others
-        if o.target == operation.target and {o.kind, operation.kind} - {"keep", *pins}
+        if o.id != operation.id and {o.kind, operation.kind} - {"keep", *pins}
     ]  # fmt: skip
-    if operation.target is None or not also:
+    if not also:
         return []
     listed = ", ".join(f"{o.id} ({o.kind})" for o in also)
     return [Flag(names.SAME_TARGET, None, f"{operation.target} is also the target of {listed}")]

@@ -6,31 +6,13 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-_UNITS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_UNITS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen
+"""
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
-_WORDS = {word: n for n, word in enumerate(_UNITS)}
+_WORDS = {word: n for n, word in enumerate(_UNITS.split())}
 _WORDS |= {word: 10 * n for n, word in enumerate(_TENS, 2)}
 _ONE = "|".join(sorted((*_WORDS, *_SCALES), key=len, reverse=True))
 _SPOKEN = re.compile(rf"\b(?:{_ONE})(?:(?:[\s-]+|\s+and\s+)(?:{_ONE}))*\b", re.IGNORECASE)

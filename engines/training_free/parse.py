@@ -60,12 +60,7 @@ class Suggestion:
     only_this_problem: bool = False  # it holds for no other problem
 
     def as_operation(
-        self,
-        *,
-        evidence: Iterable[str],
-        problems: Iterable[str],
-        proposer: str,
-        prompt_hash: str,
+        self, *, evidence: Iterable[str], problems: Iterable[str], proposer: str, prompt_hash: str
     ) -> Operation:
         """An operation that has no id yet; what stands behind it counts once."""
         return Operation(
@@ -176,19 +171,6 @@ def parse_consolidation(
     if bound is not None and changes > bound:
         raise ReplyProblem(f"it holds {changes:,} operations, and at most {bound:,} are taken.")
     return parsed
-
-
-def parse_suggestions(
-    reply: str, library: Library, *, sources: str, known: Sequence[int], limit: int | None
-) -> ParsedReply[Suggestion]:
-    """The operations alone, of a reply to either question by the name of its numbers."""
-    parsed = (
-        parse_extraction(reply, library, known=known, limit=limit)
-        if sources == "attempts"
-        else parse_consolidation(reply, library, known=known, bound=limit)
-    )
-    items = tuple(row for row in parsed.items if isinstance(row, Suggestion))
-    return ParsedReply(items, parsed.problems, parsed.notes)
 
 
 def _changes(rows: Iterable[object]) -> list[Suggestion]:

@@ -11,19 +11,9 @@ from typing import Any
 
 from engines.core.library import Library
 from engines.core.text.reply import ParsedReply, ReplyProblem
-from engines.core.types import (
-    Operation,
-    ProposalFate,
-    UnparsedReply,
-    resubmitted_operation_id,
-)
+from engines.core.types import Operation, ProposalFate, UnparsedReply, resubmitted_operation_id
 from engines.training_free.curation import flag_repeat
-from engines.training_free.parse import (
-    DropRow,
-    Suggestion,
-    parse_consolidation,
-    parse_extraction,
-)
+from engines.training_free.parse import DropRow, Suggestion, parse_consolidation, parse_extraction
 
 Idea = tuple[str, str | None, str]
 """Kind, target and text of a proposal or an operation: what makes two of them the same."""

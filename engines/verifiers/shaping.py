@@ -17,7 +17,6 @@ from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.process_pool.pool import Trouble
-from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict
 from engines.verifiers.text import pattern_pool
 
@@ -64,14 +63,6 @@ class LengthPenalty:
     penalty_weight: float = setting(0.001, "cost of each unit beyond max_length", gt=0)
     unit: Literal["tokens", "chars"] = setting("tokens", "what is counted")
 
-    def __post_init__(self) -> None:
-        costs = self.penalty_weight > 0
-        check_settings(
-            'verifier "length_penalty"',
-            (self.max_length >= 0, "max_length is below 0.", "Set it to 1024, for instance."),
-            (costs, "penalty_weight is not above 0.", "Set it to 0.001, for instance."),
-        )
-
     def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
         length = _token_length(attempt) if self.unit == "tokens" else _char_length(attempt)
         if length is None:
@@ -94,10 +85,6 @@ class StepBonus:
     """
 
     step_bonus: float = setting(0.1, "bonus for each shown step", gt=0)
-
-    def __post_init__(self) -> None:
-        rule = (self.step_bonus > 0, "step_bonus is not above 0.", "Set it to 0.1, for instance.")
-        check_settings('verifier "step"', rule)
 
     def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
         steps = count_steps(attempt.answer or "")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from engines.core.errors import VerifierError, did_you_mean
+from engines.core.settings import bounds_text
 
 S = TypeVar("S")
 At = tuple[str, ...]
@@ -34,7 +35,7 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
     Raises SpecError: an unknown setting, or a value that cannot be.
     """
     place, hints = f'verifier "{name}"', get_type_hints(kind)
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = {field.name: field.metadata for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:
@@ -44,6 +45,8 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
         if not _matches_type(value, hints[key]):
             cause = f"{key} is {_value_text(value)}."
             raise SpecError((*at, key), place, cause, f"Set it to {_type_text(hints[key])}.")
+        if move := bounds_text(known[key], value):
+            raise SpecError((*at, key), place, f"{key} is {_value_text(value)}.", move)
         values[key] = value
     try:
         return kind(**values)
@@ -56,7 +59,7 @@ def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -
 def check_settings(place: str, *rules: tuple[bool, str, str]) -> None:
     """Refuse settings of which a rule does not hold; each names its cause and the next move.
 
-    Types need no rule: `parse_settings` checks them.
+    Types and declared bounds need no rule: `parse_settings` checks them.
     """
     for holds, cause, move in rules:
         if not holds:

@@ -178,7 +178,7 @@ def check(
     report = check_dataset(source, fields=field_names(question, answer))
     about = source.stem, str(source), report
     print_result(report_data(*about), report_text(*about), json=json)
-    if report.has_no_answers:
+    if 0 < report.n == len(report.without_answer):
         move = "Name the field that holds it: --answer NAME; without any, practise with "
         move += "practice.given_ground_truth=false."
         raise DataError(str(source), "No row has an answer.", move)

@@ -18,7 +18,6 @@ from studio.config.settings.base import declared_settings
 from studio.config.tree import (
     ABSENT,
     Key,
-    Tree,
     dotted_name,
     get_value,
     pop_value,
@@ -89,7 +88,8 @@ def mount_parts(composed: ComposedConfig) -> None:
                 pop_value(tree, (group,))
                 break
             at = (*at, next(iter(part)))  # a folder of the group
-    if {"instructions", "experiences"} & set(tree) or _is_their_agent(tree):
+    their_agent = "model" in tree and get_value(tree, ("agent", "instructions")) is not ABSENT
+    if {"instructions", "experiences"} & set(tree) or their_agent:
         for name in sorted(_AGENT & set(tree) - {"agent"}):
             move_value(composed, (name,), ("agent", name))
         if get_value(tree, ("agent", "type")) == "simple":
@@ -97,22 +97,16 @@ def mount_parts(composed: ComposedConfig) -> None:
         _refuse_references(composed)
 
 
-def _is_their_agent(tree: Tree) -> bool:
-    """Whether this is an agent file as Youtu-Agent writes it, run on its own."""
-    return "model" in tree and get_value(tree, ("agent", "instructions")) is not ABSENT
-
-
 def _refuse_references(composed: ComposedConfig) -> None:
+    """Agent files are passed around: one must not put the run file's secrets in a prompt."""
     for key, text in walk_texts(composed.tree):
-        if key[0] == "agent" and not (_is_allowed(key, text) and names_only_variables(text)):
+        allowed = (
+            names_only_variables(text) if key[1:2] == ("model",) else not _REFERENCE.search(text)
+        )
+        if key[0] == "agent" and not allowed:
             cause = f'"{dotted_name(key)}" refers to something outside the agent file.'
             move = "Only its model may name environment variables: ${oc.env:NAME}."
             raise composed.error(key, cause, f"{move} For a literal ${{ write \\${{.")
-
-
-def _is_allowed(key: Key, text: str) -> bool:
-    """Agent files are passed around: one must not put the run file's secrets in a prompt."""
-    return key[:2] == ("agent", "model") or not _REFERENCE.search(text)
 
 
 def names_only_variables(text: str) -> bool:

@@ -46,21 +46,11 @@ READ_AT_MOST = 4000
 BYTES_A_TOKEN = 4.0
 BYTES_AT_LEAST = 3.0
 """Of a token, for "at most": what a budget reserves by."""
-ASSUMED: Mapping[str, float] = {
-    "rollout": 400,
-    "judge": 120,
-    "summary": 200,
-    "extraction": 150,
-    "consolidation": 300,
-}
+_LESSONS: Mapping[str, float] = {"summary": 200, "extraction": 150, "consolidation": 300}
+ASSUMED: Mapping[str, float] = {"rollout": 400, "judge": 120, **_LESSONS}
 """Tokens of a reply where no run of the model was measured: short chains of thought."""
-_ROLES: Mapping[str, Role] = {
-    "rollout": "policy",
-    "judge": "judge",
-    "summary": "reflector",
-    "extraction": "reflector",
-    "consolidation": "reflector",
-}
+_ROLES: Mapping[str, Role] = {"rollout": "policy", "judge": "judge"}
+"""Who replies; all else is the reflector's."""
 SCAFFOLD_TOKENS = 16
 """What a chat template adds to a request."""
 LINE_TOKENS = 4
@@ -96,21 +86,22 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
     replies, notes = _reply_lengths(measured, config)
     facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured.bytes_a_token)
-    cite = config.agent.cite
-    facts = replace(
-        facts,
-        contrast=measured.with_contrast / measured.groups if measured.groups else None,
-        contrast_of=measured.group_size,
-        growth=2.0 if measured.growth is None else measured.growth,
-        citing=_tokens(measured.bytes_a_token, load_prompt("engines.core", "cite").body)
-        if cite
-        else 0.0,
-    )
     library = _next_library(plan)
     writer = prompt_writer(config)
     guidance = writer.describe(library)
-    facts = _with_library(facts, library, writer.write(library, "")[0], measured.bytes_a_token)
-    facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, measured.bytes_a_token)
+    texts = [experience.text for experience in library.experiences] if library is not None else []
+    per = measured.bytes_a_token
+    facts = replace(
+        facts,
+        guidance=_tokens(per, writer.write(library, "")[0]),
+        experiences=len(texts),
+        experience=_tokens(per, *texts) / len(texts) + LINE_TOKENS if texts else facts.experience,
+        contrast=measured.with_contrast / measured.groups if measured.groups else None,
+        contrast_of=measured.group_size,
+        growth=2.0 if measured.growth is None else measured.growth,
+        citing=_tokens(per, load_prompt("engines.core", "cite").body) * config.agent.cite,
+    )
+    facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, per)
     if not facts.lessons:
         return facts, tuple(notes)
     if facts.contrast is None and facts.truth_given:
@@ -197,15 +188,6 @@ def _prompt_facts(
     )
 
 
-def _with_library(facts: Facts, library: Library | None, guidance: str, per: float) -> Facts:
-    texts = [e.text for e in library.experiences] if library is not None else []
-    facts = replace(facts, guidance=_tokens(per, guidance))
-    if not texts:
-        return facts
-    each = _tokens(per, *texts) / len(texts) + LINE_TOKENS
-    return replace(facts, experiences=len(texts), experience=each)
-
-
 def _with_progress(facts: Facts, plan: RunPlan) -> Facts:
     """What of the run is done already."""
     if plan.mode in ("resume", "finished"):
@@ -285,7 +267,7 @@ def _verifier_names(spec: object) -> list[str]:
 def _possible_purposes(config: RunConfig) -> frozenset[str]:
     """The purposes for which this run may ask for a reply."""
     never = {"summary"} if config.practice.summarise == "never" else set()
-    never |= {"summary", "extraction", "consolidation"} if config.trains else set()
+    never |= set(_LESSONS) if config.trains else set()
     never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
     return frozenset(ASSUMED) - never
 
@@ -298,12 +280,12 @@ def _reply_lengths(
     What the run file expects of a role goes before what was measured.
     """
     asked_for = _possible_purposes(config) & set(only)
-    given = {p: config.role(_ROLES[p]).expected_tokens for p in ASSUMED}
+    roles = {p: config.role(_ROLES.get(p, "reflector")) for p in ASSUMED}
+    given = {p: role.expected_tokens for p, role in roles.items()}
     expected = {p: float(tokens) for p, tokens in given.items() if tokens is not None}
     found = {p: mean for p in ASSUMED if (mean := measured.mean(p)) is not None}
     means = {p: mean for p, mean in found.items() if p not in expected}
-    most = {p: terms_of(config.role(_ROLES[p])).reply_tokens() for p in ASSUMED}
-    usual = {p: min(tokens, most[p]) for p, tokens in ASSUMED.items()}
+    usual = {p: min(n, terms_of(roles[p]).reply_tokens()) for p, n in ASSUMED.items()}
     replies = {**usual, **means, **expected}
     held_out = None if "rollout" in expected else measured.mean("evaluation")
     replies["evaluation"] = replies["rollout"] if held_out is None else held_out

@@ -27,6 +27,7 @@ from engines.pipeline.evaluation.evaluate import (
 from engines.pipeline.evaluation.metrics import group_by_question
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.pipeline.outage import Outage
+from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
@@ -35,7 +36,7 @@ from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.source import Source
-from studio.evaluation.steps import EvalStep, RecordedReplies, UnjudgedTries
+from studio.evaluation.steps import EvalStep, UnjudgedTries, refuse_new_try
 from studio.evaluation.try_problem import without_lessons
 from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import (
@@ -257,7 +258,9 @@ async def _ready_roles(
         await roles.ping()
         return roles, Outage(give_up)
     # What was not tried is no sign that nothing works.
-    return replace(roles, policy=RecordedReplies(roles.policy)), Outage(lambda _: None)
+    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage(
+        lambda _: None
+    )
 
 
 _ASKS_NONE = VerifierConfig(name="math")

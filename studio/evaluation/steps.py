@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.errors import CallFailed
-from engines.core.protocols import OnText, Policy
-from engines.core.types import Completion, Message, Problem, Rollout, Sampling, Verdict
+from engines.core.types import Problem, Rollout, Verdict
 
 EvalStep = Literal["all", "rollout", "judge"]
 
@@ -33,23 +32,6 @@ class UnjudgedTries:
         """There is nothing to close."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedReplies:
-    """A policy of which only recorded replies are had: the ledger never comes to ask it."""
-
-    inner: Policy
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
-    ) -> Completion:
-        raise CallFailed("refused", "it was not tried yet, and --step judge makes no tries")
-
-    async def ping(self) -> None:
-        """It need not answer."""
-
-    async def aclose(self) -> None:
-        """Whoever opened the inner one closes it."""
+async def refuse_new_try() -> None:
+    """What a policy of which only recorded replies are had waits for: they need not wait."""
+    raise CallFailed("refused", "it was not tried yet, and --step judge makes no tries")

@@ -72,7 +72,8 @@ def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequen
 
     def read_outputs(rollout: str) -> Sequence[str]:
         step = state.current
-        for place, done in step.rollouts.items() if step else ():
+        # A copy: this runs in a thread while rollouts come in.
+        for place, done in tuple(step.rollouts.items()) if step else ():
             # A rollout of a single reply called no tool.
             if rollout_id(done.step, *place) == rollout and len(done.refs) > 1:
                 try:

@@ -6,7 +6,8 @@ Counts are no part of a library's content, and make no version. They hold for on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add, sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +20,12 @@ class UseCounts:
     cited: int = 0  # named the experience by its id; they may be counted above, too
 
     def __add__(self, other: UseCounts) -> UseCounts:
-        return UseCounts(
-            self.used + other.used,
-            self.ignored + other.ignored,
-            self.misled + other.misled,
-            self.cited + other.cited,
-        )
+        return UseCounts(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: UseCounts) -> UseCounts:
         """What was counted before `other` was; never below none."""
-        return UseCounts(
-            max(0, self.used - other.used),
-            max(0, self.ignored - other.ignored),
-            max(0, self.misled - other.misled),
-            max(0, self.cited - other.cited),
-        )
+        left = map(sub, astuple(self), astuple(other))
+        return UseCounts(*(max(0, count) for count in left))
 
     @property
     def text(self) -> str:

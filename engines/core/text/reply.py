@@ -78,29 +78,24 @@ async def ask_with_repair(
     The second reply counts where it ranks no lower than the first.
     """
     completion, ref = await ask(0, messages)
-    parsed = _try_parse(parse, completion)
+    best = parsed = _try_parse(parse, completion)
+    text = completion.text
+    first = RepairResult(
+        parsed.items, parsed.problems, text, (completion,), (ref,), notes=parsed.notes
+    )
     if not parsed.problems:
-        text = completion.text
-        return RepairResult(parsed.items, (), text, (completion,), (ref,), notes=parsed.notes)
+        return first
     request = Message("user", repair(" ".join(parsed.problems)))
     try:
         second, second_ref = await ask(1, [*messages, completion.as_message(), request])
     except CallFailed as error:
         *others, last = parsed.problems
         problems = (*others, f"{last} The repair turn failed: {error}.")
-        return RepairResult(
-            parsed.items,
-            problems,
-            completion.text,
-            (completion,),
-            (ref,),
-            lost=error.usage,
-            notes=parsed.notes,
-        )
+        return replace(first, problems=problems, lost=error.usage)
     repaired = _try_parse(parse, second)
     # A repair that came out worse must not cost what the first reply had right.
-    best = repaired if rank(repaired.items) >= rank(parsed.items) else parsed
-    text = second.text if best is repaired else completion.text
+    if rank(repaired.items) >= rank(parsed.items):
+        best, text = repaired, second.text
     completions, refs = (completion, second), (ref, second_ref)
     return RepairResult(best.items, best.problems, text, completions, refs, notes=best.notes)
 

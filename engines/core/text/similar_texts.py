@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from engines.core.text.similarity import list_features
-from engines.core.time_slice import TimeSlice
 
 
 class SimilarTexts:
@@ -24,18 +23,16 @@ class SimilarTexts:
         self._holders: defaultdict[str, list[int]] = defaultdict(list)
         self._masks: dict[str, int] = {}  # of words and trigrams that were looked for
 
-    async def hold(self, texts: Mapping[str, str]) -> None:
+    def hold(self, texts: Mapping[str, str]) -> None:
         """Hold these texts and no others; what was held before costs nothing again."""
         for name, at in list(self._places.items()):
             if texts.get(name) != self._texts[at][1]:
                 self._live ^= 1 << self._places.pop(name)
         if len(self._texts) > 2 * len(texts) + 100:  # most of them are gone
             self.__init__(self._at_least)  # type: ignore[misc]
-        turn = TimeSlice()
         for name, text in texts.items():
             if name not in self._places:
                 self._add(name, text)
-                await turn.give_way()
 
     def alike(self, text: str) -> dict[str, float]:
         """The texts that are alike, and how much."""

@@ -32,27 +32,23 @@ def similarity(one: str, other: str) -> float:
     Words catch reordered wordings, trigrams inflected ones and languages that do
     not put blanks between words.
     """
-    a, b = features(one), features(other)
+    a, b = _features(one), _features(other)
     total = len(a) + len(b)
     return 2 * len(a & b) / total if total else 1.0
 
 
 def similarity_above(one: str, other: str, at_least: float) -> float | None:
     """Their similarity where it reaches `at_least`, else None; mostly told without comparing."""
-    if similarity_bound(one, other) < at_least:
-        return None
-    found = similarity(one, other)
-    return found if found >= at_least else None
-
-
-def similarity_bound(one: str, other: str) -> float:
-    """What the similarity is at most: a microsecond where the similarity takes ten."""
     (size, bits), (other_size, other_bits) = _sketch(one), _sketch(other)
     total = size + other_size
     shared = min(
         size - (bits & ~other_bits).bit_count(), other_size - (other_bits & ~bits).bit_count()
     )
-    return 2 * min(shared, size, other_size) / total if total else 1.0
+    # This bound takes a microsecond where the similarity takes ten.
+    if total and 2 * min(shared, size, other_size) / total < at_least:
+        return None
+    found = similarity(one, other)
+    return found if found >= at_least else None
 
 
 def tokens(text: str) -> tuple[str, ...]:
@@ -100,7 +96,10 @@ def format_changes(changes: Sequence[Change]) -> str:
 
 
 def list_features(text: str) -> list[str]:
-    """The words and trigrams of a text, each repeat as one of its own: what `features` holds."""
+    """The words and trigrams of a text, each repeat as one of its own with a number behind it.
+
+    A trigram that happens to be a word counts as that word, repeated.
+    """
     words = _WORD.findall(text[:MOST_CHARS].casefold())
     joined = " ".join(words)
     grams = map("".join, zip(joined, joined[1:], joined[2:], strict=False))
@@ -123,14 +122,6 @@ def _sketch(text: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=512)  # a lesson compares each text with every other one
-def features(text: str) -> frozenset[tuple[str, int]]:
-    """Words and trigrams, each with which of its repeats it is: a bag as a set.
-
-    Two such sets intersect at the speed of C, five times that of counters.
-    """
-    words = _WORD.findall(text[:MOST_CHARS].casefold())
-    joined = " ".join(words)
-    grams = (joined[i : i + 3] for i in range(len(joined) - 2))
-    # A trigram that happens to be a word counts as that word, repeated.
-    bag = Counter(words) + Counter(grams)
-    return frozenset((gram, n) for gram, count in bag.items() for n in range(count))
+def _features(text: str) -> frozenset[str]:
+    """As a set: two of them intersect at the speed of C, five times that of counters."""
+    return frozenset(list_features(text))

@@ -22,7 +22,7 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed, PolicyError, RecordError
 from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import EmbeddingResult
-from engines.core.text.similarity import features
+from engines.core.text.similarity import list_features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.client import PING_S
@@ -43,10 +43,7 @@ Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
 
 
 def open_embedder(
-    spec: str,
-    endpoint: EndpointSettings,
-    folder: Path | None,
-    reserve: Reserve | None = None,
+    spec: str, endpoint: EndpointSettings, folder: Path | None, reserve: Reserve | None = None
 ) -> EmbeddingClient | RehearsalEmbeddings:
     """Open `openai:MODEL` or `rehearsal`; the model of `endpoint` is replaced by that one.
 
@@ -260,7 +257,8 @@ def _unit_vector(numbers: Sequence[float]) -> array[float]:
 
 def _hash_vector(text: str) -> array[float]:
     counts = [0.0] * REHEARSAL_DIMENSIONS
-    for gram, _ in features(text):
+    for feature in list_features(text):
+        gram, _, _ = feature.partition("\0")
         place = int(digest_bytes(gram.encode("utf-8", "replace"), 4), 16)
         counts[place % REHEARSAL_DIMENSIONS] += 1.0
     if not any(counts):

@@ -66,9 +66,6 @@ class FunctionSettings:
         check_settings(
             'verifier "function"',
             (named, "function is not the name of a function.", "Set it to verify_func."),
-            (self.deadline_s > 0, "deadline_s is not above 0.", "Set it to 30, for instance."),
-            (self.workers >= 1, "workers is below 1.", "Set it to 1 or more."),
-            (self.concurrency >= 1, "concurrency is below 1.", "Set it to 1 or more."),
             (low < high, "range is not a lower and a higher number.", "Set it to [0, 1]."),
             (score is None or low <= score <= high, outside, unjudged),
         )

@@ -20,7 +20,6 @@ from engines.verifiers.choice import choose_option, judge_choices
 from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
-from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     StatedAnswer,
@@ -57,19 +56,6 @@ class MathSettings:
     allow_set_relation_comp: bool = setting(
         True, "whether a relation (-2 < x < 7) also answers an expected set"
     )
-
-    def __post_init__(self) -> None:
-        score, enough = self.timeout_score, self.memory_mb >= 512
-        places = 0 <= self.float_rounding <= 15
-        unjudged = "Set it to 0, or to null to leave such answers unjudged."
-        check_settings(
-            'verifier "math"',
-            (self.deadline_s > 0, "deadline_s is not above 0.", "Set it to 2, for instance."),
-            (score is None or 0 <= score <= 1, "timeout_score is outside 0 to 1.", unjudged),
-            (self.workers >= 1, "workers is below 1.", "Set it to 1 or 2."),
-            (enough, "memory_mb is below 512, too little for sympy.", "Set it to 1024."),
-            (places, "float_rounding is outside 0 to 15.", "Set it to 6, the usual one."),
-        )
 
 
 class MathVerifier:
@@ -114,7 +100,9 @@ class MathVerifier:
     async def _judge(self, rollout: Rollout, expected: Sequence[StatedAnswer]) -> Verdict:
         if trouble := unjudgeable_verdict(rollout, expected):
             return trouble
-        stated = _strip_denial(_find_answer(rollout.attempt.answer or ""), expected)
+        stated = _find_answer(rollout.attempt.answer or "")
+        if not any(_NOT.search(gold.text) for gold in expected):
+            stated = StatedAnswer(strip_denial(stated.text), stated.marker)
         if stated.marker == "none" and (letter := _find_named_letter(stated.text, expected)):
             stated = StatedAnswer(letter, "marked")
         elif stated.marker == "none":
@@ -159,12 +147,6 @@ def _parse_expected(text: str) -> StatedAnswer:
     stated = find_stated_answer(text, join_boxes=True)
     marker = "marked" if stated.marker == "none" else stated.marker
     return StatedAnswer(ascii_notation(stated.text, marked=True), marker)
-
-
-def _strip_denial(stated: StatedAnswer, expected: Sequence[StatedAnswer]) -> StatedAnswer:
-    if any(_NOT.search(gold.text) for gold in expected):
-        return stated
-    return StatedAnswer(strip_denial(stated.text), stated.marker)
 
 
 def _find_named_letter(response: str, expected: Sequence[StatedAnswer]) -> str | None:

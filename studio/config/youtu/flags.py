@@ -6,6 +6,7 @@ the field that it sets there, or an option of ours.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -57,12 +58,6 @@ def translate_flags(words: Sequence[str]) -> list[str]:
         if name == "config_name":
             found += ["--config-name", value]
         else:
-            found.append(f"{keys[name]}={_quote(value)}")
+            quoted = json.dumps(value, ensure_ascii=False)
+            found.append(f"{keys[name]}={value if _PLAIN.fullmatch(value) else quoted}")
     return found
-
-
-def _quote(value: str) -> str:
-    if _PLAIN.fullmatch(value):
-        return value
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

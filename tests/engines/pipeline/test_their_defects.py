@@ -50,7 +50,7 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
-from engines.training_free.parse import parse_suggestions
+from engines.training_free.parse import parse_extraction
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import parse_judgement
 from studio.config.loading import load_run
@@ -137,9 +137,7 @@ def an_engine(policy: FakePolicy, folder: Path) -> TrainingFreeEngine:
 
 
 def read(reply: str, *library: str) -> Any:
-    return parse_suggestions(
-        reply, a_library(*library), sources="attempts", known=[0, 1], limit=None
-    )
+    return parse_extraction(reply, a_library(*library), known=[0, 1], limit=None)
 
 
 def problems_in(folder: Path, *rows: dict[str, str]) -> str:

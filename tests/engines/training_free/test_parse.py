@@ -19,7 +19,6 @@ from engines.training_free.parse import (
     Suggestion,
     parse_consolidation,
     parse_extraction,
-    parse_suggestions,
     rank_rows,
 )
 from tests.support.builders import a_library, an_operation, approved
@@ -27,16 +26,15 @@ from tests.support.builders import a_library, an_operation, approved
 LIBRARY = a_library("one", "two", "three")
 
 
-def read(*rows: Any, limit: int | None = None) -> ParsedReply[Suggestion]:
-    return parse_suggestions(
-        json.dumps(rows), LIBRARY, sources="attempts", known=(0, 1, 3), limit=limit
-    )
+def read(*rows: Any, limit: int | None = None) -> ParsedReply[ExtractionRow]:
+    return parse_extraction(json.dumps(rows), LIBRARY, known=(0, 1, 3), limit=limit)
 
 
 def only(row: dict[str, Any]) -> Suggestion:
     parsed = read(row)
     assert not parsed.problems
     (found,) = parsed.items
+    assert isinstance(found, Suggestion)
     return found
 
 
@@ -80,7 +78,7 @@ def test_an_unknown_id_is_a_problem_and_never_an_addition(kind: str, name: str |
 def test_a_deleted_id_cannot_be_modified_and_is_named() -> None:
     library = LIBRARY.commit(approved(an_operation("delete", "E2"))).library
     reply = json.dumps([{"operation": "modify", "id": "E2", "experience": "x"}])
-    parsed = parse_suggestions(reply, library, sources="attempts", known=(0,), limit=None)
+    parsed = parse_extraction(reply, library, known=(0,), limit=None)
     assert parsed.items == ()
     assert "E2 is not in the library (E1, E3)" in parsed.problems[0]
 
@@ -314,9 +312,7 @@ _json = st.recursive(
 @given(st.lists(st.dictionaries(_fields, _json, max_size=5), max_size=3) | _json)
 def test_any_json_is_read_or_is_a_reply_problem(value: Any) -> None:
     try:
-        parsed = parse_suggestions(
-            json.dumps(value), LIBRARY, sources="attempts", known=(0, 1), limit=2
-        )
+        parsed = parse_extraction(json.dumps(value), LIBRARY, known=(0, 1), limit=2)
     except ReplyProblem as problem:
         assert str(problem)
         return

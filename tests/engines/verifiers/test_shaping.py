@@ -277,14 +277,14 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "a length below 0": (
         {"name": "length_penalty", "max_length": -1},
         ("max_length",),
-        "below 0",
-        "1024",
+        "is -1",
+        "at least 0",
     ),
     "no weight": (
         {"name": "length_penalty", "penalty_weight": 0},
         ("penalty_weight",),
-        "not above 0",
-        "0.001",
+        "is 0",
+        "above 0",
     ),
     "an unknown unit": (
         {"name": "length_penalty", "unit": "words"},
@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
         "words",
         "tokens or chars",
     ),
-    "no bonus": ({"name": "step", "step_bonus": -0.1}, ("step_bonus",), "not above 0", "0.1"),
+    "no bonus": ({"name": "step", "step_bonus": -0.1}, ("step_bonus",), "is -0.1", "above 0"),
     "a shape's wrong setting": ({"name": "step", "bonus": 1}, ("bonus",), '"bonus"', "step_bonus"),
     "no pattern": ({"name": "format"}, (), "pattern is missing", "Give one"),
     "a broken pattern": (

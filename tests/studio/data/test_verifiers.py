@@ -184,14 +184,14 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         'deadline_s is "fast"',
         "Set it to a number",
     ),
-    "out of range": ("verifier:\n  workers: 0\n", "run.yaml:5", "below 1", "Set it to 1 or 2"),
+    "out of range": ("verifier:\n  workers: 0\n", "run.yaml:5", "workers is 0", "at least 1"),
     "neither text nor section": ("verifier: 5\n", "run.yaml:4", '"verifier" is 5', "verifier.name"),
     "empty list": ("verifier: []\n", "run.yaml:4", "it is empty", "at least one"),
     "weight 0": (
         "verifier:\n  - math\n  - name: text\n    weight: 0\n",
         "run.yaml:7",
         "weight is 0",
-        "above 0",
+        "another number",
     ),
     "as twice": (
         "verifier:\n  - {name: math, as: x}\n  - name: text\n    as: x\n",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
@@ -29,7 +28,7 @@ SENTENCE = st.lists(st.sampled_from([*WORDS, "Über", "!!", "x^2"]), max_size=14
 
 
 def held(index: SimilarTexts, texts: dict[str, str]) -> SimilarTexts:
-    asyncio.run(index.hold(texts))
+    index.hold(texts)
     return index
 
 

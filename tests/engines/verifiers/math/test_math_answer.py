@@ -22,6 +22,7 @@ from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
+from engines.verifiers.spec import parse_settings
 
 BOMB = "A: 9^9^9^9"
 ROOT = Path(__file__).parents[4]
@@ -423,7 +424,7 @@ def test_making_a_verifier_imports_nothing_heavy_and_starts_nothing() -> None:
 )
 def test_impossible_settings_are_refused_by_name(settings: dict[str, float]) -> None:
     with pytest.raises(VerifierError, match=next(iter(settings))):
-        MathSettings(**settings)  # type: ignore[arg-type]
+        parse_settings(MathSettings, "math", settings, ())
 
 
 @one_loop
