@@ -162,7 +162,9 @@ def check(
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Look for usual mistakes in a data set; exit code 2 where no row has an answer.
+    """Look for usual mistakes in a data set.
+
+    The exit code is 2 where no row has an answer.
 
     Examples:
         studio data check arithmetic

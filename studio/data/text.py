@@ -45,7 +45,7 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
 
 
 def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
-    clean = report.is_clean and not report.has_no_answers
+    clean = report.is_clean and len(report.without_answer) < report.n
     return {"name": name, "path": path, "clean": clean, **asdict(report)}
 
 
@@ -59,7 +59,7 @@ def report_text(name: str, path: str, report: DataReport) -> str:
         else ""
     )
     empty = f"; nothing stands on {_line_numbers_text(report.empty, unit)}" if report.empty else ""
-    doubtful = doubts_line(report) or ("no row has an answer" if report.has_no_answers else "")
+    doubtful = doubts_line(report) or ("" if answered else "no row has an answer")
     return "\n".join(
         [
             f"{name}: {count_text(report.n, 'problem')} in {sanitize(str(path))}",

@@ -83,7 +83,7 @@ class ReviewConfig(Settings):
     rejects: tuple[str, ...] = key(
         REJECTED_BY_AUTO,
         "flags whose operations auto rejects by itself; []: it approves whatever fits",
-        examples=[["leak", "injection"]],
+        examples=["[leak,injection]"],
     )
 
     @field_validator("rejects")
