@@ -34,10 +34,6 @@ class DataReport:
         return self.without_answer if len(self.without_answer) < self.n else ()
 
     @property
-    def has_no_answers(self) -> bool:
-        return 0 < self.n == len(self.without_answer)
-
-    @property
     def is_clean(self) -> bool:
         return not (self.duplicates or self.contradictory or self.empty or self.rows_without_answer)
 

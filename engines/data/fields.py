@@ -13,30 +13,14 @@ from engines.data.choices import LABELS, find_choices
 from engines.data.rows import json_kind
 
 QUESTION_FIELDS = (
-    "question",
-    "Question",
-    "Problem",
-    "problem",
-    "query",
-    "raw_question",
-    "question_stem",
+    *("question", "Question", "Problem", "problem", "query", "raw_question", "question_stem"),
     # Where there is also a prompt, that is this with some framework's instructions around it.
-    "extra_info.question",
-    "prompt",
-    "input",
+    *("extra_info.question", "prompt", "input"),
 )
 ANSWER_FIELDS = (
-    "answer",
-    "Answer",
-    "final_answer",
-    "result",
-    "golden_answers",
-    "ground_truth",
-    "correct_answer",
-    "extra_info.ground_truth",
-    "reward_model.ground_truth.target",
-    "reward_model.ground_truth",
-    "extra_info.answer",
+    *("answer", "Answer", "final_answer", "result", "golden_answers", "ground_truth"),
+    *("correct_answer", "extra_info.ground_truth", "reward_model.ground_truth.target"),
+    *("reward_model.ground_truth", "extra_info.answer"),
 )
 LISTED_REPLIES = ("rollouts", "responses", "completions")
 """Fields of a log that hold several replies to the row's question."""

@@ -18,6 +18,7 @@ from engines.core.errors import VerifierError
 from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.choice import judge_choices
+from engines.verifiers.math.notation import WRAPPED
 from engines.verifiers.process_pool.pool import ProcessPool, Trouble
 from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.spec import check_settings
@@ -33,7 +34,6 @@ from engines.verifiers.stated_answer import (
 
 REGEX_DEADLINE_S = 1.0
 _PLACE = 'verifier "text"'
-_TEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _EDGES = " \t\r\n\"'`*_“”‘’$"
 _CHOICE_WHOLE = re.compile(
@@ -150,7 +150,7 @@ def normalise_text(
     text: str, *, ignore_articles: bool = False, ignore_punctuation: bool = False
 ) -> str:
     """The form in which texts are compared: NFKC, no case, single blanks, no outer quotes."""
-    text = unicodedata.normalize("NFKC", _TEX_TEXT.sub(r"\1", text)).casefold().strip(_EDGES)
+    text = unicodedata.normalize("NFKC", WRAPPED.sub(r"\1", text)).casefold().strip(_EDGES)
     if text.endswith("."):
         text = text[:-1].rstrip(_EDGES)
     if ignore_punctuation:
@@ -166,7 +166,7 @@ def find_chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
     In a whole response (not `stated`) only a bracketed letter, or one that opens its
     line as a label, counts, the last of them: "A dog" chooses nothing.
     """
-    text = _TEX_TEXT.sub(r"\1", text)
+    text = WRAPPED.sub(r"\1", text)
     whole = _CHOICE_WHOLE.fullmatch(text)
     found = [whole[1]] if whole else _CHOICE_BRACKETED.findall(text)
     if not found and not stated:

@@ -162,7 +162,9 @@ def check(
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Look for usual mistakes in a data set; exit code 2 where no row has an answer.
+    """Look for usual mistakes in a data set.
+
+    The exit code is 2 where no row has an answer.
 
     Examples:
         studio data check arithmetic
@@ -178,7 +180,7 @@ def check(
     report = check_dataset(source, fields=field_names(question, answer))
     about = source.stem, str(source), report
     print_result(report_data(*about), report_text(*about), json=json)
-    if report.has_no_answers:
+    if 0 < report.n == len(report.without_answer):
         move = "Name the field that holds it: --answer NAME; without any, practise with "
         move += "practice.given_ground_truth=false."
         raise DataError(str(source), "No row has an answer.", move)

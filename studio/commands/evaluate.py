@@ -25,8 +25,7 @@ _FromYoutu = Annotated[
     typer.Option(metavar="DIR", help="Measure by a config of this Youtu-Agent checkout."),
 ]
 _ConfigName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME."),
+    str | None, typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME.")
 ]
 _Step = Annotated[
     Literal["all", "rollout", "judge"],

@@ -33,7 +33,11 @@ class Place:
 
 def parse_yaml(file: Path) -> yaml.Node | None:
     try:
-        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=QUICK_LOADER)
+        text = file.read_text(encoding="utf-8")
+        try:
+            node = yaml.compose(text, Loader=QUICK_LOADER)
+        except yaml.MarkedYAMLError:
+            node = yaml.compose(text, Loader=yaml.SafeLoader)  # which has the better words
     except yaml.MarkedYAMLError as error:
         raise syntax_error(file, error) from error
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:

@@ -26,12 +26,7 @@ from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.run.budget import apply_budget, open_budget, prior_usage
-from studio.run.held_out import (
-    evaluated_sets,
-    measuring_setup,
-    open_evaluation,
-    prompt_writer,
-)
+from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
 from studio.run.library_start import open_library, opening_event
 from studio.run.linter import open_run_embedder, open_run_linter
 from studio.run.models import (

@@ -25,13 +25,8 @@ from studio.run.new_or_resume import RunPlan
 
 _MEASURED_BY = (
     "seed",
-    "policy.model",
-    "policy.top_p",
-    "policy.max_tokens",
-    "policy.stop",
-    "policy.extra_body",
-    "agent.instructions",
-    "verifier",
+    *(f"policy.{name}" for name in ("model", "top_p", "max_tokens", "stop", "extra_body")),
+    *("agent.instructions", "verifier"),
 )
 
 

@@ -104,10 +104,7 @@ class RunRequest:
 
 
 def load_plan(
-    request: RunRequest,
-    tell: Callable[[str], None] = to_stderr,
-    *,
-    loaded: LoadedRun | None = None,
+    request: RunRequest, tell: Callable[[str], None] = to_stderr, *, loaded: LoadedRun | None = None
 ) -> RunPlan:
     """Read the run file and decide what to open; `tell` gets a note on what was assumed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from engines.core.library import Library
@@ -35,16 +36,21 @@ def make_publisher(
         return f"run:{run.run}{at}" if trained else None
 
     in_catalogue: Library | None = None
+    in_files: dict[Path, tuple[str | None, Library]] = {}  # most steps of a long run change none
+
+    def write(file: Path, library: Library, trained: str | None, made_by: str) -> None:
+        if in_files.get(file) != (trained, library):
+            agent = agent_description(config, trained)
+            write_atomic(file, format_agent_yaml(agent, library, made_by, mask))
+            in_files[file] = (trained, library)
 
     def publish(library: Library) -> None:
         nonlocal in_catalogue
-        agent = agent_description(config, adapter())
-        write_atomic(run.agent_file, format_agent_yaml(agent, library, run.run, mask))
+        write(run.agent_file, library, adapter(), run.run)
         best = best_library(state, folder)
         if best is not None:
-            agent = agent_description(config, adapter(state.best_step))
-            text = format_agent_yaml(agent, best, f"{run.run}, best on the held-out sets", mask)
-            write_atomic(run.best_agent_file, text)
+            made_by = f"{run.run}, best on the held-out sets"
+            write(run.best_agent_file, best, adapter(state.best_step), made_by)
         if library != in_catalogue:  # training alone commits one at each step that changes nothing
             write_library_rows(plan.workspace, library)
             in_catalogue = library

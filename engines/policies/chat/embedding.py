@@ -43,10 +43,7 @@ Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
 
 
 def open_embedder(
-    spec: str,
-    endpoint: EndpointSettings,
-    folder: Path | None,
-    reserve: Reserve | None = None,
+    spec: str, endpoint: EndpointSettings, folder: Path | None, reserve: Reserve | None = None
 ) -> EmbeddingClient | RehearsalEmbeddings:
     """Open `openai:MODEL` or `rehearsal`; the model of `endpoint` is replaced by that one.
 

@@ -25,8 +25,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "
 
 
 def load_local(
-    settings: LocalSettings,
-    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    settings: LocalSettings, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
 ) -> LocalModel:
     """Load model and tokenizer, and put an adapter on it where one is wanted.
 

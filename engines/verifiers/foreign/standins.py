@@ -145,16 +145,11 @@ def to_chat_messages(messages: Any) -> list[dict[str, str]]:
             role, content = message.get("role", "user"), message.get("content")
         elif not isinstance(message, str):
             role, content = getattr(message, "role", "user"), getattr(message, "content", "")
-        chat.append({"role": str(role), "content": str(content_text(content) or "")})
+        if not isinstance(content, str):  # but blocks, of which the text counts
+            texts = [block.get("text") for block in content or () if isinstance(block, Mapping)]
+            content = "\n".join(text for text in texts if isinstance(text, str))
+        chat.append({"role": str(role), "content": content})
     return chat
-
-
-def content_text(content: Any) -> str | None:
-    """The text of a message's content: itself, or that of its text blocks."""
-    if content is None or isinstance(content, str):
-        return content
-    texts = [block.get("text") for block in content if isinstance(block, Mapping)]
-    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _placeholder_class(module: str, name: str) -> type:
@@ -189,9 +184,7 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
         _build_module("utu"),
         _build_module("utu.db", EvaluationSample, DatasetSample),
         _build_module(
-            "utu.utils",
-            *(SimplifiedAsyncOpenAI, file_utils, get_logger),
-            DIR_ROOT=file_utils.root,
+            "utu.utils", *(SimplifiedAsyncOpenAI, file_utils, get_logger), DIR_ROOT=file_utils.root
         ),
         _build_module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
         _build_module("agentscope"),
@@ -210,9 +203,7 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
             names=("DashScopeChatModel", "OpenAIChatModel", "TrinityChatModel"),
         ),
         _build_module(
-            "agentscope.message",
-            *(agentscope.Msg, *agentscope.BLOCK_CLASSES),
-            ContentBlock=dict,
+            "agentscope.message", *(agentscope.Msg, *agentscope.BLOCK_CLASSES), ContentBlock=dict
         ),
         _build_module(
             "agentscope.evaluate",

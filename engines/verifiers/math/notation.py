@@ -20,7 +20,7 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _POWER = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _ROOT = re.compile(r"√\s*(?:\(([^()]{1,80})\)|\{([^{}]{1,80})\}|(\d+(?:\.\d+)?|[A-Za-z]))")
 _FRACTION = re.compile("[¼½¾⅐-⅞]")
-_WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
 _SPACING = re.compile(r"\\[,;:! ]|~|\\q?quad\b")
 _MIXED_PLAIN = re.compile(r"(?<![\w./,])(\d{1,9})\s+(?:and\s+)?(\d{1,9})/(\d{1,9})(?![\d/]|\.\d)")
 _MIXED = re.compile(r"([-+]?\d+)\s*\\frac\{(\d+)\}\{(\d+)\}")
@@ -61,7 +61,7 @@ def ascii_notation(text: str, *, marked: bool) -> str:
 
 def strip_tex(text: str) -> str:
     """A text without TeX's wrappers of words and its spacing."""
-    return _SPACING.sub(" ", _WRAPPED.sub(r"\1", text))
+    return _SPACING.sub(" ", WRAPPED.sub(r"\1", text))
 
 
 def strip_denial(text: str) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from engines.verifiers.math import exact_value
+from engines.verifiers.math.notation import WRAPPED
 from engines.verifiers.math.quantity import align_labels, leading_unit, same_quantity
 
 USUAL_RULES = {"float_rounding": 6, "strict": True}  # under other rules more is equal
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 _APART = re.compile(r"(?<=\d)\s+(?=\d)")
 _COMMAND = re.compile(r"\\(?:begin|end|text|textbf|mathrm|mathbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _SPELT = re.compile(r"(?<![\\A-Za-z])(pi|sqrt|sin|cos|tan|log|ln)(?![A-Za-z])")
@@ -158,7 +158,7 @@ def has_same_letters(one: str, other: str) -> bool:
     A blank between two digits counts: 2 1/2 is not 21/2.
     """
     one, other = (
-        "".join(_APART.sub("|", _TEXT.sub(r"\1", text).replace("$", "")).split())
+        "".join(_APART.sub("|", WRAPPED.sub(r"\1", text).replace("$", "")).split())
         for text in (one, other)
     )
     if re.search(r"[^\W\d_]{3}", one):

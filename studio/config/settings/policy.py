@@ -188,9 +188,7 @@ class EmbeddingConfig(Settings):
         examples=["http://localhost:11434/v1"],
     )
     api_key: ApiKey | None = key(
-        None,
-        "key of that address, best as ${oc.env:NAME}",
-        examples=["'${oc.env:OPENAI_API_KEY}'"],
+        None, "key of that address, best as ${oc.env:NAME}", examples=["'${oc.env:OPENAI_API_KEY}'"]
     )
     timeout_s: Float = key(30.0, "deadline of one call, retries included", gt=0)
     price_in_usd_per_mtok: Float | None = key(

@@ -83,7 +83,7 @@ class ReviewConfig(Settings):
     rejects: tuple[str, ...] = key(
         REJECTED_BY_AUTO,
         "flags whose operations auto rejects by itself; []: it approves whatever fits",
-        examples=[["leak", "injection"]],
+        examples=["[leak,injection]"],
     )
 
     @field_validator("rejects")
@@ -102,10 +102,7 @@ class BudgetConfig(Settings):
         None, "tokens of prompts and replies at most; null: no limit", ge=1, examples=[5_000_000]
     )
     cost_usd: Float | None = key(
-        None,
-        "US dollars at most, of models with prices; null: no limit",
-        gt=0,
-        examples=[2.5],
+        None, "US dollars at most, of models with prices; null: no limit", gt=0, examples=[2.5]
     )
 
 

@@ -131,16 +131,10 @@ class GRPOConfig(GRPOSettings):
     """How weights are updated."""
 
     reject_kl_above: float | None = setting(
-        None,
-        "updates that lead to a larger KL are rejected; null: none are",
-        gt=0,
-        examples=[0.1],
+        None, "updates that lead to a larger KL are rejected; null: none are", gt=0, examples=[0.1]
     )
     reject_grad_norm_above: float | None = setting(
-        None,
-        "updates with a longer gradient are rejected; null: none are",
-        gt=0,
-        examples=[10.0],
+        None, "updates with a longer gradient are rejected; null: none are", gt=0, examples=[10.0]
     )
     checkpoint_steps: int | None = setting(
         None, "steps between two checkpoints; null: one each epoch", ge=1, examples=[20]

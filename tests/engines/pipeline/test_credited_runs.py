@@ -11,7 +11,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import Library
-from engines.core.protocols import Engine, OnText, Policy
+from engines.core.protocols import Earlier, Engine, OnText, Policy
 from engines.core.state.use_counts import UseCounts
 from engines.core.types import Completion, Credit, Group, Lesson, Message, Reflection, Sampling
 from engines.pipeline.context import RunContext
@@ -56,9 +56,9 @@ class Crediting:
         self.inner = inner
         self.seen: dict[int, list[object]] = {}  # counts that each step's reading was shown
 
-    async def reflect(self, group: Group, library: Library) -> Reflection:
+    async def reflect(self, group: Group, library: Library, earlier: Earlier = ()) -> Reflection:
         self.seen.setdefault(group.step, []).append(library.uses)
-        found = await self.inner.reflect(group, library)
+        found = await self.inner.reflect(group, library, earlier)
         return replace(found, credits=(Credit("E1", "used", (group.rollouts[0].id,)),))
 
     async def consolidate(

@@ -546,7 +546,7 @@ TABLE: tuple[Row, ...] = (
     ),
     bad("data preview", "missing", "", "Missing argument", "-h"),
     bad("data preview", "not there", "nobody", "nobody", "not found"),
-    bad("data preview", "not there", "arithmetic --question wie", "wie", "the fields are"),
+    bad("data preview", "not there", "arithmetic --question wie", "wie", "There are"),
     bad(
         "data preview", "unreadable", "x.jsonl", "x.jsonl", "UTF-16", do=a_file("x.jsonl", NOT_TEXT)
     ),

@@ -24,10 +24,10 @@ def test_contradictory_rows_are_told_as_data_is_added(workspace: Path) -> None:
     file.write_text(ROW.format("1+1?", 2) + ROW.format("1+2?", 3) + ROW.format("1+1?", 3))
     added = studio("data", "add", "mine.jsonl", workspace=workspace)
     assert added.code == 0
-    assert "lines 1, 3 ask the same and expect different answers" in added.stderr
+    assert "questions with different answers: 1 (lines 1, 3)" in added.stderr
     file.with_name("one.jsonl").write_text(ROW.format("1+1?", 2))
     one = studio("data", "add", "one.jsonl", workspace=workspace)
-    assert "one: 1 problem added" in one.stdout and "same" not in one.stderr
+    assert "one: 1 problem added" in one.stdout and "different" not in one.stderr
 
 
 def test_a_list_of_data_warns_of_ones_own_alone(workspace: Path) -> None:

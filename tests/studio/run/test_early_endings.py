@@ -8,7 +8,10 @@ from studio import exit_codes
 from tests.support.fake_endpoint import an_endpoint, refuses, says
 from tests.support.run_studio import studio
 
-RUN = ("practice.epochs=1", "practice.group_size=4", "practice.concurrency=2")
+RUN = (
+    *("practice.epochs=1", "practice.group_size=4", "practice.concurrency=2"),
+    "practice.read_without_contrast=0",  # the model that answers says nothing to learn from
+)
 MODEL = ("policy.model=openai:m", "policy.max_retries=0")
 
 

@@ -476,7 +476,7 @@ SCENES: dict[str, Scene] = {
     "review-delete": Scene("rehearsal", change=_QUEUE, act=_then(keys("2"), goes_to("op2.9"))),
     "review-decided": Scene(act=_all_decided),
     "review-evidence": Scene("rehearsal", change=_QUEUE, act=keys("2", "enter")),
-    "review-range": Scene("rehearsal", change=_QUEUE, act=keys("2", "v", "j")),
+    "review-range": Scene("rehearsal", change=_QUEUE, act=keys("2", "g", "g", "v", "j")),
     "review-edit": Scene(act=keys("2", "e")),
     "review-safe": Scene("rehearsal", change=_QUEUE, act=keys("2", "A")),
     "review-commit": Scene("rehearsal", change=_QUEUE, act=keys("2", "a", "c")),

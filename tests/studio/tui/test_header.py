@@ -141,8 +141,8 @@ def test_the_sign_is_there_while_a_flagged_one_waits_and_no_longer(held: RunStat
 
 def test_the_tokens_at_the_top_are_those_of_the_whole_run(held: RunState) -> None:
     facts = replace(ALIVE, tokens_per_s=36.0)
-    assert "8.5k tok in all | 36/s" in plain_text(header_line(held, facts, 120))
-    assert "8.5k tok 36/s" in plain_text(header_line(held, facts, 80))
+    assert "9.2k tok in all | 36/s" in plain_text(header_line(held, facts, 120))
+    assert "9.2k tok 36/s" in plain_text(header_line(held, facts, 80))
 
 
 def test_the_name_of_the_run_goes_last_and_the_rate_before_the_tokens(held: RunState) -> None:

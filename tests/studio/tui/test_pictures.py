@@ -28,11 +28,13 @@ def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # What streams keeps its place when the terminal is resized: here each size begins anew.
 STREAMING = {"group", "wall", "paused", "evaluating", "disconnected", "died", "running", "commit"}
+SCROLLED = {"range"}  # where a list stands follows from the sizes that it had before
 VISITS = [
     (name, sizes)
     for name in SCENES
     for wanted in [[*SIZES, WIDE] if name in SHOWN_WIDE else SIZES]
-    for sizes in ([[size] for size in wanted] if name.split("-")[1] in STREAMING else [wanted])
+    for alone in [name.split("-")[1] in STREAMING | SCROLLED]
+    for sizes in ([[size] for size in wanted] if alone else [wanted])
 ]
 
 
