@@ -233,7 +233,8 @@ class Gate:
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
             return DecisionResult(refused, f"rejected: {objection}")
         if decision.action == "edit":
-            decision = replace(decision, flags=await draft.lint(wanted, without_it))
+            (flags,) = await draft.lint((wanted,), without_it)
+            decision = replace(decision, flags=flags)
         if wanted.kind != "add":
             return DecisionResult(decision)
         assigned = draft.free_id()
