@@ -38,30 +38,24 @@ def build_question(
     """The part of a call's message that says what is judged."""
     return {
         "problem": {
-            "id": problem.id,
-            "question": problem.question,
-            "answer": problem.answer,
-            "source": problem.source,
+            **_fields_of(problem, "id", "question", "answer", "source"),
             "meta": json.loads(json.dumps(dict(problem.meta), default=str)),
         },
         "rollouts": [
             {
-                "id": rollout.id,
-                "position": rollout.position,
-                "epoch": rollout.epoch,
-                "step": rollout.step,
+                **_fields_of(rollout, "id", "position", "epoch", "step"),
+                **_fields_of(rollout.attempt, "answer", "elapsed_s"),
                 "tokens": _completion_ids(rollout.attempt),
-                "answer": rollout.attempt.answer,
-                "elapsed_s": rollout.attempt.elapsed_s,
-                "messages": [
-                    {"role": said.role, "content": said.content}
-                    for said in rollout.attempt.messages
-                ],
+                "messages": [_fields_of(m, "role", "content") for m in rollout.attempt.messages],
             }
             for rollout in rollouts
         ],
         "timeout_score": timeout_score,
     }
+
+
+def _fields_of(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def build_arguments(
@@ -77,8 +71,7 @@ def build_arguments(
     `logged` receives what the function logs as metrics. With `as_messages` completions are
     lists of one message, not texts.
 
-    Raises:
-        FileRefused: the function needs a column that the data does not have.
+    Raises FileRefused: the function needs a column that the data does not have.
     """
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
