@@ -161,20 +161,13 @@ class Engine(Protocol):
 class Linter(Protocol):
     """Tells a reviewer what to look at in a proposed operation."""
 
-    async def flags(
-        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
-    ) -> tuple[Flag, ...]:
-        """What is noteworthy about an operation, with an edit put in; never raises for it.
-
-        `library` is the draft it would be applied to, `others` are under review beside it.
-        """
-
     async def flags_of(
         self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:
-        """The same of each operation of a lesson, aligned with them; the loop runs meanwhile.
+        """What is noteworthy about each operation, with edits put in; the loop runs meanwhile.
 
-        The operations are beside each other, and `others` beside all of them.
+        `library` is the draft they would be applied to, `others` are under review beside them. A
+        new wording is not compared with the one it replaces, nor does this raise for one.
         """
 
     def take_usage(self) -> Usage:

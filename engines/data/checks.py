@@ -78,8 +78,8 @@ def doubts_line(report: DataReport) -> str | None:
     found = (
         ("without a question", len(report.empty)),
         ("without an answer", len(report.rows_without_answer)),
-        ("that repeat another", sum(len(same) - 1 for same in report.duplicates)),
-        ("that contradict each other", sum(len(same) for same in report.contradictory)),
+        ("repeating another", sum(len(same) - 1 for same in report.duplicates)),
+        ("contradicting each other", sum(len(same) for same in report.contradictory)),
     )
     doubts = [f"{n} {report.unit}{'s' if n > 1 else ''} {what}" for what, n in found if n]
     return ", ".join(doubts) or None

@@ -37,8 +37,7 @@ def read_problems(
     answer and all of them as meta["alternatives"]. A log with several rows for a question gives
     it once, without the replies (`logged_problems` says when a file is one).
 
-    Raises:
-        DataError: with file and line or row; also for a file without any problem.
+    Raises DataError: with file and line or row; also for a file without any problem.
     """
     numbered = read_numbered_problems(source, fields=fields, needs_answer=needs_answer, limit=limit)
     return tuple(problem for _, problem in numbered)

@@ -55,9 +55,8 @@ class Table:
 def open_table(source: DataSource | Path) -> Table:
     """Recognise a source and begin to read it.
 
-    Raises:
-        DataError: the file is not there, is of no known format, or is damaged as a whole;
-            the last also while rows are taken.
+    Raises DataError: the file is not there, is of no known format, or is damaged as a whole; the
+    last also while rows are taken.
     """
     if isinstance(source, Path):
         source = DataSource(source)

@@ -59,8 +59,7 @@ def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -
     database of samples, whose sets it may name. Where no split is named, the first of `prefer` is
     taken that a folder has.
 
-    Raises:
-        DataError: no root has it, or the split is not there or not clear.
+    Raises DataError: no root has it, or the split is not there or not clear.
     """
     found = locate(name, roots)
     if not found.path.is_dir():

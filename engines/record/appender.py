@@ -27,8 +27,7 @@ class Appender:
     async def append(self, data: bytes) -> None:
         """Return once the data is on disk; appends keep the order of their calls.
 
-        Raises:
-            RecordError: it could not be written; nothing of it is left in the file.
+        Raises RecordError: it could not be written; nothing of it is left in the file.
         """
         await asyncio.shield(self.queue(data)[1])
 

@@ -124,8 +124,7 @@ def read_journal(path: Path) -> Iterator[Entry]:
 def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
     """What a whole line of a journal says.
 
-    Raises:
-        RecordError: it is of a newer format, or says nothing this release knows.
+    Raises RecordError: it is of a newer format, or says nothing this release knows.
     """
     place = f"{path}:{line.number}"
     move = "Update practice-studio, or use the release that wrote it; nothing was changed."

@@ -209,7 +209,9 @@ class Consolidator:
                 account.drop(rest, "no object that could be read names it")
             else:
                 for one in rest:
-                    self._add_draft(_as_suggestion(one), [one], account)
+                    own = one.proposal
+                    found = Suggestion(own.kind, own.target, own.text, own.rationale, ())
+                    self._add_draft(found, [one], account)
         return True
 
     async def _ask_to_merge(
@@ -338,11 +340,6 @@ async def _ask_each(key: CallKey, groups: Sequence[Sequence[Candidate]], ask: As
 
 def _named(rows: Sequence[ConsolidationRow]) -> set[int]:
     return {number for row in rows for number in row.sources}
-
-
-def _as_suggestion(candidate: Candidate) -> Suggestion:
-    wish = candidate.proposal
-    return Suggestion(wish.kind, wish.target, wish.text, wish.rationale, ())
 
 
 def _proposals_text(shown: Sequence[Candidate], evidence: BatchEvidence) -> str:

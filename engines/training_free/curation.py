@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -20,8 +20,6 @@ SAME_IDEA = 0.85
 SHOWN = 8
 """Decisions that a prompt shows, the newest first."""
 _SHOWN_CHARS = 400
-_INDEXED_FROM = 20
-"""Operations above which rejected ideas are indexed: an index costs as much as comparing these."""
 
 
 def past_decisions_block(library: Library) -> str:
@@ -54,20 +52,13 @@ async def withhold_rejected(
     answered; each rejection doubles what it takes.
     """
     # In a thread: thousands of texts are compared, and the run goes on meanwhile.
-    found = await asyncio.to_thread(_flag_repeats, operations, library)
+    found = await asyncio.to_thread(flag_repeats, operations, library)
     return tuple(op for op, again in found if again), tuple(op for op, again in found if not again)
 
 
-def flag_repeat(operation: Operation, library: Library) -> Operation:
-    """Flagged where the idea was rejected before, and withheld from nobody."""
-    return _flag_repeats((operation,), library)[0][0]
-
-
-def _flag_repeats(
-    operations: Sequence[Operation], library: Library
-) -> list[tuple[Operation, bool]]:
-    """Each operation with what is to be said of it, and whether it may be proposed."""
-    rejections = _Rejections(library, index=len(operations) > _INDEXED_FROM)
+def flag_repeats(operations: Sequence[Operation], library: Library) -> list[tuple[Operation, bool]]:
+    """Each operation, flagged where its idea was rejected, and whether it may be proposed."""
+    rejections = _Rejections(library)
     found = []
     for operation in operations:
         flag, again = _repeat_flag(operation, rejections.similar_to(operation))
@@ -94,21 +85,11 @@ def _repeat_flag(
     return Flag(REJECTED_BEFORE, round(score, 3), detail), again
 
 
-class _Wordings:
-    """Texts by their places in a list; with `index` those that are alike are found by one."""
-
-    def __init__(self, texts: Sequence[str], *, index: bool) -> None:
-        self._texts = texts
-        self._index = SimilarTexts(SAME_IDEA) if index else None
-        if self._index is not None:
-            self._index.hold({str(at): text for at, text in enumerate(texts)})
-
-    def alike(self, text: str) -> dict[int, float]:
-        """Where texts say the same, in their order, and how alike they are."""
-        if self._index is not None:
-            return dict(sorted((int(at), score) for at, score in self._index.alike(text).items()))
-        scores = ((at, _idea_similarity(text, other)) for at, other in enumerate(self._texts))
-        return {at: score for at, score in scores if score is not None}
+def _index(texts: Iterable[str]) -> SimilarTexts:
+    """Texts by their places, so that those which say the same are found."""
+    index = SimilarTexts(SAME_IDEA)
+    index.hold({str(at): text for at, text in enumerate(texts)})
+    return index
 
 
 class _Rejections:
@@ -119,11 +100,10 @@ class _Rejections:
     of a rule about a duplicate never counts: it says where the idea stands, not that it is bad.
     """
 
-    def __init__(self, library: Library, *, index: bool) -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
         self._ideas = [i for i in library.curated if i.is_rejection and not i.doubled]
-        self._indexed = index
-        self._wordings = _Wordings([idea.text for idea in self._ideas], index=index)
+        self._wordings = _index(idea.text for idea in self._ideas)
         self._let_in: dict[int, bool] = {}
 
     def similar_to(self, operation: Operation) -> list[tuple[PastDecision, float]]:
@@ -132,28 +112,26 @@ class _Rejections:
         The wording of a rejected addition stays rejected wherever it would go; a rejected
         change is about its own experience only, and so is a deletion.
         """
-        about = self._library.get(operation.target)
-        covered: dict[int, float] = {}
-        if operation.kind == "delete":
+        about, kind = self._library.get(operation.target), operation.kind
+        covered: dict[str, float] = {}
+        near: dict[int, float] = {}
+        if kind == "delete":
             near = {at: 1.0 for at, idea in enumerate(self._ideas) if idea.kind == "delete"}
-        else:
-            near = (
-                self._wordings.alike(operation.text) if operation.kind in ("add", "modify") else {}
-            )
-            if operation.kind == "modify" and about is not None and near:
-                covered = self._wordings.alike(about.text)
+        elif kind in ("add", "modify"):
+            near = {int(at): score for at, score in self._wordings.alike(operation.text).items()}
+        if kind == "modify" and about is not None and near:
+            covered = self._wordings.alike(about.text)
         found = []
-        for at, score in near.items():
+        for at, score in sorted(near.items()):
             idea = self._ideas[at]
-            if idea.kind != "add" and (idea.kind, idea.target) != (
-                operation.kind,
-                operation.target,
-            ):
-                continue
-            if idea.kind != "add" and idea.target_text and about is not None:
-                counts = _idea_similarity(about.text, idea.target_text) is not None
+            if idea.kind == "add":
+                counts = str(at) not in covered and not self._is_let_in(at)
+            elif (idea.kind, idea.target) != (kind, operation.target):
+                counts = False
+            elif idea.target_text and about is not None:
+                counts = similarity_above(about.text, idea.target_text, SAME_IDEA) is not None
             else:
-                counts = not (idea.kind == "add" and at in covered) and not self._is_let_in(at)
+                counts = not self._is_let_in(at)
             if counts:
                 found.append((idea, score))
         return found
@@ -161,20 +139,16 @@ class _Rejections:
     def _is_let_in(self, at: int) -> bool:
         if at not in self._let_in:
             marks, wordings = self._marks
-            idea = self._ideas[at]
-            self._let_in[at] = any(marks[n].at >= idea.at for n in wordings.alike(idea.text))
+            since = self._ideas[at].at
+            alike = wordings.alike(self._ideas[at].text)
+            self._let_in[at] = any(marks[int(n)].at >= since for n in alike)
         return self._let_in[at]
 
     @cached_property
-    def _marks(self) -> tuple[Sequence[Provenance], _Wordings]:
+    def _marks(self) -> tuple[Sequence[Provenance], SimilarTexts]:
         """How all wordings of the library came about, and what they say."""
         marks = [mark for e in self._library.experiences for mark in e.history]
-        return marks, _Wordings([mark.text for mark in marks], index=self._indexed)
-
-
-def _idea_similarity(one: str, other: str) -> float | None:
-    """How alike two wordings of one idea are; None where they are of two."""
-    return 1.0 if one == other else similarity_above(one, other, SAME_IDEA)
+        return marks, _index(mark.text for mark in marks)
 
 
 def _shorten(text: str) -> str:

@@ -69,12 +69,6 @@ class OperationLinter:
         self._paid = NO_USAGE
         self._index: SimilarTexts | None = None  # kept from one lesson to the next
 
-    async def flags(
-        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
-    ) -> tuple[Flag, ...]:
-        """See the protocol. A new wording is not compared with the one it replaces."""
-        return (await self.flags_of((operation,), library, others))[0]
-
     async def flags_of(
         self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:

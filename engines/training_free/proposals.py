@@ -11,16 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from engines.core.text.similarity import similarity_above, tokens
+from engines.core.text.similar_texts import SimilarTexts
 from engines.core.types import Group, Proposal, Reflection
 
 ALIKE = 0.35
 """Similarity from which two proposals are put before the reflector together."""
-_RARE_WORDS = 6
-"""Words of a proposal by which others like it are looked for, the rarest first."""
-_MOST_COMPARED = 64
-_MOST_HOLDING = 400
-"""Others that are looked at for one proposal: 2,000 of them must not cost seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,38 +114,24 @@ def _order_alike(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     Proposals about one experience are always alike: only one operation can come of them.
     """
-    words = [frozenset(tokens(one.proposal.text)) for one in candidates]
-    usual = Counter(word for each in words for word in each)
-    holding: dict[str, list[int]] = defaultdict(list)
-    about: dict[str, list[int]] = defaultdict(list)
+    index = SimilarTexts(ALIKE)
+    index.hold({str(at): one.proposal.text for at, one in enumerate(candidates)})
+    about: dict[str | None, list[int]] = defaultdict(list)
     for at, one in enumerate(candidates):
-        for word in _rarest(words[at], usual):
-            if len(holding[word]) < _MOST_HOLDING:
-                holding[word].append(at)
-        if one.proposal.target is not None:
-            about[one.proposal.target].append(at)
+        about[one.proposal.target].append(at)
     order: list[int] = []
     left = set(range(len(candidates)))
     for at, one in enumerate(candidates):
         if at not in left:
             continue
-        found = Counter(n for word in _rarest(words[at], usual) for n in holding[word] if n in left)
-        scores = {n: 2.0 for n in about.get(one.proposal.target or "", ()) if n in left}
-        for near, _ in found.most_common(_MOST_COMPARED):
-            text = candidates[near].proposal.text
-            if (score := similarity_above(one.proposal.text, text, ALIKE)) is not None:
-                scores[near] = max(score, scores.get(near, 0.0))
-        scores.pop(at, None)
-        alike = [at, *sorted(scores, key=lambda near: (-scores[near], near))]
+        scores = {int(near): score for near, score in index.alike(one.proposal.text).items()}
+        if one.proposal.target is not None:
+            scores |= dict.fromkeys(about[one.proposal.target], 2.0)
+        near = left.intersection(scores) - {at}
+        alike = [at, *sorted(near, key=lambda n: (-scores[n], n))]
         order += alike
         left.difference_update(alike)
     return [candidates[at] for at in order]
-
-
-def _rarest(words: frozenset[str], usual: Mapping[str, int]) -> list[str]:
-    """The words of a text that fewest others have, of those that any other has."""
-    shared = sorted((word for word in words if usual[word] > 1), key=lambda w: (usual[w], w))
-    return shared[:_RARE_WORDS]
 
 
 def _count_text(count: int, word: str) -> str:

@@ -164,14 +164,9 @@ def library_block(library: Library, counts: bool = False) -> str:
     rows = []
     for e in library.experiences:
         rows.append(f"[{e.id}] {e.text}")
-        if counts and (counted := use_counts_text(library, e.id)):
+        if counts and (counted := library.uses.get(e.id, NO_USES).text):
             rows.append(f"    (attempts so far: {counted})")
     return quote("\n".join(rows))
-
-
-def use_counts_text(library: Library, experience: str) -> str:
-    """`used 12, ignored 3, misled 1` of its present wording; "" where nothing is counted."""
-    return library.uses.get(experience, NO_USES).text
 
 
 def proposals_block(proposals: Sequence[tuple[Proposal, str]]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from engines.core.library import Library
 from engines.core.text.reply import ParsedReply, ReplyProblem
 from engines.core.types import Operation, ProposalFate, UnparsedReply, resubmitted_operation_id
-from engines.training_free.curation import flag_repeat
+from engines.training_free.curation import flag_repeats
 from engines.training_free.parse import DropRow, Suggestion, parse_consolidation, parse_extraction
 
 Idea = tuple[str, str | None, str]
@@ -84,9 +84,10 @@ def read_resubmission(
         )
         name = resubmitted_operation_id(repair.id, len(operations) + 1)
         why = f"{found.reason} (mended by {by})".strip()
-        operations.append(flag_repeat(replace(operation, id=name, rationale=why), library))
+        operations.append(replace(operation, id=name, rationale=why))
         for n in found.sources:
             if not fates[n].operation:
                 fates[n] = ProposalFate("", n, "merged" if found.sources[1:] else "used", name)
     told = tuple(fates.values()) if repair.kind == "consolidation" else ()
-    return Resubmission(tuple(operations), doubled=tuple(doubled), fates=told)
+    flagged = tuple(operation for operation, _ in flag_repeats(operations, library))
+    return Resubmission(flagged, doubled=tuple(doubled), fates=told)

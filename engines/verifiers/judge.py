@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
 from engines.core.settings import setting
 from engines.core.text.objects import drop_thoughts, parse_objects
@@ -105,10 +106,10 @@ class JudgeVerifier:
         if trouble := unjudgeable_verdict(rollout, ("",)):
             return trouble
         prompt = self._prompt.render(
-            problem=quote(_drop_surrogates(problem.question)),
+            problem=quote(fix_surrogates(problem.question)),
             expected=_expected_text(problem),
             response=_response_text(strip_thoughts(rollout.attempt.answer or "")),
-            rubric=quote(_drop_surrogates(self._settings.rubric)),
+            rubric=quote(fix_surrogates(self._settings.rubric)),
             form=self._form,
         )
 
@@ -198,18 +199,13 @@ def _expected_text(problem: Problem) -> str:
     expected = problem.accepted_answers
     if not expected:
         return "None is given."
-    quoted = "\n\nor\n\n".join(quote(_drop_surrogates(answer)) for answer in expected)
+    quoted = "\n\nor\n\n".join(quote(fix_surrogates(answer)) for answer in expected)
     return quoted if len(expected) == 1 else f"Any one of these counts:\n\n{quoted}"
 
 
 def _response_text(response: str) -> str:
     left_out = len(response) - RESPONSE_CHARS
     if left_out <= 0:
-        return quote(_drop_surrogates(response)) if response.strip() else "It is empty."
-    tail = quote(_drop_surrogates(response[-RESPONSE_CHARS:]))
+        return quote(fix_surrogates(response)) if response.strip() else "It is empty."
+    tail = quote(fix_surrogates(response[-RESPONSE_CHARS:]))
     return f"The first {left_out} characters are left out.\n\n{tail}"
-
-
-def _drop_surrogates(text: str) -> str:
-    """Lone surrogates go: no request can carry them."""
-    return text.encode("utf-8", "replace").decode("utf-8")

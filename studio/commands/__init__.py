@@ -46,6 +46,16 @@ AcceptChanges = Annotated[
         "--accept-changes", help="Resume a run although settings that change results differ."
     ),
 ]
+FromYoutu = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Use a config of this Youtu-Agent checkout.")
+]
+ConfigName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Which of its configs of this kind, as math/NAME."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
+]
 
 
 def open_workspace(context: typer.Context) -> Workspace:

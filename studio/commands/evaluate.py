@@ -10,7 +10,14 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsObject, Overrides, open_workspace
+from studio.commands import (
+    AsObject,
+    ConfigName,
+    DryRun,
+    FromYoutu,
+    Overrides,
+    open_workspace,
+)
 
 _Library = Annotated[
     str | None,
@@ -20,23 +27,12 @@ _Library = Annotated[
         "Default: those that a run begins with.",
     ),
 ]
-_FromYoutu = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Measure by a config of this Youtu-Agent checkout."),
-]
-_ConfigName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which config of its configs/eval, as math/NAME.")
-]
 _Step = Annotated[
     Literal["all", "rollout", "judge"],
     typer.Option(
         metavar="all|rollout|judge",
         help="Only make the tries (rollout), or only judge those that were made (judge).",
     ),
-]
-
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
 ]
 
 
@@ -67,10 +63,10 @@ def evaluate(
         int | None,
         typer.Option(min=1, max=4096, help="Tries of each problem. Default: evaluation.k."),
     ] = None,
-    from_youtu: _FromYoutu = None,
-    config_name: _ConfigName = None,
+    from_youtu: FromYoutu = None,
+    config_name: ConfigName = None,
     step: _Step = "all",
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     json: AsObject = False,
 ) -> int:
     """Measure experiences on held-out problems. Only what is not measured yet is paid for.

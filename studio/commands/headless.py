@@ -9,7 +9,10 @@ import typer
 from engines.core.errors import ConfigError
 from studio.commands import (
     AcceptChanges,
+    ConfigName,
+    DryRun,
     EventsAsJson,
+    FromYoutu,
     Name,
     Overrides,
     RestartStep,
@@ -26,17 +29,6 @@ _Review = Annotated[
         "(wait), or rules do. Default: review.by, else auto; a resumed run keeps its reviewer.",
     ),
 ]
-_FromYoutu = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Practise by a config of this Youtu-Agent checkout."),
-]
-_ConfigName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which config of its configs/practice.")
-]
-_DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Only print what it would cost; nothing is asked or written."),
-]
 _ReadyFd = Annotated[
     int | None, typer.Option(min=3, hidden=True, help="Where to say that a screen can attach.")
 ]
@@ -50,10 +42,10 @@ def headless(
     resume: _Resume = None,
     restart_step: RestartStep = None,
     review: _Review = None,
-    from_youtu: _FromYoutu = None,
-    config_name: _ConfigName = None,
+    from_youtu: FromYoutu = None,
+    config_name: ConfigName = None,
     accept_changes: AcceptChanges = False,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     json: EventsAsJson = False,
     ready_fd: _ReadyFd = None,
 ) -> int:

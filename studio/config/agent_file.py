@@ -36,8 +36,7 @@ _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
 def mount_agent(composed: ComposedConfig, path: Path) -> None:
     """Put the file in the place of the run file's own agent; overrides of it still count.
 
-    Raises:
-        ConfigError: it cannot be read, holds no agent, or refers to what is not its own.
+    Raises ConfigError: it cannot be read, holds no agent, or refers to what is not its own.
     """
     path = path.expanduser()
     if not path.is_file():

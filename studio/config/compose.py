@@ -83,8 +83,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
 
     An override is `key=value` in Hydra's grammar; its key need not stand in the file.
 
-    Raises:
-        ConfigError: syntax, an unknown group or file, or an override that does not fit.
+    Raises ConfigError: syntax, an unknown group or file, or an override that does not fit.
     """
     path = path.resolve()
     if path.suffix != ".yaml":
@@ -139,8 +138,7 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
 
     `${oc.env:NAME}` reads `environ` alone, never the process's own environment.
 
-    Raises:
-        ConfigError: names the variable or key that is missing, and where it is asked for.
+    Raises ConfigError: names the variable or key that is missing, and where it is asked for.
     """
     missing: list[str] = []
 

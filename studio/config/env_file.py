@@ -14,9 +14,8 @@ def read_env_file(path: Path, *, foreign: bool = False) -> dict[str, str]:
     Variables inside a value are not expanded. Lines of a `foreign` file that are nothing of all
     this are passed over.
 
-    Raises:
-        ConfigError: it cannot be read, or a line of it cannot. Neither quotes the file: it holds
-            keys.
+    Raises ConfigError: it cannot be read, or a line of it cannot. Neither quotes the file: it holds
+    keys.
     """
     if not path.is_file():
         return {}

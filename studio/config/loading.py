@@ -69,8 +69,7 @@ class LoadedRun:
 
         A split that the name leaves open is one to practise on or to hold out, by the key.
 
-        Raises:
-            DataError: no root has it; the place is where the run file names it.
+        Raises DataError: no root has it; the place is where the run file names it.
         """
         try:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
@@ -107,8 +106,7 @@ def load_run(
     Data sets, verifiers, logs and rules that lie outside the workspace and the bundled data become
     absolute paths, so that the run's `run.yaml` means the same anywhere.
 
-    Raises:
-        ConfigError: with place (file:line or override), cause and next move.
+    Raises ConfigError: with place (file:line or override), cause and next move.
     """
     outer = os.environ if environ is None else environ
     folder = cwd or Path.cwd()
@@ -134,7 +132,8 @@ def load_run(
     _name_experiment(composed, tree, preset)
     read_endpoints(tree, origins, environ)
     share_temperature(composed, tree)
-    _drop_empty_sections(tree)
+    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
+        del tree[name]  # `evaluation:` with nothing below it is an empty section
     beside = () if preset or youtu else (composed.path.parent,)
     # Last: roles may have taken over a path from each other.
     roots = _pin_paths(composed, tree, beside, workspace, folder, youtu, environ)
@@ -215,12 +214,6 @@ def _name_experiment(composed: ComposedConfig, tree: Tree, preset: bool) -> None
         composed.places.pop(("exp_id",), None)
     stem = composed.path.stem
     tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-"))
-
-
-def _drop_empty_sections(tree: Tree) -> None:
-    """`evaluation:` with nothing below it is an empty section."""
-    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
-        del tree[name]
 
 
 def _pin_paths(

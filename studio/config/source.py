@@ -43,8 +43,7 @@ def parse_source(
     run; `resume` is the id of a run, and `from_youtu` the folder of a Youtu-Agent checkout, with
     the name of one of its configs of this `kind`.
 
-    Raises:
-        ConfigError: none or several are given, or the checkout has no such config.
+    Raises ConfigError: none or several are given, or the checkout has no such config.
     """
     given = list(overrides or [])
     if (resume or from_youtu) is not None and runfile is not None and "=" in runfile:

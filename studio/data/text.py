@@ -45,7 +45,8 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
 
 
 def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
-    return {"name": name, "path": path, "clean": report.is_clean, **asdict(report)}
+    clean = report.is_clean and len(report.without_answer) < report.n
+    return {"name": name, "path": path, "clean": clean, **asdict(report)}
 
 
 def report_text(name: str, path: str, report: DataReport) -> str:
@@ -58,7 +59,7 @@ def report_text(name: str, path: str, report: DataReport) -> str:
         else ""
     )
     empty = f"; nothing stands on {_line_numbers_text(report.empty, unit)}" if report.empty else ""
-    doubtful = doubts_line(report)
+    doubtful = doubts_line(report) or ("" if answered else "no row has an answer")
     return "\n".join(
         [
             f"{name}: {count_text(report.n, 'problem')} in {sanitize(str(path))}",
@@ -68,7 +69,7 @@ def report_text(name: str, path: str, report: DataReport) -> str:
             f"  duplicates     {line_sets_text(report.duplicates, unit)}",
             f"  contradictory  {line_sets_text(report.contradictory, unit)}",
             *_log_lines(report),
-            "clean" if doubtful is None else f"doubtful: {doubtful}; look before practising",
+            f"doubtful: {doubtful}; look before practising" if doubtful else "clean",
         ]
     )
 

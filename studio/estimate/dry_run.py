@@ -33,8 +33,7 @@ NO_PRICE = (
 async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     """Check everything that can be checked without asking a model, and print what it would cost.
 
-    Raises:
-        StudioError: something could not be opened.
+    Raises StudioError: something could not be opened.
     """
     config = plan.loaded.config
     if note := rehearsal_note(config):

@@ -264,14 +264,6 @@ def _verifier_names(spec: object) -> list[str]:
     return [str(spec.get("name"))] if inner is None else _verifier_names(inner)
 
 
-def _possible_purposes(config: RunConfig) -> frozenset[str]:
-    """The purposes for which this run may ask for a reply."""
-    never = {"summary"} if config.practice.summarise == "never" else set()
-    never |= set(_LESSONS) if config.trains else set()
-    never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
-    return frozenset(ASSUMED) - never
-
-
 def _reply_lengths(
     measured: MeasuredUsage, config: RunConfig, only: Sequence[str] = tuple(ASSUMED)
 ) -> tuple[dict[str, float], list[str]]:
@@ -279,7 +271,10 @@ def _reply_lengths(
 
     What the run file expects of a role goes before what was measured.
     """
-    asked_for = _possible_purposes(config) & set(only)
+    never = {"summary"} if config.practice.summarise == "never" else set()
+    never |= set(_LESSONS) if config.trains else set()
+    never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
+    asked_for = set(only) - never
     roles = {p: config.role(_ROLES.get(p, "reflector")) for p in ASSUMED}
     given = {p: role.expected_tokens for p, role in roles.items()}
     expected = {p: float(tokens) for p, tokens in given.items() if tokens is not None}
@@ -294,13 +289,10 @@ def _reply_lengths(
         known.append(f"evaluation {held_out:.0f} (n={measured.n['evaluation']})")
     unknown = [p for p in ASSUMED if p in asked_for and p not in {**means, **expected}]
     assumed = [f"{p} {usual[p]:.0f}" for p in unknown]
-    notes = []
-    if wanted := [f"{p} {expected[p]:.0f}" for p in expected if p in asked_for]:
-        notes.append(f"tokens of a reply by expected_tokens: {', '.join(wanted)}")
-    if known:
-        notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
-    if assumed:
-        notes.append(f"tokens of a reply, assumed: {', '.join(assumed)}")
+    wanted = [f"{p} {expected[p]:.0f}" for p in expected if p in asked_for]
+    sources = {" by expected_tokens": wanted, f" as in run {measured.run}": known}
+    sources |= {", assumed": assumed}
+    notes = [f"tokens of a reply{how}: {', '.join(n)}" for how, n in sources.items() if n]
     return replies, notes
 
 

@@ -11,6 +11,7 @@ from studio.evaluation.evaluate import EvalPlan
 from studio.evaluation.report import eval_title
 from studio.evaluation.session import tell_eval_notes
 from studio.evaluation.try_problem import without_lessons
+from studio.report.summary import count_text
 from studio.report.tables import print_result
 from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import set_power_lines
@@ -32,7 +33,7 @@ def print_eval_dry_run(plan: EvalPlan, *, json: bool) -> int:
     to_make = sum(n for _, n in missing)
     title, done = eval_title(plan), plan.total - to_make
     known = f", {done} known already" if done else ""
-    lines = [f"{title}: {to_make} rollouts to make{known}"]
+    lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
     lines += set_power_lines(plan.sets, plan.k)
     lines += [estimate_table(found, costs_money=paid), *(f"note: {note}" for note in notes)]
     if limits := limits_of(config):

@@ -38,7 +38,8 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         to_stderr(line)
     missing = plan.count_missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
-    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to make{known}")
+    verb = "judge" if plan.step == "judge" else "make"
+    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to {verb}{known}")
     early = _EarlyEnd()
     try:
         # Rollouts that two sets share are told of for each.

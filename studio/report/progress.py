@@ -300,6 +300,9 @@ def step_line(step: StepState) -> str:
     if step.lesson is not None:
         if withheld := len(step.lesson.withheld):
             parts.append(f"{count_text(withheld, 'idea')} withheld: rejected before")
+        dropped = sum(fate.fate == "dropped" for fate in step.lesson.fates)
+        if dropped and not step.operations:
+            parts.append(f"{count_text(dropped, 'proposal')} dropped")
         lost = [loss for loss in step.lesson.losses if loss.kind == "consolidation"]
         parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
     return "; ".join([*parts, usage_text(step.usage)])

@@ -154,8 +154,16 @@ def doubts_text(state: RunState) -> str:
 
 
 def run_nothing_read(state: RunState) -> str:
-    """Why no step of the run read anything; "" where one did, or where weights learn."""
-    return "" if state.trains_weights else nothing_read_text(group_data(state), state.settings)
+    """Why no step of the run proposed anything; "" where one did, or where weights learn."""
+    groups = group_data(state)
+    read = [s for s in state.steps.values() if s.groups["used"] + s.groups["critique"]]
+    if state.trains_weights or any(step.operations for step in state.steps.values()):
+        return ""
+    if not read or not read[0].committed or state.started is None:
+        return nothing_read_text(groups, state.settings)
+    said = count_text(groups["used"] + groups["critique"], "group")
+    where = f"studio runs show {quote(state.started.run)} --step {read[0].step}"
+    return f"{said} read, and no operation came of it: {where} tells what the reflector said"
 
 
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:

@@ -75,8 +75,7 @@ async def open_run_context(
     `reviewers` decide instead of the plan's reviewer. A run that is `watched` by a screen streams
     scripted rollouts at a pace one can follow. `ranks` train together; None: this process alone.
 
-    Raises:
-        StudioError: something cannot be opened; nothing has been spent.
+    Raises StudioError: something cannot be opened; nothing has been spent.
     """
     if reviewers is None:
         review = plan.loaded.config.review

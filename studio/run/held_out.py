@@ -149,9 +149,10 @@ def set_size_line(held_out: HeldOutSet, k: int) -> str:
     """`aime: 30 of 60 problems (28 different), 8 tries each`."""
     n = len(held_out.problems)
     of = f" of {n + held_out.left_out}" if held_out.left_out else ""
+    s = "" if n + held_out.left_out == 1 else "s"
     different = "" if held_out.questions == n else f" ({held_out.questions} different)"
     tries = "1 try each" if k == 1 else f"{k} tries each"
-    return f"{held_out.name}: {n}{of} problem{'s' if n != 1 else ''}{different}, {tries}"
+    return f"{held_out.name}: {n}{of} problem{s}{different}, {tries}"
 
 
 def detectable_effect_line(held_out: HeldOutSet, k: int) -> str:

@@ -145,8 +145,7 @@ def choose_library(
     A reference is NAME, NAME@V, `none`, or what else `studio diff` takes; without one it is what
     a run of this file would begin with.
 
-    Raises:
-        ConflictError: there is no such library or version.
+    Raises ConflictError: there is no such library or version.
     """
     config = loaded.config
     if reference == "none":

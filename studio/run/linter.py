@@ -151,11 +151,6 @@ class LazyLinter:
         self._linter: Linter | None = None
         self._tried = False
 
-    async def flags(
-        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
-    ) -> tuple[Flag, ...]:
-        return (await self.flags_of((operation,), library, others))[0]
-
     async def flags_of(
         self, operations: Sequence[Operation], library: Library, others: Sequence[Operation] = ()
     ) -> tuple[tuple[Flag, ...], ...]:

@@ -119,8 +119,7 @@ def open_roles(
     With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
     earlier process of the run trained with.
 
-    Raises:
-        PolicyError, DataError: a model has no known form, or its log cannot be read.
+    Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
     opened: list[tuple[object, Policy]] = []
     local = LocalModels(config, tell, training, threads)

@@ -97,6 +97,11 @@ def change_text(name: str, old: object, new: object) -> str:
         before, after = (value if isinstance(value, dict) else {} for value in (old, new))
         fields = [f for f in sorted({*before, *after}) if before.get(f) != after.get(f)]
         return f"{name} (in {', '.join(fields)})"
+    if isinstance(old, dict) and isinstance(new, dict):
+        fields = [f for f in sorted({*old, *new}) if old.get(f) != new.get(f)]
+        if fields == ["digest"] and (file := old.get("file")):
+            return f"{name} (the contents of {file} have changed)"
+        old, new = ({f: value.get(f) for f in fields} for value in (old, new))
     return f"{name}: {old!r} → {new!r}"[:160]
 
 

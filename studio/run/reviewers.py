@@ -19,8 +19,7 @@ def open_reviewers(
     A step waits `hold_s` seconds for a person; None: without end. `rejects` are the flags that
     auto rejects.
 
-    Raises:
-        ConfigError: another name, or the rules cannot be read.
+    Raises ConfigError: another name, or the rules cannot be read.
     """
     kind, _, file = spec.partition(":")
     match kind:

@@ -154,8 +154,7 @@ def recorded_threads(plan: RunPlan) -> int | None:
 def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
     """The training that the engine restores before the first step.
 
-    Raises:
-        ConflictError: a run that this one was forked from is gone.
+    Raises ConflictError: a run that this one was forked from is gone.
     """
     if plan.parent is not None:
         return load_history(plan.parent, plan.workspace, plan.adopted_steps, to_restore=True)

@@ -43,9 +43,8 @@ def open_run_verifier(
     `sets` are what it will judge, practice and held-out: its `check` refuses a function that needs
     a column which one of them lacks.
 
-    Raises:
-        VerifierError: unknown, wrongly set, or without a model that it needs; the place is a
-            line of the run file.
+    Raises VerifierError: unknown, wrongly set, or without a model that it needs; the place is a
+    line of the run file.
     """
     config = loaded.config
     judging = make_judging(config, roles, ledger, slots)
@@ -107,8 +106,7 @@ def fingerprint_of(
 
     A file counts by its name and content, in whatever folder; what it imports does not.
 
-    Raises:
-        VerifierError: see `open_run_verifier`; or a file cannot be read.
+    Raises VerifierError: see `open_run_verifier`; or a file cannot be read.
     """
     spec = loaded.config.verifier.spec
     with _locate_errors(loaded):

@@ -124,7 +124,7 @@ async def measure(folder: Path, *, alike: bool) -> dict[str, Any]:
     async with stages.measure("lint"):
         found = await linter.flags_of(kept, library)
     async with stages.measure("lint_of_an_edit"):
-        await linter.flags(kept[0], library, kept[1:])
+        await linter.flags_of(kept[:1], library, kept[1:])
     linted = tuple(replace(op, flags=flags) for op, flags in zip(kept, found, strict=True))
     lesson = Lesson(1, place.head().version, linted, withheld=withheld)
     gate = Gate(recorder, place, [AutoReviewer()], run="exp", linter=linter)

@@ -134,41 +134,27 @@ class Draft:
         taken = [int(d.assigned[1:]) for d in self.state.decisions.values() if d.assigned]
         return f"E{max(self.base.next_number, *(number + 1 for number in taken), 1)}"
 
-    async def lint_proposed(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Operations that are not in the journal yet, with what is noteworthy about each."""
-        if self.linter is None:
-            return list(operations)
-        targets = {operation.target for operation in operations} - {None}
-        standing = [
-            op
-            for op, decision in self.state.reviewed_operations
-            if decision.action != "reject" and effective_operation(op, decision).target in targets
-        ]
-        others = (*self.state.open_operations, *standing)
-        found = await self.linter.flags_of(operations, self.library, others)
-        return [
-            replace(operation, flags=(*operation.flags, *flags))
-            for operation, flags in zip(operations, found, strict=True)
-        ]
+    async def lint(
+        self, operations: Sequence[Operation], draft: Library | None = None
+    ) -> tuple[tuple[Flag, ...], ...]:
+        """What is noteworthy about each of some operations with their edits put in.
 
-    async def lint(self, operation: Operation, draft: Library | None = None) -> tuple[Flag, ...]:
-        """What is noteworthy about an operation with an edit put in.
-
-        `draft` is the library without it, None the draft as it is now.
+        `draft` is the library without them, None the draft as it is now.
         """
         if self.linter is None:
-            return ()
-        others = [op for op in self.state.open_operations if op.id != operation.id]
+            return ((),) * len(operations)
+        own = {operation.id for operation in operations}
+        targets = {operation.target for operation in operations} - {None}
+        others = [op for op in self.state.open_operations if op.id not in own]
         # An approved addition is found in the draft; of a target only its new text would be.
         others += [
             op
             for op, decision in self.state.reviewed_operations
             if decision.action != "reject"
-            and op.id != operation.id
-            and operation.target is not None
-            and effective_operation(op, decision).target == operation.target
+            and op.id not in own
+            and effective_operation(op, decision).target in targets
         ]
-        return await self.linter.flags(operation, draft or self.library, others)
+        return await self.linter.flags_of(operations, draft or self.library, others)
 
     def take_lint_usage(self) -> Usage:
         """What linting has cost since this was last asked."""

@@ -33,8 +33,6 @@ from engines.record.libraries import Committer, LibraryFolder
 LOCK_TIMEOUT_S = 10.0
 """How long a commit waits for whoever else writes to the library."""
 _LOCK_POLL_S = 0.05
-_LARGE = 500
-"""Experiences and decisions from which a commit is made in a thread."""
 
 
 @dataclass(eq=False)
@@ -233,7 +231,8 @@ class Gate:
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
             return DecisionResult(refused, f"rejected: {objection}")
         if decision.action == "edit":
-            decision = replace(decision, flags=await draft.lint(wanted, without_it))
+            (flags,) = await draft.lint((wanted,), without_it)
+            decision = replace(decision, flags=flags)
         if wanted.kind != "add":
             return DecisionResult(decision)
         assigned = draft.free_id()
@@ -300,12 +299,10 @@ class Gate:
             done = library.earlier_commit(self.run, step, self.library.version)
             if done is None and library.head.version == self.library.version:
                 self._credit(library, step)
-                size = len(library.head.experiences) + len(reviewed)
-                commit = partial(
-                    library.commit, reviewed, run=self.run, step=step, limit=self.limit
-                )
                 # One of thousands takes seconds, in which requests are to be answered.
-                done = await _run_to_end(commit) if size > _LARGE else commit()
+                done = await _run_to_end(
+                    partial(library.commit, reviewed, run=self.run, step=step, limit=self.limit)
+                )
             return done, library.head
 
     def _credit(self, library: Committer, step: int) -> None:

@@ -58,7 +58,8 @@ class OperationQueue:
             name = self._human_operation_id(operation.id)
             # Flags are the gate's to find.
             wanted = replace(operation, id=name, proposer=reviewer, prompt_hash="", flags=())
-            wanted = replace(wanted, flags=await self.draft.lint(wanted))
+            (flags,) = await self.draft.lint((wanted,))
+            wanted = replace(wanted, flags=flags)
             state, usage = self.recorder.state, self.draft.take_lint_usage()
             await self.recorder.record(ev.OperationProposed(state.step, wanted, reviewer, usage))
             self.notify()
@@ -93,10 +94,14 @@ class OperationQueue:
         """Journal the operations of a mended reply, linted, to be decided like all others."""
         async with self.lock:
             self.unparsed_reply(repair_id)
-            linted = await self.draft.lint_proposed(operations)
+            found = await self.draft.lint(operations)
+            linted = tuple(
+                replace(operation, flags=(*operation.flags, *flags))
+                for operation, flags in zip(operations, found, strict=True)
+            )
             state, usage = self.recorder.state, self.draft.take_lint_usage()
             await self.recorder.record(
-                ev.ReplyMended(state.step, repair_id, tuple(linted), reviewer, usage, tuple(fates))
+                ev.ReplyMended(state.step, repair_id, linted, reviewer, usage, tuple(fates))
             )
             self.notify()
             return tuple(state.operations[operation.id] for operation in linted)

@@ -122,8 +122,6 @@ def describe_call(key: CallKey | None) -> str:
     """The place of a call in its run: `rollout: step 1, problem 3, try 2, turn 1`."""
     if key is None:
         return "call"
-    where = [f"step {key.step}"] if key.step else []
-    where += [f"problem {key.problem}"] if key.problem else []
-    where += [f"problem {key.position + 1}"] if key.position >= 0 and not key.problem else []
-    where += [f"try {key.index + 1}"] if key.index >= 0 else []
-    return f"{key.purpose}: {', '.join([*where, f'turn {key.turn + 1}'])}"
+    counted = {"step": key.step, "problem": key.problem or key.position + 1, "try": key.index + 1}
+    where = [f"{name} {n}" for name, n in {**counted, "turn": key.turn + 1}.items() if n]
+    return f"{key.purpose}: {', '.join(where)}"

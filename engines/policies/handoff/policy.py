@@ -39,8 +39,7 @@ class HandoffPolicy:
     ) -> Completion:
         """Give the answer that lies there.
 
-        Raises:
-            AnswersPending: there is none, or none that can be taken.
+        Raises AnswersPending: there is none, or none that can be taken.
         """
         await asyncio.sleep(0)  # let other jobs run, as every real call does
         key = current_call()

@@ -34,8 +34,7 @@ def build_model(
 ) -> LocalModel:
     """Load from `folder`, or by name from the hub where it is None.
 
-    Raises:
-        PolicyError: what is there is no causal language model, or its parts do not fit.
+    Raises PolicyError: what is there is no causal language model, or its parts do not fit.
     """
     device = _choose_device(settings.device, place)
     dtype = _choose_dtype(settings.dtype, device)
@@ -102,8 +101,7 @@ def _must_use_cache(name: str) -> bool:
 
     One request tells: transformers would try each file six times, with rests of 23 s in all.
 
-    Raises:
-        OSError: the hub does not give it, and it was never downloaded.
+    Raises OSError: the hub does not give it, and it was never downloaded.
     """
     try:
         huggingface_hub.HfApi().model_info(name, timeout=_HUB_S)

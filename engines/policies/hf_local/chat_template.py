@@ -32,8 +32,7 @@ def encode_prompt(
     the reply, has the whole tokenised afresh, and that turn is then a sample of its own. Replies
     end before one of the `stop` strings, and their ids behind it.
 
-    Raises:
-        CallFailed: the template refuses the messages.
+    Raises CallFailed: the template refuses the messages.
     """
     tokenizer = local.tokenizer
     sampled = [

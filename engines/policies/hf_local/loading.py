@@ -31,8 +31,7 @@ def load_local(
 
     `tell` receives one line for each thing that a person should know of.
 
-    Raises:
-        PolicyError: a package is missing, or the folder cannot be used.
+    Raises PolicyError: a package is missing, or the folder cannot be used.
     """
     place = f"policy 'hf:{settings.path}'"
     _check_packages(settings, place)

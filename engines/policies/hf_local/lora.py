@@ -92,8 +92,7 @@ def raw_bytes(tensor: Tensor) -> bytes:
 def merge_linear(module: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """Weight with the active adapter merged in, and bias.
 
-    Raises:
-        Unmergeable: the layer is neither a plain linear one nor plain LoRA around one.
+    Raises Unmergeable: the layer is neither a plain linear one nor plain LoRA around one.
     """
     if type(module) is nn.Linear:
         return module.weight.detach(), _detach(module.bias)

@@ -84,8 +84,7 @@ class LocalModel:
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put values back that `adapter_state` gave.
 
-        Raises:
-            ValueError: names or shapes are not those of this adapter; nothing was changed.
+        Raises ValueError: names or shapes are not those of this adapter; nothing was changed.
         """
         own = dict(self.trainable_parameters())
         odd = sorted(set(own) ^ set(state)) or sorted(

@@ -59,8 +59,7 @@ class HFLocal:
     ) -> Completion:
         """Answer once, together with the calls that wait at the same time.
 
-        Raises:
-            CallFailed: the prompt is longer than the window ("too long"), or decoding failed.
+        Raises CallFailed: the prompt is longer than the window ("too long"), or decoding failed.
         """
         prompt = self._encode_messages(messages, sampling)
         room = self.local.window - len(prompt)

@@ -69,8 +69,7 @@ def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -
 
     `check_only` joins nothing (the result cannot decode), it only finds what is unknown.
 
-    Raises:
-        Unmergeable: something the decoder does not know; the text says what.
+    Raises Unmergeable: something the decoder does not know; the text says what.
     """
     config = model.config
     _check_supported(model, config)

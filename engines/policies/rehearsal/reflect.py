@@ -71,17 +71,9 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
 
 
 def _rows(wishes: Sequence[_ProposedOperation], evidence: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "operation": w.operation,
-            "id": w.id,
-            "experience": w.experience,
-            "reason": w.reason,
-            evidence: w.numbers,
-            **w.doubts,
-        }
-        for w in wishes
-    ]
+    names = ("operation", "id", "experience", "reason")
+    plain = ({name: getattr(w, name) for name in names} for w in wishes)
+    return [row | {evidence: w.numbers, **w.doubts} for row, w in zip(plain, wishes, strict=True)]
 
 
 def repair(text: str, *, careful: bool) -> str:

@@ -34,8 +34,7 @@ class VLLMServer:
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JSON object of the reply; {} where it is another text, as that of loading is.
 
-        Raises:
-            EndpointFailed: no reply came, or an error status.
+        Raises EndpointFailed: no reply came, or an error status.
         """
         import httpx2
 

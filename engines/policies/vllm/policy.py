@@ -113,8 +113,7 @@ class VLLMRollouts:
 
         No other content ever has its name. The folder must stay until another one is served.
 
-        Raises:
-            PolicyError: the server does not take it; requests go on naming the one before.
+        Raises PolicyError: the server does not take it; requests go on naming the one before.
         """
         before = self.adapter
         if name == before:
@@ -142,9 +141,8 @@ class VLLMRollouts:
     async def ping(self) -> None:
         """Sample one token, so that what training needs of a reply is known to come back.
 
-        Raises:
-            PolicyError: the server does not answer, or not with ids and log-probabilities, or
-                these are not the sampling policy's.
+        Raises PolicyError: the server does not answer, or not with ids and log-probabilities, or
+        these are not the sampling policy's.
         """
         ids = self.server.encode((Message("user", "Say OK."),), ())
         sampling = Sampling(self.server.temperature, max_tokens=1, seed=1)

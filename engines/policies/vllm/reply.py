@@ -32,8 +32,7 @@ class ScoredReply:
 def parse_reply(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> ScoredReply:
     """Read the one choice of a reply.
 
-    Raises:
-        CallFailed: something is missing or does not fit; the kind is "shape".
+    Raises CallFailed: something is missing or does not fit; the kind is "shape".
     """
     choice = _parse_choice(body)
     ids = _parse_ids(choice)
@@ -66,11 +65,7 @@ def parse_reply(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> ScoredRep
 
 
 def parse_top_logprob(body: Mapping[str, Any]) -> float:
-    """The log-probability of the likeliest first token.
-
-    Raises:
-        CallFailed: it is not there.
-    """
+    """The log-probability of the likeliest first token. Raises CallFailed: it is not there."""
     tops = _as_mapping(_parse_choice(body).get("logprobs")).get("top_logprobs")
     first = _as_mapping(tops[0]) if isinstance(tops, Sequence) and tops else {}
     known = [value for value in first.values() if _is_finite(value)]

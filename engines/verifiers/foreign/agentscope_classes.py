@@ -140,3 +140,6 @@ class Task:
     metrics: list[MetricBase]
     tags: dict[str, str] | None = None
     metadata: dict[str, Any] | None = None
+
+
+METRIC_CLASSES = (MetricBase, MetricResult, MetricType, SolutionOutput, Task)

@@ -18,7 +18,7 @@ from engines.verifiers.foreign.agentscope_classes import Answer, SolutionOutput,
 from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:
-    from engines.core.types import Attempt, Problem, Rollout
+    from engines.core.types import Problem, Rollout
 
 MAX_CRITIQUE = 4_000
 RIGHT_OR_WRONG = {
@@ -38,30 +38,26 @@ def build_question(
     """The part of a call's message that says what is judged."""
     return {
         "problem": {
-            "id": problem.id,
-            "question": problem.question,
-            "answer": problem.answer,
-            "source": problem.source,
+            **_fields_of(problem, "id", "question", "answer", "source"),
             "meta": json.loads(json.dumps(dict(problem.meta), default=str)),
         },
         "rollouts": [
             {
-                "id": rollout.id,
-                "position": rollout.position,
-                "epoch": rollout.epoch,
-                "step": rollout.step,
-                "tokens": _completion_ids(rollout.attempt),
-                "answer": rollout.attempt.answer,
-                "elapsed_s": rollout.attempt.elapsed_s,
-                "messages": [
-                    {"role": said.role, "content": said.content}
-                    for said in rollout.attempt.messages
-                ],
+                **_fields_of(rollout, "id", "position", "epoch", "step"),
+                **_fields_of(rollout.attempt, "answer", "elapsed_s"),
+                # -1 for each token where the policy tells only how many there are.
+                "tokens": [token for turn in rollout.attempt.turns for token in turn.token_ids]
+                or [-1] * rollout.attempt.usage.completion_tokens,
+                "messages": [_fields_of(m, "role", "content") for m in rollout.attempt.messages],
             }
             for rollout in rollouts
         ],
         "timeout_score": timeout_score,
     }
+
+
+def _fields_of(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def build_arguments(
@@ -77,8 +73,7 @@ def build_arguments(
     `logged` receives what the function logs as metrics. With `as_messages` completions are
     lists of one message, not texts.
 
-    Raises:
-        FileRefused: the function needs a column that the data does not have.
+    Raises FileRefused: the function needs a column that the data does not have.
     """
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
@@ -154,12 +149,6 @@ def build_columns(
         "trainer_state": _trainer_state(rollouts),
         "log_extra": lambda column, values: None,
     }
-
-
-def _completion_ids(attempt: Attempt) -> list[int]:
-    """The ids of a try's tokens; -1 for each one where the policy tells only how many."""
-    known = [token for turn in attempt.turns for token in turn.token_ids]
-    return known or [-1] * attempt.usage.completion_tokens
 
 
 def _trainer_state(rollouts: Sequence[Mapping[str, Any]]) -> SimpleNamespace:

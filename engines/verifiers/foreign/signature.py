@@ -9,9 +9,8 @@ functions of `GRPOTrainer`, AgentScope's `JudgeType` (agentscope.tuner).
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -72,8 +71,12 @@ def choose_function(
     """
     name = name or _only_function(module)
     if not hasattr(module, name):
-        known = _public_functions(module)
-        raise FileRefused(f'there is no function "{name}".', _known_names_text(name, known))
+        from engines.core.errors import did_you_mean  # only a mistake needs more than the library
+
+        known = list(_public_functions(module))
+        there = f"It defines: {', '.join(known)}." if known else "It defines none."
+        cause = f'there is no function "{name}".'
+        raise FileRefused(cause, f"{did_you_mean(name, known)}{there}")
     call = getattr(module, name)
     if not callable(call):
         kind = type(call).__name__
@@ -218,11 +221,3 @@ def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signatur
 def _definition_line(module: ModuleType, call: Callable[..., Any]) -> int | None:
     code = getattr(inspect.unwrap(call), "__code__", None)
     return code.co_firstlineno if code and code.co_filename == module.__file__ else None
-
-
-def _known_names_text(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    nearest = difflib.get_close_matches(name, names, n=1)
-    start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-    there = f"It defines: {', '.join(names)}." if names else "It defines none."
-    return start + there

@@ -34,10 +34,7 @@ class Fields:
     names: tuple[str, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
-        for name in self.names:
-            setattr(self, name, None)
-        for name, value in fields.items():
-            setattr(self, name, value)
+        vars(self).update(dict.fromkeys(self.names), **fields)
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
@@ -163,65 +160,51 @@ def _placeholder_class(module: str, name: str) -> type:
     return type(name, (), {"__init__": refuse, "__module__": module})
 
 
-def _build_module(
-    name: str, *given: Callable[..., Any], names: tuple[str, ...] = (), **more: Any
-) -> ModuleType:
-    module = ModuleType(name, "Stand-in of the practice studio.")
-    module.__path__ = []  # a package as far as imports go
-    vars(module).update({one.__name__: one for one in given})
-    vars(module).update({only: _placeholder_class(name, only) for only in names}, **more)
-    return module
-
-
 def get_logger(name: str, *_: Any, **__: Any) -> logging.Logger:
     return logging.getLogger(name)
+
+
+_REFUSED = {
+    "utu.config": "ConfigLoader EvalConfig ModelConfigs",
+    "agentscope.tuner": "AlgorithmConfig DatasetConfig TunerChatModel TunerModelConfig tune",
+    "agentscope.model": "DashScopeChatModel OpenAIChatModel TrinityChatModel",
+    "agentscope.agent": "AgentBase ReActAgent",
+    "agentscope.formatter": "DashScopeChatFormatter OpenAIChatFormatter",
+}
+"""Names that a file may import, and that say so when they are used."""
 
 
 def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
     """Fresh stand-in modules by full name, for the verifier `file`."""
     file_utils = file_utils_for(file)
-    found = [
-        _build_module("utu"),
-        _build_module("utu.db", EvaluationSample, DatasetSample),
-        _build_module(
-            "utu.utils", *(SimplifiedAsyncOpenAI, file_utils, get_logger), DIR_ROOT=file_utils.root
-        ),
-        _build_module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
-        _build_module("agentscope"),
-        _build_module(
-            "agentscope.tuner",
-            *(JudgeOutput, WorkflowOutput),
-            names=(
-                *("AlgorithmConfig", "DatasetConfig", "TunerChatModel", "TunerModelConfig", "tune"),
-            ),
-            JudgeType=Callable[..., Awaitable[JudgeOutput]],
-            WorkflowType=Callable[..., Awaitable[WorkflowOutput]],
-        ),
-        _build_module(
-            "agentscope.model",
-            *(ChatModelBase, ChatResponse),
-            names=("DashScopeChatModel", "OpenAIChatModel", "TrinityChatModel"),
-        ),
-        _build_module(
-            "agentscope.message", *(agentscope.Msg, *agentscope.BLOCK_CLASSES), ContentBlock=dict
-        ),
-        _build_module(
-            "agentscope.evaluate",
-            *(agentscope.MetricBase, agentscope.MetricResult, agentscope.MetricType),
-            *(agentscope.SolutionOutput, agentscope.Task),
-        ),
-        _build_module("trl"),
-        _build_module("trl.rewards", *trl_rewards.FUNCTIONS),
-        _build_module("agentscope.agent", names=("AgentBase", "ReActAgent")),
-        _build_module(
-            "agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")
-        ),
-    ]
-    modules = {module.__name__: module for module in found}
-    for name, module in modules.items():
+    served: dict[str, tuple[Callable[..., Any], ...]] = {
+        "utu": (),
+        "utu.db": (EvaluationSample, DatasetSample),
+        "utu.utils": (SimplifiedAsyncOpenAI, file_utils, get_logger),
+        "agentscope": (),
+        "agentscope.tuner": (JudgeOutput, WorkflowOutput),
+        "agentscope.model": (ChatModelBase, ChatResponse),
+        "agentscope.message": (agentscope.Msg, *agentscope.BLOCK_CLASSES),
+        "agentscope.evaluate": agentscope.METRIC_CLASSES,
+        "trl": (),
+        "trl.rewards": trl_rewards.FUNCTIONS,
+    }
+    modules: dict[str, ModuleType] = {}
+    for name in dict.fromkeys((*served, *_REFUSED)):
+        module = modules[name] = ModuleType(name, "Stand-in of the practice studio.")
+        module.__path__ = []  # a package as far as imports go
+        vars(module).update({one.__name__: one for one in served.get(name, ())})
+        refused = _REFUSED.get(name, "").split()
+        vars(module).update({only: _placeholder_class(name, only) for only in refused})
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(modules[parent], child, module)
+    vars(modules["utu.utils"]).update(DIR_ROOT=file_utils.root)
+    vars(modules["agentscope.message"]).update(ContentBlock=dict)
+    vars(modules["agentscope.tuner"]).update(
+        JudgeType=Callable[..., Awaitable[JudgeOutput]],
+        WorkflowType=Callable[..., Awaitable[WorkflowOutput]],
+    )
     return modules
 
 
@@ -229,11 +212,8 @@ def imports_text() -> str:
     """Which imports they serve, in words for whoever misses one."""
     parts = []
     for name, module in build_modules().items():
-        offered = {
-            key: value
-            for key, value in vars(module).items()
-            if isinstance(value, type) or value is get_logger
-        }
+        names = vars(module).items()
+        offered = [key for key, it in names if isinstance(it, type) or it is get_logger]
         if offered:
             parts.append(f"{name} ({', '.join(offered)})")
     return "; ".join(parts)

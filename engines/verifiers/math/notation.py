@@ -26,14 +26,8 @@ _MIXED_PLAIN = re.compile(r"(?<![\w./,])(\d{1,9})\s+(?:and\s+)?(\d{1,9})/(\d{1,9
 _MIXED = re.compile(r"([-+]?\d+)\s*\\frac\{(\d+)\}\{(\d+)\}")
 _THIN = re.compile(r"(?<=\d)(?:\\[,;!:]|\{,\}|[\u00a0\u2007\u2009\u202f])(?=\d{3}(?!\d))")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
-_SCALES = {
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "dozen": 12,
-}
+_POWERS = enumerate(("thousand", "million", "billion", "trillion"), start=1)
+_SCALES = {"dozen": 12, "hundred": 100, **{name: 1000**power for power, name in _POWERS}}
 _SCALED = re.compile(
     rf"(?<![\w.,/^])(\d{{1,12}}(?:,\d{{3}}){{0,4}}(?:\.\d{{1,12}})?)(?:\s|\\,|~)*"
     rf"(?:\\text\{{\s*)?\b({'|'.join(_SCALES)})s?\b(?:\s*\}})?",

@@ -36,7 +36,7 @@ class AgentConfig(Settings):
         examples=["'[{id: E1, text: Check the units.}]'"],
     )
     cite: bool = key(
-        True, "whether it is asked to name the experiences that help it, as [E3], in its reasoning"
+        True, "whether the agent is asked to name experiences that help, as [E3], in its reasoning"
     )
     kind: Literal["single_turn", "calculator"] = key(
         "single_turn", "how it answers: in one reply, or in several that may ask for a calculation"

@@ -54,7 +54,7 @@ class LibraryConfig(Settings):
     select_above: Int | None = key(
         30,
         "experiences that stand in every prompt at most; of more, each problem gets the pinned and "
-        "the most relevant ones; null: always all",
+        "library.select_most relevant ones; null: always all",
         ge=1,
         le=MAX_COUNT,
         examples=[50],

@@ -38,8 +38,8 @@ def translate(
 
     Without `own_agent` another agent will take the place of the config's.
 
-    Raises:
-        ConfigError: the agent needs what does not exist here, or a key is a near miss of a setting.
+    Raises ConfigError: the agent needs what does not exist here, or a key is a near miss of a
+    setting.
     """
     notes: list[str] = []
     if (name := pop_value(composed.tree, ("agent_config",))) not in (ABSENT, None):
@@ -250,8 +250,7 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
 
     An unknown key of an override stays, and is refused as in any run file.
 
-    Raises:
-        ConfigError: a key is a near miss of a setting, which would silently keep its default.
+    Raises ConfigError: a key is a near miss of a setting, which would silently keep its default.
     """
     for key in list(_unsupported_keys(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)

@@ -459,8 +459,8 @@ def test_everything_doubtful_is_reported_with_its_lines(tmp_path: Path) -> None:
     assert report.duplicates == ((1, 3), (8, 9))
     assert report.contradictory == ((10, 11),)
     assert doubts_line(report) == (
-        "2 lines without a question, 1 line without an answer, 2 lines that repeat another, "
-        "2 lines that contradict each other"
+        "2 lines without a question, 1 line without an answer, 2 lines repeating another, "
+        "2 lines contradicting each other"
     )
     with pytest.raises(DataError, match=r'set\.jsonl:2: "question" is empty.*1 more .* line 4'):
         read_problems(path, needs_answer=False)

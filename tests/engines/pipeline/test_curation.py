@@ -221,9 +221,9 @@ async def test_bundled_lessons_leak_none_of_the_bundled_problems(learned: Practi
     linter = OperationLinter(practised=every, held_out=sets[1])
     for _, text in learned.texts:
         operation = replace(an_operation("add", None, text), problems=tuple(p.id for p in every))
-        assert await linter.flags(operation, a_library()) == ()
+        assert await linter.flags_of((operation,), a_library()) == ((),)
     planted = an_operation("add", None, f"{learned.texts[0][1]} {sets[1][2].question}")
-    found = await linter.flags(planted, a_library())
+    (found,) = await linter.flags_of((planted,), a_library())
     assert names.HELD_OUT_LEAK in [flag.name for flag in found]
 
 
@@ -284,7 +284,8 @@ async def test_the_words_that_give_a_question_away_are_as_many_as_the_run_file_s
 
     async def flagged(*overrides: str) -> bool:
         config = load_run("rehearsal", overrides, tmp_path, {}).config
-        found = await OperationLinter(config.lint, practised=[problem]).flags(near, a_library())
+        linter = OperationLinter(config.lint, practised=[problem])
+        (found,) = await linter.flags_of((near,), a_library())
         return names.LEAK in [flag.name for flag in found]
 
     assert not await flagged()  # seven words in a row, and eight are wanted

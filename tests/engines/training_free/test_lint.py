@@ -41,7 +41,7 @@ async def raised(
 ) -> dict[str, Flag]:
     """The flags of an operation by name."""
     linter = linter or OperationLinter()
-    found = await linter.flags(operation, library or a_library(), others)
+    (found,) = await linter.flags_of((operation,), library or a_library(), others)
     assert all(flag.score is None or 0 <= flag.score <= 1 for flag in found)
     assert all(flag.detail for flag in found)
     return {flag.name: flag for flag in found}
@@ -248,7 +248,7 @@ async def test_long_texts_do_not_hold_the_loop() -> None:
     linter = OperationLinter()
     began = time.process_time()
     for operation in operations:
-        await linter.flags(operation, library, operations)
+        await linter.flags_of((operation,), library, operations)
     assert time.process_time() - began < 3  # 0.6 s measured, 4 where 8,000 characters count
 
 
@@ -262,7 +262,7 @@ async def test_a_hundred_operations_beside_ten_thousand_problems_are_quick() -> 
     linter = OperationLinter(practised=problems, held_out=problems[:500])
     began = time.process_time()
     for operation in operations:
-        await linter.flags(operation, library, operations)
+        await linter.flags_of((operation,), library, operations)
     # 0.75 s measured with the index, on a slow machine several times that; without an index
     # each operation alone would take about as long.
     assert time.process_time() - began < 10
@@ -290,7 +290,7 @@ async def test_a_lesson_is_linted_as_its_operations_are_one_by_one() -> None:
         saying("Rest: never use remainders.", id="op1.5", problems=("p",)),
     ]
     linter = OperationLinter(practised=[Problem("p", STORY, "51")])
-    alone = [await linter.flags(one, library, operations) for one in operations]
+    alone = [(await linter.flags_of((one,), library, operations))[0] for one in operations]
     assert await linter.flags_of(operations, library) == tuple(alone)
     assert [{flag.name for flag in flags} for flags in alone] == [
         {names.DUPLICATE, names.CONFLICT},
@@ -320,5 +320,6 @@ async def test_others_have_their_turn_while_a_lesson_is_linted() -> None:
 
     asyncio.get_running_loop().call_soon(answered.set)
     linter = OperationLinter(tool_output=wait_for_the_loop)
-    await linter.flags(saying("Do this.", evidence=("s1p0r0",)), a_library(CARRY))
+    operation = saying("Do this.", evidence=("s1p0r0",))
+    await linter.flags_of((operation,), a_library(CARRY))
     assert answered.is_set()

@@ -318,6 +318,7 @@ def test_check_fails_where_no_row_has_an_answer_and_says_the_next_move(workspace
     checked = studio("data", "check", str(file), workspace=workspace)
     assert checked.code == 2 and "answers        0 of 2" in checked.stdout
     assert "No row has an answer." in checked.stderr
+    assert "doubtful: no row has an answer" in checked.stdout and "clean" not in checked.stdout
     assert "--answer NAME" in checked.stderr and "given_ground_truth=false" in checked.stderr
     named = studio("data", "check", str(file), "--answer", "solution", workspace=workspace)
     assert named.code == 0

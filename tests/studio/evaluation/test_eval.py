@@ -88,6 +88,8 @@ def test_what_the_set_can_show_is_said_before_anything_is_spent(workspace: Path)
     assert done.stderr.index("miss smaller ones") < done.stderr.index("127.0.0.1:9")
     five = studio("eval", "rehearsal", "evaluation.limit=5", workspace=workspace)
     assert "5 of 256 problems, 1 try each\n  too few to show any difference" in five.stderr
+    one = studio("eval", "rehearsal", "evaluation.limit=1", "--step", "judge", workspace=workspace)
+    assert "arithmetic-heldout: 1 of 256 problems, 1 try each" in one.stderr
 
 
 def test_json_holds_rates_intervals_pass_and_every_reward(after_practice: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
-from engines.core.types import Doubt, GroupOutcome, Lesson, Reflection
-from studio.report.progress import LinePrinter
-from studio.report.summary import nothing_read_text, summary_data, summary_text
+from engines.core.types import Doubt, GroupOutcome, Lesson, ProposalFate, Reflection
+from studio.report.progress import LinePrinter, step_line
+from studio.report.summary import nothing_read_text, run_nothing_read, summary_data, summary_text
 from tests.support.builders import a_library, a_run, a_step
 
 READ = {"practice.read_without_contrast": 4}
@@ -55,6 +55,18 @@ def test_the_step_and_the_end_of_a_run_tell_it() -> None:
     before = a_library()
     assert "  nothing was read: 2 of 2 groups" in summary_text(state, before, before, "")
     assert summary_data(state, before, before, "")["nothing_read"].startswith("nothing was read")
+
+
+def test_a_run_whose_reading_came_to_nothing_says_where_to_look() -> None:
+    fates = tuple(ProposalFate("s1p0", n, "dropped", reason="not mentioned") for n in (1, 2))
+    lesson, found = ev.LessonProposed(1, Lesson(1, 0, fates=fates)), Reflection(1, 0, "critique")
+    state = fold_events([a_run(settings=READ), a_step(), *reflected(found), lesson])
+    assert "0 operations proposed; 2 proposals dropped" in step_line(state.steps[1])
+    assert run_nothing_read(state) == ""
+    fold(state, ev.LessonCommitted(1, 0, "", ()))
+    assert run_nothing_read(state).startswith("1 group read, and no operation came of it: studio")
+    state.steps[1].operations = 1
+    assert run_nothing_read(state) == ""
 
 
 def test_doubts_are_counted_shown_and_taken_back_with_their_group() -> None:

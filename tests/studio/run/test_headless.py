@@ -461,7 +461,7 @@ def test_doubtful_rows_are_told_when_a_run_begins(workspace: Path, tmp_path: Pat
         workspace=workspace,
     )  # fmt: skip
     assert done.code == 0
-    assert "1 row that repeat another, 3 rows that contradict each other" in done.stderr
+    assert "1 row repeating another, 3 rows contradicting each other" in done.stderr
     assert f"studio data check {data}" in done.stderr
 
 

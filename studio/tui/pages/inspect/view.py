@@ -293,7 +293,7 @@ def _part_rows(
     indent: Span = (" " * LABEL, "")
     rows: list[Row] = []
     if part.note or not kept:
-        mark: Span = (f"[fold {hidden} lines] " if hidden and not kept else "", "dim")
+        mark: Span = (f"[fold {count_text(hidden, 'line')}] " if hidden and not kept else "", "dim")
         for text in paragraph((mark, (part.note, "dim")), max(1, width - LABEL)):
             rows.append(Row(f"{part.key}:", (label, *text)))
             label = indent
@@ -308,7 +308,9 @@ def _part_rows(
         label = indent
         at += len(piece)
     if hidden and kept:
-        rows.append(Row(f"{part.key}:more", (label, (f"[fold {hidden} lines]", "dim"))))
+        rows.append(
+            Row(f"{part.key}:more", (label, (f"[fold {count_text(hidden, 'line')}]", "dim")))
+        )
     return rows
 
 

@@ -181,6 +181,10 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     else:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out += [BLANK, line(f"{grown}v{state.library_version}")]
+        groups = summary.group_data(state)
+        if any(groups.values()):
+            said = f"groups     {summary.counted_outcomes(groups)}"
+            out += paragraph([(said, "")], width, " " * 11)
     out.append(line(f"spent      {summary.usage_text(state.total_usage)}"))
     lost = summary.lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)

@@ -250,7 +250,7 @@ def outcome_lines(batch: Batch, width: int) -> list[Line]:
     if n["used"]:
         texts.append(f"{n['used']} with winners and losers: learned from")
     if n["critique"]:
-        texts.append(f"{n['critique']} without a good try: read for what the verifier says")
+        texts.append(f"{n['critique']} without a good try: read as well")
     skipped = [f"{n[name]} {name.replace('-', ' ')}" for name in SKIPPED if n[name]]
     if skipped:
         texts.append(f"{', '.join(skipped)}: nothing to learn")

@@ -81,7 +81,7 @@ def test_a_part_is_unfolded_and_folded_again() -> None:
     assert view.toggle_fold(system, parts, opened, closed) == (frozenset(), frozenset())
     answer = next(part.key for part in parts if part.label == "answer")
     _, closed = view.toggle_fold(answer, parts, frozenset(), frozenset())
-    assert "          [fold 1 lines]" in drawn(view.rollout_rows(parts, 80, (), closed))
+    assert "          [fold 1 line]" in drawn(view.rollout_rows(parts, 80, (), closed))
 
 
 def test_a_reward_or_an_ending_cannot_be_folded_away() -> None:
