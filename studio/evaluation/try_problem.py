@@ -26,6 +26,7 @@ from engines.verifiers.open import asks_judge, needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
+from studio.report.progress import to_stderr
 from studio.run.held_out import prompt_writer
 from studio.run.models import is_rehearsal, make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier
@@ -126,6 +127,7 @@ async def run_trial(
 
     async with AsyncExitStack() as stack:
         roles = open_roles(config, stack)
+        stack.callback(roles.tell_strays, to_stderr)
         folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
         ledger = RecordLedger(Path(folder), config.seed, mask=trial.loaded.mask)
         stack.push_async_callback(ledger.aclose)

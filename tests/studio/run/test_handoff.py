@@ -87,7 +87,9 @@ def test_a_prompt_is_tried_by_hand(workspace: Path, tmp_path: Path) -> None:
     assert waits.code == exit_codes.ANSWERS_PENDING and "1 call waits" in waits.stderr
     (call,) = pending_calls(folder)
     (folder / f"{call['id']}.answer.md").write_text("17 + 25 is\n#### 42\n")
+    (folder / "ffff.answer.md").write_text("nobody asked\n")
     done = tried(workspace, folder)
+    assert "no call of this process wants ffff.answer.md" in done.stderr
     assert done.code == exit_codes.DONE and "#### 42" in done.stdout
 
 
