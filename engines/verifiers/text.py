@@ -117,10 +117,8 @@ class TextVerifier:
             case "choice":
                 letters = self._settings.letters
                 chosen = find_chosen_letter(text, letters, stated=stated.marker != "none")
-                right = {find_chosen_letter(gold, letters, stated=True) for gold in expected} - {
-                    None
-                }
-                if not right:
+                right = {find_chosen_letter(gold, letters, stated=True) for gold in expected}
+                if right == {None}:
                     error = f"failed: the expected answer {short_text(expected[0])} is not a choice"
                     return Verdict(None, error=error)
                 text, matched = chosen or "", chosen if chosen in right else None

@@ -27,6 +27,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
 def _is_stop(value: Any) -> bool:
     stops = [value] if isinstance(value, str) else value or []
     return isinstance(stops, list) and all(isinstance(stop, str) and stop for stop in stops)
@@ -37,11 +41,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("max_tokens", _is_count, "a whole number of 1 or more"),
     ("max_completion_tokens", _is_count, "a whole number of 1 or more"),
     ("temperature", lambda t: type(t) in (int, float) and 0 <= t <= 2, "a number from 0 to 2"),
-    (
-        "seed",
-        lambda s: type(s) is int and -(2**63) <= s < 2**63,
-        "a whole number of at most 64 bits",
-    ),
+    ("seed", _is_seed, "a whole number of at most 64 bits"),
     ("n", lambda n: n == 1, "1: rehearsal gives one choice for a request"),
     ("stop", _is_stop, "text or an array of texts"),
     ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
