@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from engines.core.errors import AnswersPending
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.types import Problem, Rollout, Verdict
 
@@ -19,11 +20,21 @@ class GroupJudge:
         self._verifier, self._problem, self._size = verifier, problem, size
         self._together = judges_whole_groups(verifier)
         self._arrived: dict[int, tuple[Rollout, asyncio.Future[Verdict]]] = {}
+        self._missing: AnswersPending | None = None
+
+    def miss(self, pending: AnswersPending) -> None:
+        """One try does not come, for want of an answer: those it is compared with wait no more."""
+        self._missing = pending
+        for _, waiting in self._arrived.values():
+            if not waiting.done():
+                waiting.set_exception(pending)
 
     async def judge(self, rollout: Rollout, known: Verdict | None = None) -> Verdict:
         """The verdict on a try; `known` is returned where it is given."""
         if not self._together:
             return known or (await self._verifier.verify(self._problem, (rollout,)))[0]
+        if self._missing and known is None:
+            raise self._missing
         waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         if known is not None:
             waiting.set_result(known)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core import events as ev
+from engines.core.errors import AnswersPending
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import cited_experiences, guidance_ids
@@ -118,10 +119,15 @@ async def _practise_group(
     """
     now = batch.now
     judge = GroupJudge(practice.verifier, problem, batch.sizes[position])
-    tries = await gather_all(
-        _practise_rollout(practice, batch, problem, judge, position, index)
-        for index in range(batch.sizes[position])
-    )
+    try:
+        tries = await gather_all(
+            _practise_rollout(practice, batch, problem, judge, position, index)
+            for index in range(batch.sizes[position])
+        )
+    except AnswersPending as pending:  # who waits for its rewards would wait for ever
+        batch.judged[position].set_exception(pending)
+        batch.judged[position].exception()  # asked for, or asyncio complains that nobody did
+        raise
     group = Group(
         problem=problem,
         epoch=now.epoch,
@@ -153,7 +159,11 @@ async def _practise_rollout(
     key = CallKey("rollout", now.epoch, now.step, position, index)
     done = now.rollouts.get((position, index))
     if done is None:
-        rollout = await _roll_out(practice, key, problem, batch.library)
+        try:
+            rollout = await _roll_out(practice, key, problem, batch.library)
+        except AnswersPending as pending:
+            judge.miss(pending)
+            raise
     else:
         if batch.rejoin:
             await practice.rollouts.rejoin_batch(practice.job(key, problem, batch.library))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
+from engines.core.errors import AnswersPending
 from engines.core.events import event_to_dict
+from engines.pipeline.judging import GroupJudge
 from tests.support import verifier_files
+from tests.support.builders import a_problem, a_rollout
 from tests.support.handoff import answer_calls, pending_calls
 from tests.support.harness import Practised, comparable, practised
 
@@ -127,6 +131,33 @@ async def test_groups_that_are_answered_are_read_while_others_wait(tmp_path: Pat
     await practised(tmp_path / "p", *run)
     purposes = sorted(call["purpose"] for call in pending_calls(folder))
     assert purposes == ["extraction", "extraction", "rollout", "rollout", "rollout"]
+
+
+async def test_a_group_without_contrast_waits_for_no_group_whose_answers_are_missing(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "answers"
+    cap = "practice.read_without_contrast=1"
+    run = (*by_handoff(folder), *SMALL, "evaluation.do_eval=false", cap)
+    await practised(tmp_path / "p", *run)
+    for call in pending_calls(folder):
+        if "problem 3," in call["call"]:  # the last group alone, and all of it wrong
+            (folder / f"{call['id']}.answer.txt").write_text("#### wrong")
+    waits = await asyncio.wait_for(practised(tmp_path / "p", *run), 60)
+    assert waits.state.ending == "waiting" and len(pending_calls(folder)) == 6
+
+
+async def test_tries_that_are_compared_do_not_wait_for_one_without_an_answer() -> None:
+    class Comparing:
+        whole_groups = True
+
+    judge = GroupJudge(Comparing(), a_problem(), 3)  # type: ignore[arg-type]
+    first = asyncio.create_task(judge.judge(a_rollout(index=0)))
+    await asyncio.sleep(0)
+    judge.miss(AnswersPending({"answers": {"one"}}))
+    for waits in (first, judge.judge(a_rollout(index=2))):
+        with pytest.raises(AnswersPending):
+            await asyncio.wait_for(waits, 5)
 
 
 @pytest.mark.parametrize("judge", ["judge", "function"])
