@@ -28,7 +28,6 @@ SINGLE_REPLIES = ("response", "completion", "output", "prediction", "generation"
 """Fields of a log that hold one."""
 ID_BYTES = 5
 _ALPACA = "instruction"
-_ALPACA_ANSWERS = (*ANSWER_FIELDS, "output")
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
 
 
@@ -78,7 +77,7 @@ def parse_problem(
     if choices and answers is ANSWER_FIELDS:
         answers = (*LABELS, *ANSWER_FIELDS, "correct", "correct_option")
     if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
-        answers = _ALPACA_ANSWERS
+        answers = (*ANSWER_FIELDS, "output")
     # A field that is there but null must not hide another that has the answer.
     answer_field = next((name for name in answers if get_field(row, name) is not None), None)
     alternatives: list[str] = []

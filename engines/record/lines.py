@@ -71,9 +71,7 @@ def read(
     In a `chained` file checksums cover their predecessors. `visit` is called with each line
     instead of collecting them; reading begins behind line `after`, which still `is_unchanged`.
 
-    Raises:
-        DamagedError: a complete line fails its check.
-        RecordError: it cannot be opened.
+    Raises DamagedError: a complete line fails its check. RecordError: it cannot be opened.
     """
     lines: list[StoredLine] = []
     take = visit or lines.append

@@ -22,8 +22,6 @@ from engines.verifiers.text import pattern_pool
 
 FORMAT_CHARS = 64_000
 """A longer answer is not tried against a pattern, and stays unjudged."""
-FORMAT_DEADLINE_S = 1.0
-"""For one answer: a pattern may backtrack without end."""
 
 # A line with an equation, or one that opens as "Step 2", "2." or "2)".
 _LABEL = re.compile(r"[ \t>*_#-]*(?:step[ \t]*\d|\d+[.)][ \t])", re.IGNORECASE)
@@ -165,7 +163,7 @@ class FormatVerifier:
 
     def __init__(self, settings: FormatSettings) -> None:
         self._pattern = settings.pattern
-        self._pool = pattern_pool(FORMAT_DEADLINE_S)
+        self._pool = pattern_pool()
 
     async def check(self) -> None:
         """Nothing to load: its process starts with the first answer."""

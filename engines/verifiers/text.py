@@ -32,7 +32,8 @@ from engines.verifiers.stated_answer import (
     wrong_verdict,
 )
 
-REGEX_DEADLINE_S = 1.0
+PATTERN_DEADLINE_S = 1.0
+"""For one answer: a pattern may backtrack without end."""
 _PLACE = 'verifier "text"'
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _EDGES = " \t\r\n\"'`*_“”‘’$"
@@ -77,7 +78,7 @@ class TextVerifier:
     def __init__(self, settings: TextSettings | None = None) -> None:
         self._settings = settings or TextSettings()
         regex = self._settings.mode == "regex"
-        self._pool = pattern_pool(REGEX_DEADLINE_S) if regex else None
+        self._pool = pattern_pool() if regex else None
         self._normalise = functools.partial(
             normalise_text,
             ignore_articles=self._settings.ignore_articles,
@@ -116,10 +117,8 @@ class TextVerifier:
             case "choice":
                 letters = self._settings.letters
                 chosen = find_chosen_letter(text, letters, stated=stated.marker != "none")
-                right = {find_chosen_letter(gold, letters, stated=True) for gold in expected} - {
-                    None
-                }
-                if not right:
+                right = {find_chosen_letter(gold, letters, stated=True) for gold in expected}
+                if right == {None}:
                     error = f"failed: the expected answer {short_text(expected[0])} is not a choice"
                     return Verdict(None, error=error)
                 text, matched = chosen or "", chosen if chosen in right else None
@@ -140,10 +139,10 @@ class TextVerifier:
         return next((gold for gold in expected if self._normalise(gold) == normal), None)
 
 
-def pattern_pool(deadline_s: float) -> ProcessPool:
+def pattern_pool() -> ProcessPool:
     """One process that searches for patterns, with a deadline for each."""
     launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
-    return ProcessPool(launcher, workers=1, deadline_s=deadline_s)
+    return ProcessPool(launcher, workers=1, deadline_s=PATTERN_DEADLINE_S)
 
 
 def normalise_text(

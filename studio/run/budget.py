@@ -92,9 +92,7 @@ def open_budget(
 ) -> Budget | None:
     """The budget of a run file with what its records say was spent; None where it sets none.
 
-    Raises:
-        ConfigError: see `check_budget`.
-        DamagedError: a record cannot be read.
+    Raises ConfigError: see `check_budget`. DamagedError: a record cannot be read.
     """
     limits = limits_of(config)
     if not limits:

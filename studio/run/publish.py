@@ -47,10 +47,10 @@ def make_publisher(
     def publish(library: Library) -> None:
         nonlocal in_catalogue
         write(run.agent_file, library, adapter(), run.run)
-        best = best_library(state, folder)
-        if best is not None:
+        if (step := state.best_step) is not None:
+            version = next(e.library_version for e in state.evaluations if e.step == step)
             made_by = f"{run.run}, best on the held-out sets"
-            write(run.best_agent_file, best, adapter(state.best_step), made_by)
+            write(run.best_agent_file, folder.at(version), adapter(step), made_by)
         if library != in_catalogue:  # training alone commits one at each step that changes nothing
             write_library_rows(plan.workspace, library)
             in_catalogue = library
@@ -85,11 +85,3 @@ def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str
     weights = {} if adapter is None else {"adapter": adapter}
     first = {"model": brought.pop("model"), **address}
     return {**{n: described[n] for n in named}, "model": {**first, **brought, **weights}}
-
-
-def best_library(state: RunState, folder: LibraryFolder) -> Library | None:
-    """The version that did best on the held-out sets; None where nothing was measured."""
-    if (step := state.best_step) is None:
-        return None
-    version = next(e.library_version for e in state.evaluations if e.step == step)
-    return folder.at(version)

@@ -269,16 +269,14 @@ def _repair(source: str) -> Row | None:
         return None
     parts = [part for k, v in row.items() for part in (k, *(v if isinstance(v, list) else [v]))]
     texts = [part for part in parts if isinstance(part, str)]
-    if any(isinstance(part, dict | list) for part in parts):
-        return None
-    if any(text not in source or _JOINED.search(text) for text in texts):
-        return None
-    if not all(re.fullmatch(r"[^\W\d]\w*", str(key).strip()) for key in row):
-        return None
     read = _visible("".join(str(part) for part in parts))
-    if read not in (_visible(source), _visible(_COMMENT.sub("", source))):
-        return None
-    return {key: _show(value) for key, value in row.items()}
+    is_whole = (
+        not any(isinstance(part, dict | list) for part in parts)
+        and all(text in source and not _JOINED.search(text) for text in texts)
+        and all(re.fullmatch(r"[^\W\d]\w*", str(key).strip()) for key in row)
+        and read in (_visible(source), _visible(_COMMENT.sub("", source)))
+    )
+    return {key: _show(value) for key, value in row.items()} if is_whole else None
 
 
 def _hide(found: re.Match[str]) -> str:

@@ -36,19 +36,21 @@ class SimilarTexts:
 
     def alike(self, text: str) -> dict[str, float]:
         """The texts that are alike, and how much."""
-        size = len(list_features(text))
+        features = list_features(text)
+        size = len(features)
         scores = {
             self._texts[at][0]: 2 * shared / total if (total := size + self._texts[at][2]) else 1.0
-            for shared, level in self._levels(text)
+            for shared, level in self._levels(features)
             for at in _bits(level)
         }
         return {name: score for name, score in scores.items() if score >= self._at_least}
 
     def nearest(self, text: str, without: Sequence[str | None] = ()) -> tuple[str, float] | None:
         """The text that is most alike, some left out; of several the first that shares most."""
-        size = len(list_features(text))
+        features = list_features(text)
+        size = len(features)
         best, least = "", self._at_least
-        for shared, level in self._levels(text):
+        for shared, level in self._levels(features):
             if best and 2 * shared / (size + shared or 1) <= least:
                 break
             for at in _bits(level):
@@ -68,12 +70,11 @@ class SimilarTexts:
         self._places[name] = at
         self._live |= 1 << at
 
-    def _levels(self, text: str) -> Iterator[tuple[int, int]]:
+    def _levels(self, features: Sequence[str]) -> Iterator[tuple[int, int]]:
         """How many features are shared, most first, with the bits of those texts.
 
         From 2 * shared >= t * (a + b) and b >= shared follows how many must be at least.
         """
-        features = list_features(text)
         least = len(features) * self._at_least / (2 - self._at_least) - 1e-6
         planes: list[int] = []  # binary digits of the counts, the lowest first
         for kind in features:

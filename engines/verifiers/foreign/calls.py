@@ -18,7 +18,7 @@ from engines.verifiers.foreign.agentscope_classes import Answer, SolutionOutput,
 from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:
-    from engines.core.types import Attempt, Problem, Rollout
+    from engines.core.types import Problem, Rollout
 
 MAX_CRITIQUE = 4_000
 RIGHT_OR_WRONG = {
@@ -45,7 +45,9 @@ def build_question(
             {
                 **_fields_of(rollout, "id", "position", "epoch", "step"),
                 **_fields_of(rollout.attempt, "answer", "elapsed_s"),
-                "tokens": _completion_ids(rollout.attempt),
+                # -1 for each token where the policy tells only how many there are.
+                "tokens": [token for turn in rollout.attempt.turns for token in turn.token_ids]
+                or [-1] * rollout.attempt.usage.completion_tokens,
                 "messages": [_fields_of(m, "role", "content") for m in rollout.attempt.messages],
             }
             for rollout in rollouts
@@ -147,12 +149,6 @@ def build_columns(
         "trainer_state": _trainer_state(rollouts),
         "log_extra": lambda column, values: None,
     }
-
-
-def _completion_ids(attempt: Attempt) -> list[int]:
-    """The ids of a try's tokens; -1 for each one where the policy tells only how many."""
-    known = [token for turn in attempt.turns for token in turn.token_ids]
-    return known or [-1] * attempt.usage.completion_tokens
 
 
 def _trainer_state(rollouts: Sequence[Mapping[str, Any]]) -> SimpleNamespace:

@@ -34,10 +34,7 @@ class Fields:
     names: tuple[str, ...] = ()
 
     def __init__(self, **fields: Any) -> None:
-        for name in self.names:
-            setattr(self, name, None)
-        for name, value in fields.items():
-            setattr(self, name, value)
+        vars(self).update(dict.fromkeys(self.names), **fields)
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
@@ -215,11 +212,8 @@ def imports_text() -> str:
     """Which imports they serve, in words for whoever misses one."""
     parts = []
     for name, module in build_modules().items():
-        offered = {
-            key: value
-            for key, value in vars(module).items()
-            if isinstance(value, type) or value is get_logger
-        }
+        names = vars(module).items()
+        offered = [key for key, it in names if isinstance(it, type) or it is get_logger]
         if offered:
             parts.append(f"{name} ({', '.join(offered)})")
     return "; ".join(parts)

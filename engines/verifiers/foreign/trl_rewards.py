@@ -90,14 +90,11 @@ def get_repetition_penalty_reward(
         raise ValueError(f"max_penalty {max_penalty} must not be above 0")
 
     def repetition_penalty_reward(completion_ids: Ids, **columns: Any) -> Rewards:
-        rewards: Rewards = []
-        for ids in completion_ids:
-            if any(token < 0 for token in ids):
-                raise ValueError("it needs token ids, and this policy tells only how many")
-            grams = [tuple(ids[at : at + ngram_size]) for at in range(len(ids) - ngram_size + 1)]
-            repeated = 1 - len(set(grams)) / len(grams) if grams else 0.0
-            rewards.append(repeated * max_penalty if repeated else 0.0)
-        return rewards
+        if any(token < 0 for ids in completion_ids for token in ids):
+            raise ValueError("it needs token ids, and this policy tells only how many")
+        starts = range(ngram_size)
+        grams = [list(zip(*(ids[at:] for at in starts), strict=False)) for ids in completion_ids]
+        return [max_penalty * (1 - len(set(g)) / len(g)) + 0.0 if g else 0.0 for g in grams]
 
     return repetition_penalty_reward
 

@@ -112,7 +112,8 @@ class MathVerifier:
         if len(stated.text) > MAX_CHARS:
             error = f"too long: the stated answer has {len(stated.text)} characters"
             return Verdict(None, error=error)
-        if _are_all_integers(stated, expected):
+        # Most word problems end here, and a run of nothing else starts no process.
+        if all(_PLAIN_INTEGER.fullmatch(one.text) for one in (stated, *expected)):
             same = (gold for gold in expected if int(gold.text) == int(stated.text))
             return _verdict(stated.text, next(same, None), expected)
         # `\boxed{5}$ cm` has its unit behind the box.
@@ -154,15 +155,6 @@ def _find_named_letter(response: str, expected: Sequence[StatedAnswer]) -> str |
     if not all(_LETTER.fullmatch(gold.text) for gold in expected):
         return None
     return choose_option(response[-MAX_CHARS:], dict.fromkeys(string.ascii_uppercase, ""))
-
-
-def _are_all_integers(stated: StatedAnswer, expected: Sequence[StatedAnswer]) -> bool:
-    """True for plain integers only, whose equality needs no algebra.
-
-    Most word problems end here, and a run of nothing else starts no process.
-    """
-    texts = (stated.text, *(gold.text for gold in expected))
-    return all(_PLAIN_INTEGER.fullmatch(text) for text in texts)
 
 
 def _verdict(got: str, match: StatedAnswer | None, expected: Sequence[StatedAnswer]) -> Verdict:
