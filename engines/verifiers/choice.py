@@ -22,8 +22,8 @@ from engines.verifiers.stated_answer import (
 
 # "A" before most words is an article, and "I" speaks of itself.
 _LETTER = re.compile(
-    r"(?<![^\s*(\u4e00-\u9fff])([B-HJ-Z]|A(?!\s+(?!(?:and|or|is|was|nor|but|because|has|must)\b)[a-z]))"
-    r"(?=[\s*).,;:]|$)"
+    r"(?<![^\s*(,;/&+\u4e00-\u9fff])([B-HJ-Z]|A(?!\s+(?!(?:and|or|is|was|nor|but|because|has|must)\b)[a-z]))"
+    r"(?=[\s*).,;:/&+]|$)"
 )
 _BRACKETED = re.compile(r"[(\[{]([A-Z])[)\]}]")
 _LEAD = r"\W*(?:(?:the\s+)?(?:correct\s+)?(?:option|choice|answer|letter)\W+(?:is\W+)?)?"
@@ -39,7 +39,8 @@ _DENIAL = (
     r"\s*(?:be\s+)?(?:option\s+)?"
 )
 _NEGATION = re.compile(
-    r"\b(?:(?:can)?not|never|neither|nicht|wrong|incorrect|false|except)\b|n't|不", re.I
+    r"\b(?:(?:can)?not|never|neither|nicht|wrong|incorrect|false|except|hardly|unlikely|any(?:thing)?\s+but|everything\s+but)\b|n't|不",
+    re.I,
 )
 
 

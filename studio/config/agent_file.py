@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from engines.core.errors import ConfigError
 from engines.record.yaml_text import load_yaml
 from studio.config.aliases import move_value
@@ -41,7 +43,11 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
         move = "Give the agent.yaml of a run folder, or another agent file."
         raise ConfigError(f"--agent {path}", "There is no such file.", move)
     places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
-    agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
+    try:
+        agent: dict[Any, Any] = load_yaml(path.read_text("utf-8")) or {}
+    except (yaml.YAMLError, ValueError) as error:  # a tag that is not YAML's, a number that is none
+        cause = f"The YAML is broken: {' '.join(str(error).split())}."
+        raise ConfigError(str(path), cause, "Quote what stands there.") from error
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):

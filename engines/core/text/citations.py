@@ -14,7 +14,11 @@ _NAMES = r"\[[A-Za-z][^\[\]\n]{0,120}\]"
 _BRACKETS = re.compile(_NAMES)
 # Also `(by [E1] and [E3])`: without its citations, nothing of it is left to be said.
 _ASIDE = r"\((?:[A-Za-z]{1,12} ){0,3}" + rf"{_NAMES}(?:,? (?:and )?{_NAMES}){{0,9}}\)"
-_CITATION = re.compile(rf"[ \t]?(?:{_ASIDE}|{_NAMES})")
+# What is all that braces hold is an answer, and `\sqrt[E1]{2}` a root.
+_CITATION = re.compile(
+    rf"(?:[ \t]|(?<!\{{)(?<!\\sqrt))(?:{_ASIDE}|{_NAMES})|(?<=\{{){_NAMES}(?!\}})"
+)
+_CODE_CITATION = re.compile(rf"[ \t]?(?<![\w)\]\[(,=]){_NAMES}")
 _SHOWN = re.compile(r"^\[([^\]\n]+)\] ", re.MULTILINE)
 
 
@@ -43,4 +47,7 @@ def without_citations(text: str, shown: Collection[str]) -> str:
         return "" if find_cited_ids(match[0]) <= known else match[0]
 
     known = frozenset(shown)
-    return _CITATION.sub(keep, text) if known and "[" in text else text
+    parts = text.split("```")  # every other one is code, where `rows[E1]` is an index
+    forms = (_CITATION, _CODE_CITATION)
+    rest = "```".join(forms[n % 2].sub(keep, part) for n, part in enumerate(parts))
+    return rest if known and rest.strip() else text

@@ -51,6 +51,7 @@ MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
 """Read in vain: prose full of brackets must not cost quadratic time."""
 MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
 """Of one object, since the time of mending grows with their product; and objects in vain."""
+_MENTION = re.compile(r"(?<!\bis)(?<!answer)(?<!array)(?<!JSON)(?<=[A-Za-z,])[ \t]+`?\Z")
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
@@ -180,14 +181,23 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     full = [
         g for g in arrays if any(span.rows for span in g) or not text[g[-1].end :].strip(" \n`.")
     ]
-    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
-    rows: list[Row | ReplyProblem] = []
     problems = []
+    if len(full) > 1 and _MENTION.search(text[max(0, full[-1][0].start - 80) : full[-1][0].start]):
+        problems.append("It is not clear which of its arrays is the answer: write it last.")
+        full.pop()
+    chosen = (full or arrays)[-1] if arrays else [span for group in groups for span in group]
+    own = _keys(chosen)
+    if other := next(
+        (g for g in reversed(full[:-1]) if own and own.isdisjoint(_keys(g) or own)), None
+    ):
+        problems.append("Its objects are of two kinds in two arrays: write them all into one.")
+        chosen = [*other, *chosen]
+    rows: list[Row | ReplyProblem] = []
     depth = int(bool(chosen) and _last_char(text, chosen[0].start) == "[")
     for previous, span in zip([None, *chosen], chosen, strict=False):
         between = text[previous.end : span.start] if previous else ""
         depth += between.count("[") - between.count("]")
-        if arrays and not _BETWEEN.fullmatch(between):
+        if arrays and not other and not _BETWEEN.fullmatch(between):
             problems.append(f"What stands between its objects is no JSON: {between.strip()!r:.80}.")
         if isinstance(span.rows, ReplyProblem):
             rows.append(span.rows)
@@ -218,6 +228,12 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     notes += ["Its array is not closed."] * is_open
     goes_on = bool(text[chosen[-1].end :].strip(" \n`}]"))
     return FoundObjects(tuple(rows), tuple(problems), tuple(notes), is_open or goes_on)
+
+
+def _keys(spans: list[_Span]) -> set[str]:
+    """The names that tell the kind of an array's objects."""
+    rows = [row for span in spans if isinstance(span.rows, list) for row in span.rows]
+    return {key for row in rows for key in row} - {"attempts", "reason", "because"}
 
 
 def _last_char(text: str, at: int) -> str:

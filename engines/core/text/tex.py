@@ -14,12 +14,12 @@ _WORD = re.compile(r"[A-Za-z]*")
 _ROW = re.compile(r"\s|\w|&|\[\d")  # what comes behind the end of a row of a matrix
 _HEX = re.compile(r"u[0-9a-fA-F]{4}")
 _COMMANDS = re.compile(
-    r"n(?:abla|atural|cong|earrow|eq|equiv|ewcommand|ewline|geq\w*|gtr|leftarrow|leftrightarrow"
+    r"n(?:abla|atural|cong|earrow|eq|egthinspace|equiv|ewcommand|ewline|ewpage|umberwithin|geq\w*|gtr|leftarrow|leftrightarrow"
     r"|leq\w*|obreak|ocite|oindent|olimits|onumber|orm|ormalsize|ot|otag|otin|parallel|preceq"
-    r"|rightarrow|Rightarrow|shortmid|subset\w*|succeq|supset\w*|triangle\w*|um|v[dD]ash|warrow)"
+    r"|rightarrow|Rightarrow|shortmid|subset\w*|succeq|supset\w*|triangle\w*|um|[vV][dD]ash|warrow)"
     r"|r(?:aisebox|angle|brace|brack|ceil|ef|enewcommand|estriction|floor|group|ho|ight\w*|lap|m"
     r"|oot|times|ule|vert|Vert|isingdotseq)"
-    r"|t(?:ag|an|anh|au|binom|ext\w*|frac|h(?:eta|erefore|inspace|ick\w*)|ilde|imes|iny|o|op"
+    r"|t(?:abular|ag|an|anh|au|binom|ext\w*|frac|h(?:eta|erefore|inspace|ick\w*)|ilde|imes|iny|itle|o|op|oprule|ensor"
     r"|riangle\w*|woheadrightarrow)"
 )
 """Commands that begin like the escapes of a new line, a return and a tab."""

@@ -37,6 +37,20 @@ _DENIED = re.compile(
     r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:(?:\b(?:can)?[Nn]ot|n't|\bnicht|\bpas)\s+|不是\s*)"
     r"(?:equal\s+to\s+|be\s+|option\s+)?(?:[$*(\\{\[]*[A-Z][$*)}\]]*|[^\s]*\d[^\s]*)[\s.!*]*$"
 )
+_BARE = re.compile(r"[\s$\\]*[-+]?\d[\d.,]*(?:\\?%)?[\s$]*")
+_DIGITS = r"\d[\d,]*(?:\.\d+)?"
+_LAST = re.compile(rf"(?<![\d.,]){_DIGITS}(?=\D*\Z)")
+# 3 is said, and "3 out of 5" or "at least 3" meant. A unit behind it is no such word.
+_ALTERS = re.compile(
+    rf"(?:\A\D*|(?<![\d.,]){_DIGITS}\s+)(?:\b(?:at\s+(?:least|most)|(?:more|less|fewer|greater|other)"
+    r"\s+than|(?:any|every)thing\s+but|negative|minus|half\s+of|root\s+of|out\s+of|times"
+    r"|to\s+the\s+power(?:\s+of)?)|\\neq?)[\s$({\\]*\Z"
+    rf"|\b(?:between|either)\s+{_DIGITS}\s+and\s+\Z|{_DIGITS}\s+or\s+\Z",
+    re.IGNORECASE,
+)
+_ALTERED = re.compile(
+    r"\s*(?:squared|factorial|lakhs?|crores?|bn|mn|Mio|Mrd|(?:is|was)\s+(?:not|wrong))\b"
+)
 
 
 def ascii_notation(text: str, *, marked: bool) -> str:
@@ -56,6 +70,14 @@ def ascii_notation(text: str, *, marked: bool) -> str:
 def strip_tex(text: str) -> str:
     """A text without TeX's wrappers of words and its spacing."""
     return _SPACING.sub(" ", WRAPPED.sub(r"\1", text))
+
+
+def alters_number(gold: str, answer: str) -> bool:
+    """Whether words beside the last number of an answer say that it is not the bare number."""
+    number = _LAST.search(answer := strip_tex(answer)[-200:])
+    if number is None or not _BARE.fullmatch(gold):
+        return False
+    return bool(_ALTERS.search(answer[: number.start()]) or _ALTERED.match(answer, number.end()))
 
 
 def strip_denial(text: str) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from engines.verifiers.math import exact_value
-from engines.verifiers.math.notation import WRAPPED
+from engines.verifiers.math.dates import same_date
+from engines.verifiers.math.notation import WRAPPED, alters_number
 from engines.verifiers.math.quantity import align_labels, leading_unit, same_quantity
 
 USUAL_RULES = {"float_rounding": 6, "strict": True}  # under other rules more is equal
@@ -67,7 +68,9 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
         if pair is None:
             continue
         text, said = pair
-        same = same_quantity(text, said + leading_unit(question["after"]), marked=marked)
+        same = False if alters_number(text, said) else same_date(text, said)
+        if same is None:
+            same = same_quantity(text, said + leading_unit(question["after"]), marked=marked)
         if same is None and usual:
             same = exact_value.same_value(text, said)
         if same is None:

@@ -100,6 +100,9 @@ def test_a_good_lesson_with_numbers_gives_no_typical_answer_away(text: str) -> N
         ("1.234.567 and 3,5", "1.234.567 and 3.5"),
         ("points (3, 128) and 80, 95", "points (3, 128) and 80, 95"),
         ("everyone, someone", "everyone, someone"),
+        ("24√3", "24 sqrt 3"),
+        ("5 over 13", "5/13"),
+        ("over 13 of them", "over 13 of them"),
     ],
 )
 def test_numbers_are_written_plainly_and_nothing_else_is_touched(text: str, plain: str) -> None:

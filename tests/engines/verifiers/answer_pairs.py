@@ -145,6 +145,14 @@ EQUAL: tuple[Pair, ...] = (
     ("4", "<answer> \\boxed{4} </answer>", True),
     ("x+1", "<answer>x + 1</answer>\nI hope that helps with your 7 questions.", True),
     ("4", "<answer>4", True),
+    # words beside the number, and dates
+    ("12", "The answer is 12, which is more than 5.", True),
+    ("12", "She has 12 more apples than Bob, so the answer is 12.", True),
+    ("3", "The answer is 3 times a week.", True),
+    ("May 3, 2020", "The answer is 3 May 2020.", True),
+    ("2020-02-01", "Answer: February 1st, 2020", True),
+    ("2020-02-01", "\\boxed{2020/2/1}", True),
+    ("3 May", "Answer: 3", True),
 )
 
 ALIKE: tuple[Pair, ...] = (
@@ -267,6 +275,39 @@ ALIKE: tuple[Pair, ...] = (
     ("60 mph", "Answer: 60 km/h", False),
     ("1/2", "It takes 1 1/2 hours.", False),
     ("5 liters", "Answer: 5 gallons", False),
+    # words that make another number of the last one
+    *(
+        ("12", reply, False)
+        for reply in (
+            "<answer>I think 11 or 12</answer>",
+            "<answer>either 12 or 13</answer>",
+            "The answer is between 12 and 13.",
+            "Answer: anything but 12",
+            "Answer: at least 12",
+            "Answer: more than 12",
+            "Answer: less than 12",
+            "\\boxed{\\neq 12}",
+            "So 12 is not the answer.",
+            "The answer is negative 12.",
+            "The answer is minus 12.",
+            "The answer is the square root of 12.",
+            "The answer is half of 12.",
+            "The answer is 12 more than 5.",
+            "The answer is 12 times 4.",
+            "The answer is 12 to the power of 4",
+            "The answer is 12 out of 15.",
+            "12 squared",
+            "12 crore",
+            "\\boxed{12\\text{ lakh}}",
+            "Answer: 12 bn",
+        )
+    ),
+    # dates are no sums
+    ("2020-01-02", "\\boxed{2020-02-01}", False),
+    ("2020-01-02", "\\boxed{2017}", False),
+    ("4/2/2020", "Answer: 2/1/2020", False),
+    ("3 May", "\\boxed{3 June}", False),
+    ("3 May 2020", "Answer: May 3, 2021", False),
 )
 
 PAIRS = EQUAL + ALIKE
@@ -348,6 +389,12 @@ CHOICE_PAIRS: tuple[tuple[dict[str, str], str, str, bool], ...] = (
             "Incorrect: B",
             "B is not correct.",
             "Answer: BB",
+            "Answer: B,C",
+            "Answer: A/B",
+            "Answer: any but B",
+            "Everything but Paris",
+            "It is hardly Paris",
+            "It is unlikely to be Paris",
         )
     ),
     (CITIES, "A", "A dog is here.", False),

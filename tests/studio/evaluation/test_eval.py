@@ -247,6 +247,8 @@ def test_what_cannot_be_evaluated_is_refused_with_its_place(
         ("", "The agent file is empty."),
         ("- a list\n", "The file holds no keys."),
         ("instructions: [broken\n", "The YAML is broken"),
+        ("instructions: !foo x\n", "could not determine a constructor for the tag"),
+        ("instructions: !!int x\n", "The YAML is broken: invalid literal"),
         ("instruction: x\n", 'Did you mean "agent.instructions"?'),
         ("instructions: x\nexperiences:\n  - text: no id\n", "agent.experiences.0.id"),
     ],
@@ -260,6 +262,13 @@ def test_a_wrong_agent_file_is_refused_with_its_line(
     assert done.code == 2
     assert said in done.stderr
     assert str(agent) in done.stderr
+
+
+def test_a_lesson_that_looks_like_a_date_is_a_text(workspace: Path, tmp_path: Path) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text("instructions: 2020-13-45\nexperiences: [{id: E1, text: 2020-01-01}]\n")
+    done = studio("eval", "rehearsal", "--agent", str(agent), "--dry-run", workspace=workspace)
+    assert done.code == 0, done.stderr
 
 
 def test_both_sides_with_the_same_experiences_are_measured_once(after_practice: Path) -> None:

@@ -31,6 +31,14 @@ IDS = ("E1", "E3", "units")
         ("[E9] stays, [1, 2] and f(x)[0] too", "[E9] stays, [1, 2] and f(x)[0] too"),
         ("[E1, E9] is no citation", "[E1, E9] is no citation"),
         ("print() (a)", "print() (a)"),
+        ("42[E3]", "42"),
+        ("\\boxed{[E1] 42}", "\\boxed{ 42}"),
+        # Answers that look like one
+        ("The group is \\boxed{[E1]}", "The group is \\boxed{[E1]}"),
+        ("\\sqrt[E1]{2}", "\\sqrt[E1]{2}"),
+        ("[E1]", "[E1]"),
+        ("```python\nrows[E1] + f([E3])\n``` [E1]", "```python\nrows[E1] + f([E3])\n```"),
+        ("```python\nprint(1)  # by [E1]\n```", "```python\nprint(1)  # by\n```"),
     ],
 )
 def test_an_answer_is_read_without_its_citations(said: str, judged: str) -> None:

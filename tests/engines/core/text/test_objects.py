@@ -87,6 +87,27 @@ def test_of_a_cut_array_the_whole_objects_are_read_and_the_cut_one_is_told(broke
         parse_objects(broken)
 
 
+CREDITS = '[{"credit": "E1", "use": "used", "attempts": [1]}]'
+
+
+def test_arrays_of_two_kinds_are_no_drafts_of_one_another_and_are_asked_for_as_one() -> None:
+    found = find_objects(f"Operations:\n{JSON}\n\nHere are the credits:\n{CREDITS}")
+    assert [*found.rows] == [*ROWS, *parse_objects(CREDITS)]
+    assert found.problems == (
+        "Its objects are of two kinds in two arrays: write them all into one.",
+    )
+
+
+@pytest.mark.parametrize("mark", ["", "`"])
+def test_an_array_that_a_sentence_behind_the_answer_mentions_is_not_taken_for_it(mark: str) -> None:
+    mention = '[{"operation": "delete", "id": "E1"}]'
+    found = find_objects(f"{JSON}\n\nI left out things as {mark}{mention}{mark}.")
+    assert [*found.rows] == ROWS
+    assert "not clear which" in found.problems[0]
+    # Said to be the answer, it is one.
+    assert parse_objects(f"Draft:\n{JSON}\nSo my answer is {mark}{mention}{mark}")[0]["id"] == "E1"
+
+
 def test_an_array_without_its_bracket_is_read_and_may_have_been_cut() -> None:
     found = find_objects(JSON[:-1])
     assert (list(found.rows), found.problems, found.unclosed) == (ROWS, (), True)

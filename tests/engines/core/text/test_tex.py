@@ -38,6 +38,8 @@ x \notin \{1, 2\}
 \overline{AB} \parallel \overline{CD}
 \triangle ABC \sim \triangle DEF
 \therefore \neg p
+\newpage \title{x} \toprule
+\negthinspace a \nVdash b
 a \nmid b \text{ and } a \nleq b
 \underline{x} \ne \tilde{y}
 \mathrm{rank}(A) \geq \root 3 \of 8
@@ -55,8 +57,8 @@ f'(x) = \lim_{h \to 0} \frac{f(x+h)-f(x)}{h}
 FORMS = ("{}", "${}$", "Use {} first.", "First: {}", r"\({}\)")
 
 
-def test_there_are_forty_formulas() -> None:
-    assert len(set(FORMULAS)) == 40
+def test_there_are_at_least_forty_formulas() -> None:
+    assert len(set(FORMULAS)) >= 40
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
