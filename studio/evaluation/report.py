@@ -59,9 +59,10 @@ def text_after_eval(plan: EvalPlan) -> str:
 
 
 def eval_title(plan: EvalPlan) -> str:
-    """`math_eval: mine@4 against none`."""
+    """`math_eval: mine@4 against none, judged by math`."""
     labels = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
-    return f"{plan.loaded.config.exp_id}: {labels}"
+    config = plan.loaded.config
+    return f"{config.exp_id}: {labels}, judged by {one_line(config.verifier.name, 60)}"
 
 
 def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def _row(result: SetResult, at: int, k: int) -> list[str]:
 def _optional_columns(result: SetResult) -> dict[str, list[str]]:
     """Columns on what a try costs; tool calls and money only where there are any."""
     found = [measured for _, measured in result.results]
-    tries = [max(1, len(m.rewards) * len(m.rewards[0])) if m.rewards else 1 for m in found]
+    tries = [max(1, m.known_count + m.unjudged_count) for m in found]
     pairs = list(zip(found, tries, strict=True))
     columns = {"TOKENS/TRY": [f"{m.total.tokens / n:,.0f}" for m, n in pairs]}
     if any(m.tool_calls for m in found):

@@ -169,7 +169,7 @@ def keys_below(event: Any) -> frozenset[str]:
     return frozenset(_keys(event))
 
 
-LATER = frozenset({"curve", "later", "spent_on", "fates", "position"})
+LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 """Keys of answers that a later release added, whatever they say."""
 
 

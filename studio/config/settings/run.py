@@ -63,6 +63,13 @@ class LibraryConfig(Settings):
         10, "experiences chosen for a problem, besides the pinned ones", ge=1, le=MAX_COUNT
     )
 
+    @model_validator(mode="after")
+    def _validate_selection(self) -> LibraryConfig:
+        if self.select_above is not None and self.select_most > self.select_above:
+            cause = "more would be chosen than may stand in every prompt"
+            raise refusal("select_most", cause, "Set it to library.select_above at most.")
+        return self
+
 
 class ReviewConfig(Settings):
     """Who decides what is learned."""

@@ -8,11 +8,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from engines.core.errors import ConfigError
 from engines.core.library import Experience, Library
 from engines.pipeline.guidance import PromptWriter
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_seen
+from studio.config.loading import load_run
 from tests.support.builders import a_group
 from tests.support.harness import practised
 
@@ -88,3 +92,8 @@ def test_a_small_library_does_not_bring_numpy_along() -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+def test_more_cannot_be_chosen_than_may_stand_in_a_prompt(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="select_above at most"):
+        load_run("rehearsal", ["library.select_above=2"], tmp_path, {})

@@ -77,7 +77,10 @@ def test_baseline_practice_and_enhanced_evaluation_end_in_a_table_of_two_sets(
     assert all(row.endswith("helps") for row in table[1:3])
     # The run measured both libraries already: nothing is left to pay for.
     assert "0 calls" in after.stdout
-    assert "rehearsal: rehearsal@1 against none: 0 rollouts to make, 240 known" in after.stderr
+    assert (
+        "rehearsal: rehearsal@1 against none, judged by math: 0 rollouts to make, 240 known"
+        in after.stderr
+    )
 
 
 def test_what_the_set_can_show_is_said_before_anything_is_spent(workspace: Path) -> None:
@@ -150,7 +153,7 @@ def test_the_evaluation_is_named_as_its_run_file_says(after_practice: Path) -> N
     named = "exp_id=aime_eval"
     assert evaluated(after_practice, named)["exp_id"] == "aime_eval"
     shown = studio("eval", "rehearsal", *FEW, named, workspace=after_practice)
-    assert shown.stdout.splitlines()[1] == "aime_eval: none"
+    assert shown.stdout.splitlines()[1] == "aime_eval: none, judged by math"
 
 
 def test_best_and_last_of_a_run_can_be_named(after_practice: Path) -> None:
@@ -392,5 +395,5 @@ def test_an_agent_with_instructions_alone_is_called_by_its_name(
     shown = studio(
         "eval", "rehearsal", *FEW, "--agent", str(agent), "--baseline", "none", workspace=workspace
     )
-    assert shown.stdout.splitlines()[1] == "rehearsal: agent terse against none"
+    assert shown.stdout.splitlines()[1] == "rehearsal: agent terse against none, judged by math"
     assert "both sides have the agent's instructions; only experiences differ" in shown.stderr
