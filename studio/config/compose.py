@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
+from engines.record.yaml_text import load_yaml
 from studio.config.long_lists import keep_long_lists_away, put_back, without_plain_lists
 from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
 from studio.config.yaml_positions import (
@@ -115,7 +116,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
         except (HydraException, OmegaConfBaseException) as error:
             raise _compose_error(path, error, overrides) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
-            if refusal := _list_error(path, str(error), overrides):
+            if refusal := _list_error(path, str(error), overrides) or _value_error(nodes):
                 raise refusal from error
             raise
     tree = OmegaConf.to_container(config, resolve=False)
@@ -343,6 +344,16 @@ def _list_error(path: Path, message: str, overrides: Sequence[str]) -> ConfigErr
     if "defaults" in message:
         cause = "Its `defaults` is no list of names of configs."
         return ConfigError(str(path), cause, "Write it as defaults: [rehearsal, _self_].")
+    return None
+
+
+def _value_error(files: Iterable[Path]) -> ConfigError | None:
+    """The first file with a value that its tag cannot be, as `!!int x`; None where none has."""
+    for file in files:
+        try:
+            load_yaml(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            return ConfigError(str(file), f"A value in it cannot be read: {error}.", "Correct it.")
     return None
 
 

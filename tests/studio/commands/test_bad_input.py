@@ -104,6 +104,7 @@ RUN = "runs/rehearsal/journal.jsonl"
 LIBRARY = "libraries/rehearsal/journal.jsonl"
 ROWS_OF = '{"question": "1+1?", "answer": "2"}\n'
 NOT_TEXT = b"\xff\xfe\x00\x81 not text \x9f"
+NO_INT = b"policy: rehearsal\nseed: !!int x\n"
 NO_YAML = "policy: [rehearsal\n  data: }"
 DEEP = "[" * 1_000  # as many as Python calls go deep; a scanner takes the square of it
 ASKING = "policy: {model: 'openai:m', "
@@ -159,6 +160,7 @@ TABLE: tuple[Row, ...] = (
     bad("try", "unreadable", "x.yaml", "x.yaml", "UTF-8 text", do=a_file("x.yaml", NOT_TEXT)),
     bad("try", "wrong type", "rehearsal practice.epochs=many", "practice.epochs", "whole number"),
     bad("try", "wrong format", "x.yaml", "x.yaml:", "YAML is broken", do=a_file("x.yaml", NO_YAML)),
+    bad("try", "wrong format", "x.yaml", "x.yaml", "cannot be read", do=a_file("x.yaml", NO_INT)),
     bad("try", "empty", "x.yaml", "x.yaml", "policy", do=a_file("x.yaml", "")),
     bad(
         "try",
