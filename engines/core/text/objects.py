@@ -165,7 +165,8 @@ def _find_spans(text: str, fields: Collection[str]) -> Iterator[_Span]:
             yield _Span(start, at, rows)
 
 
-def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
+def _group_spans(text: str, spans: list[_Span]) -> list[list[_Span]]:
+    """The spans of one array together."""
     groups: list[list[_Span]] = []
     for span in spans:
         between = text[groups[-1][-1].end : span.start] if groups else "."
@@ -176,6 +177,11 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
             groups[-1].append(span)
         else:
             groups.append([span])
+    return groups
+
+
+def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
+    groups = _group_spans(text, spans)
     arrays = [g for g in groups if "[" in (text[g[0].start], _last_char(text, g[0].start))]
     # An empty list amid prose is no answer where there is another.
     full = [
@@ -207,13 +213,9 @@ def _choose_answer(text: str, spans: list[_Span]) -> FoundObjects:
     if broken and len(broken) == len(rows):
         raise broken[0]
     if not chosen:
-        breaks_off = "[{" in re.sub(r"\s+", "", text)
-        said = (
-            "its JSON is not valid: it breaks off."
-            if breaks_off
-            else "no JSON array was found in it."
-        )
-        raise ReplyProblem(said)
+        if "[{" in re.sub(r"\s+", "", text):
+            raise ReplyProblem("its JSON is not valid: it breaks off.")
+        raise ReplyProblem("no JSON array was found in it.")
     tail = re.sub(r"^[\s}]*(,?)\s*", r"\1", text[chosen[-1].end :]) if depth > 0 else "]"
     is_cut = tail[:1] in tuple('{",') and tail[:2] != ",]"
     if is_cut:
