@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,15 @@ def make_publisher(
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None
 
-    in_catalogue: Library | None = None
-    in_files: dict[Path, tuple[str | None, Library]] = {}  # most steps of a long run change none
+    in_catalogue: Hashable = None
+    in_files: dict[Path, Hashable] = {}  # most steps of a long run change none
 
     def write(file: Path, library: Library, trained: str | None, made_by: str) -> None:
-        if in_files.get(file) != (trained, library):
+        held = (trained, library.name, library.version, library.experiences)
+        if in_files.get(file) != held:
             agent = agent_description(config, trained)
             write_atomic(file, format_agent_yaml(agent, library, made_by, mask))
-            in_files[file] = (trained, library)
+            in_files[file] = held
 
     def publish(library: Library) -> None:
         nonlocal in_catalogue
@@ -51,9 +52,10 @@ def make_publisher(
             version = next(e.library_version for e in state.evaluations if e.step == step)
             made_by = f"{run.run}, best on the held-out sets"
             write(run.best_agent_file, folder.at(version), adapter(step), made_by)
-        if library != in_catalogue:  # training alone commits one at each step that changes nothing
+        held = (library.name, library.version, library.experiences)
+        if held != in_catalogue:
             write_library_rows(plan.workspace, library)
-            in_catalogue = library
+            in_catalogue = held
 
     return publish
 

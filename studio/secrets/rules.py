@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,6 +97,7 @@ def _classify_key(key: tuple[str, ...]) -> set[Named]:
     return named & {"sure"} if _FREE & set(key[:ends]) else named
 
 
+@lru_cache(maxsize=4096)  # one name stands in each entry of a long list
 def _classify_name(name: str) -> Named:
     """By the last word of a name, in whatever case it is written.
 
