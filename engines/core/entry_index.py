@@ -39,7 +39,7 @@ class EntryIndex(Generic[E]):
         """The entry that says exactly this."""
         return self.get(next(iter(self._holders(text)), None))
 
-    def replaced(self, name: str, after: E | None) -> Sequence[E]:
+    def replace_entry(self, name: str, after: E | None) -> Sequence[E]:
         """The entries with one put in the place of another, or without it where `after` is None."""
         before = self.get(name)
         at = min(self._base.get(name, (len(self.entries),))[0], len(self.entries) - 1)
@@ -49,7 +49,7 @@ class EntryIndex(Generic[E]):
             at = next(n for n, entry in enumerate(self.entries) if entry is before)
         return (*self.entries[:at], *((after,) if after else ()), *self.entries[at + 1 :])
 
-    def changed(self, entries: Sequence[E], name: str, after: E | None) -> EntryIndex[E]:
+    def index_of_change(self, entries: Sequence[E], name: str, after: E | None) -> EntryIndex[E]:
         """The index of `entries`, which are these but for one; None: it is gone."""
         new = EntryIndex[E](())
         new.entries, new._base, new._texts = entries, self._base, self._texts

@@ -29,18 +29,16 @@ SHOUTING = "shouting"
 CONFLICT = "conflict"
 """It contradicts an experience that stays."""
 
+BAD_WORDINGS = (OVERGENERAL, ONE_PROBLEM, FORMAT_ONLY, INJECTION, AGAINST_TOOLS, SHOUTING)
+"""What a lesson should not be, whatever it is about."""
+
 UNSCORED = (
     PINNED,
     SAME_TARGET,
     ONE_GROUP,
     NOT_COMPARED,
     BASE_MOVED,
-    OVERGENERAL,
-    ONE_PROBLEM,
-    FORMAT_ONLY,
-    INJECTION,
-    AGAINST_TOOLS,
-    SHOUTING,
+    *BAD_WORDINGS,
     CONFLICT,
 )
 """Flags that say something is so, and not how much."""
@@ -52,12 +50,7 @@ AUTO = "auto"
 
 REJECTED_BY_AUTO = (
     LEAK,
-    OVERGENERAL,
-    ONE_PROBLEM,
-    FORMAT_ONLY,
-    INJECTION,
-    AGAINST_TOOLS,
-    SHOUTING,
+    *BAD_WORDINGS,
     FROM_TOOL,
     CONFLICT,
     DUPLICATE,

@@ -356,9 +356,9 @@ class Library:
             case "pin" | "unpin" if before is not None:
                 made = replace(before, pinned=wanted.kind == "pin")  # its history: of its wordings
         if touched is not None and before is not None and wanted.kind != "keep":
-            entries = tuple(index.replaced(touched, made))
+            entries = tuple(index.replace_entry(touched, made))
         if touched is not None and wanted.kind != "keep":
-            index = index.changed(entries, touched, made)
+            index = index.index_of_change(entries, touched, made)
         if touched in uses and wanted.kind in ("modify", "delete"):  # of a wording that is gone
             uses = {name: counts for name, counts in uses.items() if name != touched}
         new = replace(self, experiences=entries, next_number=number, index=index, uses=uses)

@@ -70,14 +70,14 @@ class GroupReader:
         chosen, rest = choose_attempts(attempts, self._settings.min_contrast)
         shown, losses, usage, refs = await self._shorten_attempts(group, chosen)
 
-        def failed(reason: str, usage: Usage) -> Reflection:
+        def fail(reason: str, usage: Usage) -> Reflection:
             lost = (*losses, LostWork("extraction", group.id, reason))
             return Reflection(
                 group.step, group.position, "failed", losses=lost, usage=usage, refs=refs
             )
 
         if len(shown) + len(rest) < (2 if outcome == "used" else 1) or not shown:
-            return failed("too few attempts could be read", usage)
+            return fail("too few attempts could be read", usage)
         numbers = sorted(attempt.index for attempt in (*shown, *rest))
         limit = self._settings.experiences_per_query
         question = self._questions[outcome]
@@ -97,7 +97,7 @@ class GroupReader:
         try:
             answered = await self._reflector.ask(key, prompt, parse, system=system)
         except CallFailed as error:
-            return failed(str(error), usage + error.usage)
+            return fail(str(error), usage + error.usage)
         return replace(
             _rows_as_reflection(group, answered.items),
             outcome=outcome if answered.items or not answered.problems else "failed",

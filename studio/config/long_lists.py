@@ -38,7 +38,9 @@ def keep_long_lists_away(nodes: ParsedFiles) -> Iterator[Mapping[str, list[Any]]
         text = file.read_text(encoding="utf-8")
         start, end = found[0].end_mark.index, found[1].end_mark.index
         cut = text[found[0].start_mark.index : end]
-        if "$" in cut or "\\" in cut:  # OmegaConf may have something to say to that
+        end -= len(cut) - len(cut.rstrip(" "))  # the indent of the next key
+        # OmegaConf may have something to say to a reference; a mark of the encoding moves all.
+        if "$" in cut or "\\" in cut or text.startswith("\ufeff"):
             continue
         name = f"long-list-{len(lists)}"
         (lists[name],) = load_yaml(cut).values()
@@ -46,7 +48,8 @@ def keep_long_lists_away(nodes: ParsedFiles) -> Iterator[Mapping[str, list[Any]]
     read = OmegaConf.load
 
     def read_cut(file: Any) -> Any:
-        place = Path(str(getattr(file, "name", file))).resolve()
+        # A path has a name, too: its last part.
+        place = Path(file if isinstance(file, str | Path) else str(file.name)).resolve()
         return read(StringIO(texts[place])) if place in texts else read(file)
 
     if texts:

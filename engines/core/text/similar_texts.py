@@ -17,6 +17,9 @@ class SimilarTexts:
 
     def __init__(self, at_least: float) -> None:
         self._at_least = at_least
+        self._clear()
+
+    def _clear(self) -> None:
         self._places: dict[str, int] = {}  # the bit of each name
         self._texts: list[tuple[str, str, int]] = []  # by bit: name, text, features
         self._live = 0  # bits of texts that are held still
@@ -29,7 +32,7 @@ class SimilarTexts:
             if texts.get(name) != self._texts[at][1]:
                 self._live ^= 1 << self._places.pop(name)
         if len(self._texts) > 2 * len(texts) + 100:  # most of them are gone
-            self.__init__(self._at_least)  # type: ignore[misc]
+            self._clear()
         for name, text in texts.items():
             if name not in self._places:
                 self._add(name, text)
