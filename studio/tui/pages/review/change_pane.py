@@ -69,7 +69,7 @@ class ChangePane:
             panes.change.show_change(None, banner or empty)
             self._show_findings(None)
             self._made_of = ()
-            panes.place(None)
+            panes.place("", None)
             return
         self.loader.request_findings(self._findings_request(item))
         drafts = self.page.host.drafts
@@ -81,10 +81,10 @@ class ChangePane:
         # What was found for the one before stands until this one's is there: it is a moment,
         # and drawing that nothing is known yet would cost as much as what is.
         is_early = self._is_looking(item) and self._looking_for != item.id
-        about = (item.id, self.mode, self.shows_all, is_early)
+        about = (self.mode, self.shows_all, self.loader.found is None)
         if made_of == self._made_of:
             if not is_early:
-                panes.place(about)
+                panes.place(item.id, about)
             return
         self._made_of = made_of
         if item.unparsed is not None:
@@ -102,7 +102,7 @@ class ChangePane:
             self.page.set_timer(_LATE_S, lambda: self._say_looking(item))
         else:
             self._show_findings(item)
-            panes.place(about)
+            panes.place(item.id, about)
         if self._shown[0] != item.id:
             self._shown = (item.id, self.page.host.clock())
 

@@ -142,6 +142,8 @@ class ReviewPanes:
         self._tabs = {self.evidence: "Evidence", self.similar: "Similar", self.source: "Source"}
         self._tab = self.evidence
         self._rows: Rows = ()  # of the panes one above the other
+        self._rows_before: Rows = ()  # as the item came under the cursor
+        self._item = ""
         self._placed_for: object = None
 
     def compose(self) -> ComposeResult:
@@ -198,14 +200,21 @@ class ReviewPanes:
                 )
         self._name_panes()
 
-    def place(self, about: object) -> None:
-        """Give the panes the rows that their content takes, once for `about`."""
+    def place(self, item: str, about: object) -> None:
+        """Give the panes the rows that the content of an item takes, once for `about`.
+
+        What they had for another item counts, what they had while this one was read does not: it
+        looks the same on every screen, however fast that was.
+        """
         page, is_side = self._page, self._page.has_class("-side")
         room, shown = page.size.height, [tab for tab in self._tabs if tab.display]
-        about = (about, page.size, shown, self.editing, self.opened_evidence, self.objection)
+        about = (item, about, page.size, self.widths, shown, self.editing, self.opened_evidence,
+                 self.objection)  # fmt: skip
         if about == self._placed_for or not room:
             return
         self._placed_for = about
+        if item != self._item:
+            self._item, self._rows_before = item, self._rows
         # In the order in which they get what they need, where there is too little for all.
         panes: dict[str, int] = {"change": len(self.change.lines) + 2}
         if is_side and self.opened_evidence:
@@ -220,7 +229,7 @@ class ReviewPanes:
         if is_side and shown:  # the rest of the change can be scrolled to
             least[1] = max(least[1], min([*panes.values()][1], room * 2 // 5))
         least = [rows if sum(least) <= room else 4 for rows in least]
-        now = self._rows if len(self._rows) == len(panes) else ()
+        now = self._rows_before if len(self._rows_before) == len(panes) else ()
         self._rows = share_rows(room, [*panes.values()], least, now)
         given = dict(zip(panes, self._rows, strict=True))
         self._left.styles.height = "100%" if is_side else given["list"]
@@ -232,7 +241,7 @@ class ReviewPanes:
 
     def forget_rows(self) -> None:
         """Give the panes what their content takes, whatever they had."""
-        self._rows, self._placed_for = (), None
+        self._rows, self._rows_before, self._placed_for = (), (), None
 
     def show_tab(self, tab: TabRows) -> None:
         if self.is_tabbed and tab is not self._tab:

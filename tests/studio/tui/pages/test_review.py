@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.training_free.resubmit import Resubmission
 from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
+from studio.tui.pages.review import change_pane
 from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.confirm import Confirm
@@ -718,6 +720,31 @@ async def test_opened_anew_the_panes_stand_as_on_a_screen_started_now(tmp_path: 
         await desk.pilot.resize_terminal(169, 21)
         await desk.press("tab", "tab", "tab")
         assert desk.page.shown.similar is desk.app.focused  # alone where three share one place
+
+
+async def test_panes_stand_the_same_however_long_an_operation_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_pane, "_LATE_S", 0.001)
+    screens = []
+    for number, late in enumerate((False, True)):
+        async with a_desk(tmp_path / str(number)) as desk:
+            if late:
+                go_on, load = threading.Event(), desk.page.loader.reader.load_findings
+                monkeypatch.setattr(
+                    type(desk.page.loader.reader),
+                    "load_findings",
+                    lambda _, wanted, go_on=go_on, load=load: go_on.wait(60) and load(wanted),
+                )
+            await desk.pilot.press("j")
+            if late:
+                while "looking" not in desk.screen:
+                    await desk.pilot.pause()
+                go_on.set()
+            await desk.rest()
+            await desk.rest()
+            screens.append(desk.screen)
+    assert "looking" not in screens[0] and screens[0] == screens[1]
 
 
 async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
