@@ -5,6 +5,7 @@ Each command imports what it needs when it runs, so that `--help` stays instant.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -244,6 +245,7 @@ def name_subcommand(words: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    gc.set_threshold(10_000)  # what is read stays: at 700, as usual, it is searched all the time
     harden()
     open_streams()
     if (line := os.environ.get(completion.VARIABLE)) is not None:  # a shell asks at TAB

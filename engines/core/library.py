@@ -287,10 +287,10 @@ class Library:
         """The block that goes in front of a prompt; "" when there is nothing to say.
 
         With `cite` it asks for the id of each experience that helps. `shown` are the ids of those
-        that stand in it; None: all.
+        that stand in it, in the library's order; None: all.
         """
-        entries = (e for e in self.experiences if shown is None or e.id in shown)
-        return guidance_text(((e.id, e.text) for e in entries), cite)
+        chosen = self.experiences if shown is None else filter(None, map(self.get, shown))
+        return guidance_text(((e.id, e.text) for e in chosen), cite)
 
     @property
     def guidance_tokens(self) -> int:

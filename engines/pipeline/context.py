@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from engines.core.ids import call_seed
@@ -12,6 +13,7 @@ from engines.core.library import Library
 from engines.core.protocols import Engine, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
+from engines.core.waiting.threads import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
@@ -51,7 +53,7 @@ class RunContext:
     ledger: RecordLedger
     records: Path
     control: RunControl
-    publish: Callable[[Library], None]  # writes what follows from a committed library
+    publisher: Callable[[Library], None]  # writes what follows from a committed library
     mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
@@ -92,7 +94,11 @@ class RunContext:
         """Evaluate the library and the weights as they are after this step."""
         weights = "" if self.weights is None else self.weights()
         await evaluate(measured, self.recorder, step, self.gate.library, weights)
-        self.publish(self.gate.library)  # another version may be the best now
+        await self.publish()  # another version may be the best now
+
+    async def publish(self) -> None:
+        """Write what follows from the library and from the evaluations as they are now."""
+        await run_to_end(partial(self.publisher, self.gate.library))
 
     def questions(self, wanted: Collection[str]) -> dict[str, str]:
         """What the problems of these ids ask, in practice and in held-out sets."""

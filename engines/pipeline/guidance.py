@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import tokens
+from engines.core.waiting.threads import run_to_end
 
 Shown = tuple[str, ...] | None
 """Ids of the experiences that are chosen; None: all of them."""
-_Scores = Callable[[list[str]], list[float]]
+_Best = Callable[[list[str], int], list[int]]
 
 
 @dataclass(slots=True)
@@ -29,7 +31,8 @@ class PromptWriter:
     above: int | None = 30
     most: int = 10
     _indexed: tuple[Experience, ...] = field(default=(), init=False)
-    _scores: _Scores = field(default=lambda words: [], init=False)
+    _best: _Best = field(default=lambda words, most: [], init=False)
+    _pinned: list[int] = field(default_factory=list, init=False)
 
     def write(self, library: Library | None, question: str) -> tuple[str, Shown]:
         """The text, and which experiences stand in it."""
@@ -41,35 +44,53 @@ class PromptWriter:
     def choose(self, library: Library, question: str) -> Shown:
         """In the library's order. One that shares no word is chosen last, the oldest first."""
         entries = library.experiences
-        if self.above is None or len(entries) <= self.above:
+        if self._shows_all(library):
             return None
-        if entries is not self._indexed:
-            self._indexed, self._scores = entries, _index(entries)
-        scores = self._scores(list(tokens(question)))
-        free = [at for at, entry in enumerate(entries) if not entry.pinned]
-        best = sorted(free, key=lambda at: (-scores[at], at))[: self.most]
-        pinned = (at for at, entry in enumerate(entries) if entry.pinned)
-        return tuple(entries[at].id for at in sorted((*best, *pinned)))
+        self._index(entries)
+        most = min(self.most + len(self._pinned), len(entries))
+        best = self._best(list(tokens(question)), most)
+        free = [at for at in best if not entries[at].pinned][: self.most]
+        return tuple(entries[at].id for at in sorted((*free, *self._pinned)))
+
+    async def prepare(self, library: Library | None) -> None:
+        """Get ready to choose from a library; thousands of experiences take a second."""
+        if library is not None and not self._shows_all(library):
+            await run_to_end(partial(self._index, library.experiences))
 
     def describe(self, library: Library | None) -> str:
         """What tells the prompts of one library from those of another: the text of all of it."""
         if library is None:
             return ""
         text = library.guidance(self.cite)
-        whole = self.above is None or len(library.experiences) <= self.above
-        return text if whole else f"{text}\n\n(the {self.most} most relevant for each problem)"
+        chosen = f"{text}\n\n(the {self.most} most relevant for each problem)"
+        return text if self._shows_all(library) else chosen
+
+    def _shows_all(self, library: Library) -> bool:
+        return self.above is None or len(library.experiences) <= self.above
+
+    def _index(self, entries: tuple[Experience, ...]) -> None:
+        if entries is not self._indexed:
+            if entries != self._indexed:
+                self._best = _index_words(entries)
+                self._pinned = [at for at, entry in enumerate(entries) if entry.pinned]
+            self._indexed = entries
 
 
-def _index(entries: tuple[Experience, ...]) -> _Scores:
+def _index_words(entries: tuple[Experience, ...]) -> _Best:
+    """Gives the positions most relevant to words, the best first, of equal ones the first."""
     import bm25s  # brings numpy along, which small libraries need not wait for
 
     index = bm25s.BM25()
     index.index([list(tokens(entry.text)) for entry in entries], show_progress=False)
 
-    def score(words: list[str]) -> list[float]:
+    def best(words: list[str], most: int) -> list[int]:
         if not words:
-            return [0.0] * len(entries)
-        found: list[float] = index.get_scores(words).tolist()
+            return list(range(most))
+        scores = index.get_scores(words)
+        parted = scores.copy()
+        parted.partition(-most)  # a tenth of what sorting all of them takes
+        (at,) = (scores >= parted[-most]).nonzero()
+        found: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
         return found
 
-    return score
+    return best

@@ -41,7 +41,7 @@ async def practise(practice: RunContext) -> Ending:
 
 async def _run_steps(practice: RunContext) -> Ending:
     state = practice.recorder.state
-    practice.publish(practice.gate.library)
+    await practice.publish()
     if practice.history and state.steps_finished:
         practice.recorder.emit(StageEntered(state.steps_finished, "restore"))
     await replay_training(practice.engine, practice.history, practice.problems, practice.tell)

@@ -57,7 +57,7 @@ async def practise_step(practice: RunContext, step: int) -> None:
         await practice.gate.review(step)
     if not now.committed:  # the review may have found the step's commit in the library
         await practice.gate.commit(step)
-    practice.publish(practice.gate.library)
+    await practice.publish()
     measured = practice.evaluation
     if measured is not None and measured.is_due(step, practice.sampler.ends_epoch(step)):
         await practice.evaluate(measured, step)
@@ -93,7 +93,9 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
     sizes = now.tries or (practice.group_size,) * len(now.problems)
     rejoin = practice.cohort and len(now.rollouts) < sum(sizes)
     judged = tuple(loop.create_future() for _ in problems)
-    batch = _Batch(now, _visible_library(practice, now), rejoin, judged, sizes)
+    library = _visible_library(practice, now)
+    await practice.writer.prepare(library)
+    batch = _Batch(now, library, rejoin, judged, sizes)
     return await gather_all(
         _practise_group(practice, batch, position, problem)
         for position, problem in enumerate(problems)

@@ -7,14 +7,15 @@ lost or stale catalogue costs a second, never a fact.
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
 from filelock import FileLock
 from tinydb import Query, TinyDB
+from tinydb.middlewares import CachingMiddleware
 from tinydb.storages import Storage
 
 from engines.core.codec import dumps
@@ -37,7 +38,7 @@ class AtomicStorage(Storage):
 
     def read(self) -> dict[str, dict[str, Any]] | None:
         try:
-            data = json.loads(self._path.read_bytes())
+            data = orjson.loads(self._path.read_bytes())
         except (FileNotFoundError, ValueError):
             return None  # rebuilt from the journals by whoever asks
         return data if isinstance(data, dict) else None
@@ -53,7 +54,8 @@ def open_catalogue(workspace: Workspace) -> Iterator[TinyDB]:
     with FileLock(workspace.path / ".catalogue.lock", mode=0o600):
         for stale in workspace.path.glob(".catalogue.json.*.tmp"):
             stale.unlink(missing_ok=True)
-        database = TinyDB(workspace.catalogue, storage=AtomicStorage)
+        # Read once and written once, however much is changed in between.
+        database = TinyDB(workspace.catalogue, storage=CachingMiddleware(AtomicStorage))  # type: ignore[no-untyped-call]
         try:
             yield database
         finally:
@@ -81,7 +83,7 @@ def write_library_rows(workspace: Workspace, library: Library) -> None:
             Query().library == library.name,
         )
         table = database.table("experiences")
-        table.remove(Query().library == library.name)
+        table.remove(lambda row: row["library"] == library.name)  # a Query takes ten times as long
         table.insert_multiple(
             {
                 "library": library.name,

@@ -24,19 +24,26 @@ def format_agent_yaml(
 
     `agent` is what the run file says of it, with `${` escaped wherever it stands for itself.
     """
-    head = (
+    return agent_head(library, run) + agent_body(agent, library, mask)
+
+
+def agent_head(library: Library, run: str) -> bytes:
+    """What the file says of itself."""
+    return (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
         "# the workspace and write in a run file:  defaults: [/agents/NAME@agent, _self_]\n"
         f"# Experiences of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
-    )
+    ).encode()
+
+
+def agent_body(agent: Mapping[str, Any], library: Library, mask: Mask) -> bytes:
     rows = [
         {**experience_row(e), "text": escape_interpolation(mask(e.text))}
         for e in library.experiences
     ]
     data = {**mask.tree(dict(agent)), "experiences": rows}
-    text = dump_yaml(data)
-    return (head + text).encode("utf-8", "replace")
+    return dump_yaml(data).encode("utf-8", "replace")
 
 
 def escape_interpolation(text: str) -> str:

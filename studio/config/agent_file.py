@@ -5,7 +5,6 @@ Owns the exchange, and where the file's keys stand. What they may say is the set
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import declared_settings
 from studio.config.tree import (
     ABSENT,
+    REFERENCE,
     Key,
     dotted_name,
     get_value,
@@ -28,9 +28,6 @@ from studio.config.tree import (
     walk_texts,
 )
 from studio.config.yaml_positions import file_positions
-
-# Not what is escaped: an odd number of backslashes stands before that.
-_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
 
 
 def mount_agent(composed: ComposedConfig, path: Path) -> None:
@@ -84,7 +81,7 @@ def mount_parts(composed: ComposedConfig) -> None:
         at: Key = (group,)
         while isinstance(part := get_value(tree, at), dict) and part:
             if len(part) > 1 or known & set(part):
-                for key, _ in list(walk(part)):
+                for key, _ in walk(part):
                     places = ((*to, *key), ("evaluation", *key))
                     if any(get_value(tree, place) is not ABSENT for place in places):
                         pop_value(part, key)  # the run file's own goes before
@@ -106,7 +103,7 @@ def _refuse_references(composed: ComposedConfig) -> None:
     """Agent files are passed around: one must not put the run file's secrets in a prompt."""
     for key, text in walk_texts(composed.tree):
         allowed = (
-            names_only_variables(text) if key[1:2] == ("model",) else not _REFERENCE.search(text)
+            names_only_variables(text) if key[1:2] == ("model",) else not REFERENCE.search(text)
         )
         if key[0] == "agent" and not allowed:
             cause = f'"{dotted_name(key)}" refers to something outside the agent file.'
@@ -116,4 +113,4 @@ def _refuse_references(composed: ComposedConfig) -> None:
 
 def names_only_variables(text: str) -> bool:
     """Whether a text refers to nothing but environment variables."""
-    return all(name.strip() == "oc.env" for name in _REFERENCE.findall(text))
+    return all(name.strip() == "oc.env" for name in REFERENCE.findall(text))

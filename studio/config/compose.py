@@ -26,9 +26,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
+from engines.record.export import unescape_interpolation
 from engines.record.yaml_text import load_yaml
 from studio.config.long_lists import keep_long_lists_away, put_back, without_plain_lists
-from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
+from studio.config.tree import (
+    REFERENCE,
+    Key,
+    Tree,
+    dotted_name,
+    get_value,
+    map_tree,
+    replace_value,
+    walk,
+)
 from studio.config.yaml_positions import (
     ParsedFiles,
     Place,
@@ -162,6 +172,9 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
         if text == "???":
             raise composed.error(key, f'"{dotted_name(key)}" has no value yet.', "Give it one.")
         if "${" not in text:
+            continue
+        if not REFERENCE.search(text):
+            replace_value(result, key, unescape_interpolation(text))
             continue
         node: Any = config
         try:

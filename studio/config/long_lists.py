@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from engines.record.yaml_text import load_yaml
-from studio.config.tree import map_tree, walk_texts
+from studio.config.tree import REFERENCE, map_tree, walk_texts
 from studio.config.yaml_positions import ParsedFiles
 
 LONG = 200
@@ -37,13 +36,16 @@ def keep_long_lists_away(nodes: ParsedFiles) -> Iterator[Mapping[str, list[Any]]
             continue
         text = file.read_text(encoding="utf-8")
         start, end = found[0].end_mark.index, found[1].end_mark.index
-        cut = text[found[0].start_mark.index : end]
-        end -= len(cut) - len(cut.rstrip(" "))  # the indent of the next key
-        # OmegaConf may have something to say to a reference; a mark of the encoding moves all.
-        if "$" in cut or "\\" in cut or text.startswith("\ufeff"):
+        end = len(text[:end].rstrip(" "))  # not the indent of the next key
+        try:
+            entries = yaml.constructor.SafeConstructor().construct_document(found[1])
+        except (yaml.YAMLError, ValueError):  # OmegaConf has the words for it
+            continue
+        # OmegaConf resolves a reference; a mark of the encoding moves all.
+        if not _is_plain(entries) or text.startswith("\ufeff"):
             continue
         name = f"long-list-{len(lists)}"
-        (lists[name],) = load_yaml(cut).values()
+        lists[name] = entries
         texts[file.resolve()] = f"{text[:start]}: {name}\n{text[end:]}"
     read = OmegaConf.load
 
@@ -70,11 +72,14 @@ def put_back(tree: Any, lists: Mapping[str, list[Any]]) -> Any:
 
 
 def without_plain_lists(tree: Any) -> Any:
-    """The tree without the entries of long lists that hold no interpolation."""
+    """The tree without the entries of long lists that refer to nothing."""
     if isinstance(tree, dict):
         return {name: without_plain_lists(value) for name, value in tree.items()}
-    long = isinstance(tree, list) and len(tree) >= LONG
-    return [] if long and not any("${" in text for _, text in walk_texts(tree)) else tree
+    return [] if isinstance(tree, list) and len(tree) >= LONG and _is_plain(tree) else tree
+
+
+def _is_plain(entries: Any) -> bool:
+    return not any("${" in text and REFERENCE.search(text) for _, text in walk_texts(entries))
 
 
 def _long_list(node: yaml.Node | None) -> tuple[yaml.Node, yaml.Node] | None:

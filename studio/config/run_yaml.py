@@ -35,7 +35,7 @@ def storable_tree(
 ) -> Tree:
     """Settings that stand at `at` as they may be written: see `dump_run_yaml`."""
     tree: Tree = map_tree(settings)
-    for below, value in list(walk(tree)):
+    for below, value in walk(tree):
         key = (*at, *below)
         plain = value.get_secret_value() if isinstance(value, SecretStr) else value
         if (origin := origins.get(dotted_name(key))) is not None:

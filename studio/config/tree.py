@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Key = tuple[str, ...]
 Tree = dict[str, Any]
 
 ABSENT = object()
+# Not what is escaped: an odd number of backslashes stands before that.
+REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
 
 
 def dotted_name(key: Key) -> str:
     return ".".join(key)
 
 
-def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+def walk(tree: Any, key: Key = ()) -> list[tuple[Key, Any]]:
     """Every leaf with its key; list elements are keyed by their number."""
-    if isinstance(tree, dict):
-        for name, value in tree.items():
-            yield from walk(value, (*key, str(name)))
-    elif isinstance(tree, list | tuple):
-        for number, value in enumerate(tree):
-            yield from walk(value, (*key, str(number)))
-    else:
-        yield key, tree
+    found: list[tuple[Key, Any]] = []
+
+    def visit(at: Key, value: Any) -> None:
+        if isinstance(value, dict):
+            children: Iterable[tuple[Any, Any]] = value.items()
+        elif isinstance(value, list | tuple):
+            children = enumerate(value)
+        else:
+            found.append((at, value))
+            return
+        for name, inner in children:
+            below = (*at, str(name))
+            if isinstance(inner, str):  # most are, and a call costs more than all the rest
+                found.append((below, inner))
+            else:
+                visit(below, inner)
+
+    visit(key, tree)
+    return found
 
 
 def walk_texts(tree: Any) -> list[tuple[Key, str]]:

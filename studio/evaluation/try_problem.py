@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +36,7 @@ KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """The first rollout that a run makes, so that a try has the same seed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is worked out once
 class Trial:
     """What is to be tried. `library` None: no experiences are in the prompt."""
 
@@ -44,7 +45,7 @@ class Trial:
     library: Library | None
     called: str  # a label for where the experiences come from
 
-    @property
+    @cached_property
     def job(self) -> Job:
         writer = prompt_writer(self.loaded.config)
         guidance, shown = writer.write(self.library, self.problem.question)

@@ -192,6 +192,7 @@ class _RunParts:
         )
         # Evaluations are never paced: nobody watches them stream.
         streamed = apply_pace(roles, pace, control.wait_before_call)
+        writer = prompt_writer(config)
         return RunContext(
             run=plan.run.run,
             problems=plan.problems,
@@ -213,9 +214,9 @@ class _RunParts:
             ledger=ledger,
             records=records,
             control=control,
-            publish=make_publisher(plan, state, self.library),
+            publisher=make_publisher(plan, state, self.library),
             mask=plan.loaded.mask,
-            evaluation=open_evaluation(plan, self.sets, setup),
+            evaluation=open_evaluation(plan, self.sets, setup, writer),
             budget=self.budget,
             paid_before=prior_usage(records, state),
             pace_tokens_per_s=pace,
@@ -224,7 +225,7 @@ class _RunParts:
             history=self.past,
             weights=roles.weights if config.trains else partial(weights_digest, config.policy),
             tell=self.tell,
-            writer=prompt_writer(config),
+            writer=writer,
             learnable=config.practice.sampling == "learnable",
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )

@@ -107,14 +107,24 @@ async def _practise(plan: RunPlan, context: RunContext, json: bool) -> None:
     """Carry the run out, and tell on stdout or stderr how it goes."""
     meter = CpuMeter()
     context.recorder.listen(meter)
-    with _progress_listener(context.recorder.state, json) as listener:
+    with _progress_listener(context.recorder.state, json) as listener, _spare_what_is_open():
         context.recorder.listen(QuietListener(listener))
-        if plan.loaded.config.trains:
-            gc.freeze()  # a loaded model is a million objects that stay
-            gc.set_threshold(10_000)  # at 700, as usual, new objects are searched 20 times a step
         await practise(context)
     if plan.loaded.config.trains and meter.summary_line:
         to_stderr(meter.summary_line)
+
+
+@contextmanager
+def _spare_what_is_open() -> Iterator[None]:
+    """No search for garbage in a model or a large library, which are a million objects.
+
+    It takes a tenth of a second, in which no request is answered.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _announce_holder(plan: RunPlan, ready_fd: int) -> int:
@@ -208,9 +218,10 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool, tells_next: bool)
     folder = plan.workspace.library(state.started.library)
     before, after = folder.at(state.started.library_version), folder.at(state.library_version)
     place = str(plan.run.path)
-    text = summary_text(state, before, after, place)
+    data = summary_data(state, before, after, place) if json else {}
+    text = "" if json else summary_text(state, before, after, place)
     try:
-        print_result(summary_data(state, before, after, place), text, json=json)
+        print_result(data, text, json=json)
     except BrokenPipeError:
         silence_stream(sys.stdout)  # the exit code does not depend on who reads
     if tells_next and not json:

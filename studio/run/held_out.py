@@ -118,7 +118,7 @@ def prompt_writer(config: RunConfig) -> PromptWriter:
 
 
 def open_evaluation(
-    plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup
+    plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup, writer: PromptWriter
 ) -> Evaluation | None:
     """What a run evaluates, and when; None without a held-out set."""
     if not sets:
@@ -135,7 +135,7 @@ def open_evaluation(
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
         mask=loaded.mask,
-        writer=prompt_writer(loaded.config),
+        writer=writer,
     )
 
 

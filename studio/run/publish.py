@@ -10,7 +10,7 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.masking import MASK
 from engines.record.appender import write_atomic
-from engines.record.export import format_agent_yaml
+from engines.record.export import agent_body, agent_head
 from engines.record.libraries import LibraryFolder
 from studio.config.agent_file import names_only_variables
 from studio.config.run_yaml import storable_tree
@@ -37,13 +37,17 @@ def make_publisher(
 
     in_catalogue: Hashable = None
     in_files: dict[Path, Hashable] = {}  # most steps of a long run change none
+    made: tuple[Hashable, bytes] = ((), b"")  # the best agent is often the last one
 
     def write(file: Path, library: Library, trained: str | None, made_by: str) -> None:
+        nonlocal made
         held = (trained, library.name, library.version, library.experiences)
-        if in_files.get(file) != held:
-            agent = agent_description(config, trained)
-            write_atomic(file, format_agent_yaml(agent, library, made_by, mask))
-            in_files[file] = held
+        if in_files.get(file) == held:
+            return
+        if made[0] != held:
+            made = (held, agent_body(agent_description(config, trained), library, mask))
+        write_atomic(file, agent_head(library, made_by) + made[1])
+        in_files[file] = held
 
     def publish(library: Library) -> None:
         nonlocal in_catalogue

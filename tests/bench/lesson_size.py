@@ -37,6 +37,11 @@ OPERATIONS, EXPERIENCES, REJECTED, PROBLEMS = 1_900, 10_000, 1_000, 10_000
 _PARTS = ("b", "br", "d", "f", "gl", "k", "l", "m", "n", "p", "r", "s", "st", "t", "tr", "v")
 
 
+def make_words() -> list[str]:
+    vowels = "aeiou"
+    return [f"{a}{v}{b}{w}" for a in _PARTS for v in vowels for b in _PARTS[:6] for w in vowels]
+
+
 def make_text(chance: random.Random, words: list[str], *, alike: bool) -> str:
     if alike:
         same = "carry the tens of a column into the next one before you add what stands there"
@@ -78,9 +83,7 @@ class Stages:
 
 
 async def measure(folder: Path, *, alike: bool) -> dict[str, Any]:
-    chance = random.Random(11)
-    vowels = "aeiou"
-    words = [f"{a}{v}{b}{w}" for a in _PARTS for v in vowels for b in _PARTS[:6] for w in vowels]
+    chance, words = random.Random(11), make_words()
 
     def text() -> str:
         return make_text(chance, words, alike=alike)

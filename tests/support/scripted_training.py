@@ -325,7 +325,7 @@ async def opened(
         ledger=ledger,
         records=run.records,
         control=control,
-        publish=lambda _: None,
+        publisher=lambda _: None,
         cohort=True,
         checkpoints=Checkpoints(
             run.path, run.path / "checkpoints/e", engine.save, every_steps=2, keep=keep

@@ -29,6 +29,7 @@ from engines.core.protocols import Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage, Verdict
 from engines.core.waiting.gather import gather_all
+from engines.core.waiting.threads import run_to_end
 from engines.pipeline.evaluation.metrics import group_by_question, mean_at_k
 from engines.pipeline.guidance import PromptWriter, Shown
 from engines.pipeline.judging import GroupJudge
@@ -192,9 +193,10 @@ async def evaluate(
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
     write = partial(evaluation.writer.write, library)
+    await evaluation.writer.prepare(library)
     pinned = PinnedVersion(write, library.version, state.policy_version)
     measuring = evaluation.measuring
-    book = evaluation.book(evaluation.writer.describe(library), weights)
+    book = await run_to_end(lambda: evaluation.book(evaluation.writer.describe(library), weights))
     waiting: list[AnswersPending] = []
     try:
         for held_out in evaluation.sets:

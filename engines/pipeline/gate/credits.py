@@ -19,12 +19,13 @@ def count_uses(now: StepState, shown: Library, head: Library) -> dict[str, UseCo
     `shown` is the library as the step began. What `head` no longer words so is not counted.
     """
     prompts = {rollout_id(now.step, *at): one.shown for at, one in now.rollouts.items()}
-    counted = {e.id: Counter[str]() for e in shown.experiences}
+    counted: dict[str, Counter[str]] = {}  # of those that something is said of
+    ids = {e.id for e in shown.experiences}
 
     def count(experience: str, rollout: str, use: str) -> None:
         in_prompt = prompts.get(rollout, ())
-        if experience in counted and (in_prompt is None or experience in in_prompt):
-            counted[experience][use] += 1
+        if experience in ids and (in_prompt is None or experience in in_prompt):
+            counted.setdefault(experience, Counter())[use] += 1
 
     for at, one in now.rollouts.items():
         for experience in one.cited or ():
@@ -36,9 +37,9 @@ def count_uses(now: StepState, shown: Library, head: Library) -> dict[str, UseCo
                 if (credit.experience, rollout) not in seen:
                     seen.add((credit.experience, rollout))
                     count(credit.experience, rollout, credit.use)
-    stands = {(e.id, e.text) for e in head.experiences}
+    stands = {e.id: e.text for e in head.experiences if e.id in counted}
     return {
         e.id: UseCounts(**counted[e.id])
         for e in shown.experiences
-        if counted[e.id] and (e.id, e.text) in stands
+        if e.id in counted and stands.get(e.id) == e.text
     }

@@ -18,6 +18,7 @@ from engines.core.errors import ConflictError, LockedError
 from engines.core.library import CommitResult, Library
 from engines.core.protocols import Linter, Reviewer
 from engines.core.types import GATE, Decision, Operation
+from engines.core.waiting.threads import run_to_end
 from engines.pipeline.gate import weights
 from engines.pipeline.gate.commit_hold import CommitHold
 from engines.pipeline.gate.credits import count_uses
@@ -300,7 +301,7 @@ class Gate:
             if done is None and library.head.version == self.library.version:
                 self._credit(library, step)
                 # One of thousands takes seconds, in which requests are to be answered.
-                done = await _run_to_end(
+                done = await run_to_end(
                     partial(library.commit, reviewed, run=self.run, step=step, limit=self.limit)
                 )
             return done, library.head
@@ -370,13 +371,3 @@ class Gate:
         self.hold.notify()
         for person in self._people:
             person.notify()
-
-
-async def _run_to_end(work: Callable[[], CommitResult]) -> CommitResult:
-    """Work in a thread; who is cancelled meanwhile goes on once it is done."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait([working])
-        raise

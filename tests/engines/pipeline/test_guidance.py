@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from engines.core.errors import ConfigError
 from engines.core.library import Experience, Library
+from engines.pipeline import guidance
 from engines.pipeline.guidance import PromptWriter
+from engines.record import catalogue
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from engines.training_free.reading import library_seen
 from studio.config.loading import load_run
+from studio.run import held_out, publish
 from tests.support.builders import a_group
 from tests.support.harness import practised
 
+SMALL = ("data.truncate=4", "practice.batch_size=4", "practice.group_size=2", "practice.epochs=2")
 TOPICS = ("fractions", "angles", "dates", "money", "percent", "面积", "primes", "speed")
 LIBRARY = Library(
     "l",
@@ -59,7 +66,7 @@ def test_a_choice_follows_the_library_that_it_is_made_from() -> None:
 
 async def test_a_run_records_what_was_shown_and_evaluates_likewise(tmp_path: Path) -> None:
     run = (
-        *("data.truncate=4", "practice.batch_size=4", "practice.group_size=2", "practice.epochs=2"),
+        *SMALL,
         *("library.select_above=1", "library.select_most=1"),
         *("evaluation.do_eval=true", "evaluation.limit=2"),
     )
@@ -73,6 +80,32 @@ async def test_a_run_records_what_was_shown_and_evaluates_likewise(tmp_path: Pat
     asked = [path.read_text() for path in done.run.records.glob("eval-0002*")]
     for line in (line for text in asked for line in text.splitlines()):
         assert sum(f"[{e.id}]" in line for e in library.experiences) == 1
+
+
+async def test_what_grows_with_the_library_is_not_done_where_requests_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 experiences left `studio ctl status` waiting for 623 ms."""
+    here, done_by = threading.current_thread(), list[tuple[str, bool]]()
+
+    def watch(place: ModuleType, name: str) -> None:
+        work = getattr(place, name)
+
+        def watched(*args: Any, **more: Any) -> Any:
+            done_by.append((name, threading.current_thread() is here))
+            return work(*args, **more)
+
+        monkeypatch.setattr(place, name, watched)
+
+    watch(guidance, "_index_words")
+    watch(publish, "agent_body")
+    watch(catalogue, "write_library_rows")
+    watch(held_out, "ScoreBook")
+    settings = ("library.select_above=1", "library.select_most=1", "evaluation.limit=2")
+    await practised(tmp_path, *SMALL, *settings, "evaluation.do_eval=true")
+    names = {name for name, _ in done_by}
+    assert names == {"_index_words", "agent_body", "write_library_rows", "ScoreBook"}
+    assert not [name for name, here in done_by if here]
 
 
 def test_the_reflector_is_shown_what_the_tries_were_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from engines.core.errors import StudioError
+from engines.record.export import unescape_interpolation
 from studio.config import long_lists
-from studio.config.compose import compose_run
+from studio.config.compose import compose_run, resolve
+from studio.config.tree import REFERENCE
 
 ROWS = [{"id": f"E{n}", "text": f"Größe {n}: wenn, dann “so” # kein Kommentar"} for n in range(250)]
 RUN = "policy: rehearsal\n{}seed: 7\n"
@@ -37,6 +41,15 @@ FORMS: dict[str, str] = {
     "one line": RUN.format("agent: {name: a, experiences: " + FLOW + ", cite: false}\n"),
     "windows": RUN.format(f"agent:\n  experiences:\n{in_blocks('  ')}").replace("\n", "\r\n"),
     "a mark of the encoding": "\ufeff" + RUN.format(f"agent:\n  experiences:\n{in_blocks('  ')}"),
+    "TeX": RUN.format(
+        f"agent:\n  experiences:\n{in_blocks('  ')}".replace("Größe", "$\\frac{1}{2}$ and \\${x}")
+    ),
+    "a name for a text that stands before": RUN.format("exp_id: &it abc\nagent:\n  experiences:\n")
+    + in_blocks("  ")
+    + "  - {id: E999, text: *it}\n",
+    "what no constructor reads": RUN.format(
+        f"agent:\n  experiences:\n{in_blocks('  ')}  - {{id: E999, text: !!int abc}}\n"
+    ),
     "what OmegaConf reads": RUN.format(
         f"agent:\n  experiences:\n{in_blocks('  ')}".replace("Größe 3:", "${seed}:")
     ),
@@ -44,8 +57,12 @@ FORMS: dict[str, str] = {
 
 
 def composed(file: Path) -> object:
-    found = compose_run(file, ["practice.epochs=1"], ())
-    return found.tree, found.place(("agent", "experiences", "9", "text")).text
+    try:
+        found = compose_run(file, ["practice.epochs=1"], ())
+        place = found.place(("agent", "experiences", "9", "text")).text
+        return found.tree, place, resolve(found, {})
+    except StudioError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -57,6 +74,16 @@ def test_it_composes_to_what_it_would_without(
     now = composed(file)
     monkeypatch.setattr(long_lists, "LONG", 10**9)
     assert now == composed(file)
+
+
+def test_what_is_escaped_reads_as_omegaconf_reads_it() -> None:
+    chance = random.Random(3)
+    parts = ["\\", "\\", "$", "{", "${", "}", "a", "\\${", " ", ":", "'"]
+    texts = {"".join(chance.choices(parts, k=chance.randint(1, 9))) for _ in range(4_000)}
+    escaped = [text for text in texts if "${" in text and not REFERENCE.search(text)]
+    assert len(escaped) > 200
+    for text in escaped:
+        assert unescape_interpolation(text) == OmegaConf.create({"a": text})["a"], text
 
 
 @pytest.mark.parametrize("mounted", [False, True])

@@ -1,0 +1,130 @@
+"""What a library of 10,000 experiences costs, and whether a run with it still answers.
+
+`python -m tests.bench.large_library` prints JSON: CPU seconds of each command as a process,
+beside the same without experiences, and how long `status` took on the socket of both runs, in
+milliseconds. Exits with 1 where a command takes more than 3 s or an answer more than 100 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engines.core.errors import StudioError
+from engines.record.run_dir import RunDir
+from studio.session.client import ask
+from tests.bench.lesson_size import make_text, make_words
+
+EXPERIENCES, REPEATS = 10_000, 3
+CPU_S, ANSWER_MS = 3.0, 100.0
+"""The most that a command and an answer may take."""
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        chance, words = random.Random(5), make_words()
+        entries = [
+            {"id": f"E{n}", "text": make_text(chance, words, alike=False)}
+            for n in range(1, EXPERIENCES + 1)
+        ]
+        agent = folder / "configs" / "agents" / "large.yaml"
+        agent.parent.mkdir(parents=True)
+        agent.write_text(yaml.safe_dump({"name": "large", "experiences": entries}, sort_keys=False))
+        mounts = "defaults: [rehearsal, /agents/large@agent, _self_]\n"
+        (folder / "large.yaml").write_text(f"{mounts}exp_id: large\n")
+        (folder / "small.yaml").write_text("defaults: [rehearsal, _self_]\nexp_id: small\n")
+        self.runs = 0
+
+    def cpu_s(self, *command: str) -> float:
+        """Of one process, those that it starts included."""
+        process = self._start(*command)
+        _, status, used = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"studio {' '.join(command)}: {os.waitstatus_to_exitcode(status)}")
+        return round(used.ru_utime + used.ru_stime, 2)
+
+    def run(self, file: str, *settings: str) -> tuple[float, list[float]]:
+        """CPU seconds of a run, and the milliseconds that each of its answers took."""
+        self.runs += 1
+        run = RunDir(self.folder / "runs" / f"r{self.runs}")
+        process = self._start("headless", file, f"exp_id={run.run}", *settings)
+        took_ms: list[float] = []
+        while not (found := os.wait4(process.pid, os.WNOHANG))[0]:
+            began = time.perf_counter()
+            try:
+                ask(run, "status")
+            except StudioError:  # it opens, or has ended
+                time.sleep(0.005)
+                continue
+            took_ms.append((time.perf_counter() - began) * 1_000)
+            time.sleep(0.005)
+        _, status, used = found
+        if status:
+            raise SystemExit(f"studio headless {file}: {os.waitstatus_to_exitcode(status)}")
+        return round(used.ru_utime + used.ru_stime, 2), took_ms
+
+    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+        studio = [sys.executable, "-m", "studio", "--workspace", "."]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen([*studio, *command], cwd=self.folder, **silent)
+
+
+def describe(took_ms: list[float]) -> dict[str, Any]:
+    ordered = sorted(took_ms)
+    return {
+        "answers": len(ordered),
+        "p50": round(ordered[len(ordered) // 2], 1),
+        "p99": round(ordered[len(ordered) * 99 // 100], 1),
+        "longest": round(ordered[-1], 1),
+    }
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    bench = Bench(folder)
+    rounds = [
+        {
+            "run small": bench.run("small.yaml"),
+            "run mounted": bench.run("large.yaml"),
+            "run from library": bench.run("small.yaml", f"library.start=r{bench.runs}@0"),
+        }
+        for _ in range(REPEATS)
+    ]
+    cpu_s = {name: min(one[name][0] for one in rounds) for name in rounds[0]}
+    commands = {
+        "try small": ("try", "small.yaml"),
+        "try mounted": ("try", "large.yaml"),
+        "edit": ("library", "edit", "r2", "E7", "--text", "Check each carry {}."),
+        "diff": ("diff", "r1@0", "r2@0"),
+    }
+    for name, command in commands.items():
+        cpu_s[name] = min(
+            bench.cpu_s(*(part.format(n) for part in command)) for n in range(REPEATS)
+        )
+    # The quietest of the rounds: on a busy machine a process waits for its turn.
+    answers = {name: describe(min((one[name][1] for one in rounds), key=max)) for name in rounds[0]}
+    return {"cpu_s": cpu_s, "answers_ms": answers}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder))
+    slow = [name for name, took_s in found["cpu_s"].items() if took_s > CPU_S]
+    late = [name for name, took in found["answers_ms"].items() if took["longest"] > ANSWER_MS]
+    print(
+        json.dumps({**found, "missed": [*slow, *(f"answers of {name}" for name in late)]}, indent=2)
+    )
+    raise SystemExit(1 if slow or late else 0)
+
+
+if __name__ == "__main__":
+    main()
