@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from filecmp import cmp
 from pathlib import Path
 
 from engines.core.errors import DataError
@@ -40,7 +41,10 @@ def pin_data(
             continue
         # The split as it is written: which one is meant otherwise is known where it is read.
         found = DataSource(source.path.resolve(), source.split)
-        if is_data and os.sep not in name and _locate(name, own[:1]):
+        if is_data and os.sep not in name and (other := _locate(name, own[:1])):
+            two = (source.path, other.path)
+            if all(path.is_file() for path in two) and cmp(*two, shallow=False):
+                continue  # it was added and left where it was
             composed.warnings.append(
                 f'{dotted_name(key)}: "{name}" is {found} here, not the data set of that name '
                 "in the workspace; give one of them another name, or a path."

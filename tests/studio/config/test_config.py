@@ -286,12 +286,14 @@ def test_a_run_file_on_a_preset_is_named_by_its_own_file(tmp_path: Path) -> None
 
 def test_a_file_that_hides_a_data_set_of_the_workspace_is_told(tmp_path: Path) -> None:
     row = '{"question": "q", "answer": "1"}\n'
-    for folder in (tmp_path, tmp_path / "p/datasets"):
+    for folder, rows in ((tmp_path, 1), (tmp_path / "p/datasets", 2)):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "shop.jsonl").write_text(row)
+        (folder / "shop.jsonl").write_text(row * rows)
     file = tmp_path / "mine.yaml"
     file.write_text("policy: rehearsal\ndata: {practice: shop}\n")
     told = load_run(str(file), [], tmp_path / "p", {}).warnings
     assert any("not the data set of that name in the workspace" in line for line in told)
+    (tmp_path / "shop.jsonl").write_text(row * 2)  # as where it was added from
+    assert load_run(str(file), [], tmp_path / "p", {}).warnings == ()
     (tmp_path / "shop.jsonl").unlink()
     assert load_run(str(file), [], tmp_path / "p", {}).warnings == ()
