@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
+from engines.record.yaml_text import load_yaml
 from studio.config.tree import REFERENCE, map_tree, walk_texts
 from studio.config.yaml_positions import ParsedFiles
 
@@ -37,16 +38,24 @@ def keep_long_lists_away(nodes: ParsedFiles) -> Iterator[Mapping[str, list[Any]]
         text = file.read_text(encoding="utf-8")
         start, end = found[0].end_mark.index, found[1].end_mark.index
         end = len(text[:end].rstrip(" "))  # not the indent of the next key
+        name = f"long-list-{len(lists)}"
+        gap = "\n" * text.count("\n", start, end)  # what follows keeps its line
+        cut = f"{text[:start]}: {name}{gap}{text[end:]}"
         try:
+            # An alias of what stands in the list leads nowhere in the rest, `? experiences` is cut
+            # amiss, and the value of an alias stands before its key.
+            whole = name in [value for _, value in walk_texts(load_yaml(cut))]
+            whole = whole and start <= found[1].start_mark.index
+            if not whole or _has_twins(found[1]):
+                continue
             entries = yaml.constructor.SafeConstructor().construct_document(found[1])
         except (yaml.YAMLError, ValueError):  # OmegaConf has the words for it
             continue
         # OmegaConf resolves a reference; a mark of the encoding moves all.
         if not _is_plain(entries) or text.startswith("\ufeff"):
             continue
-        name = f"long-list-{len(lists)}"
         lists[name] = entries
-        texts[file.resolve()] = f"{text[:start]}: {name}\n{text[end:]}"
+        texts[file.resolve()] = cut
     read = OmegaConf.load
 
     def read_cut(file: Any) -> Any:
@@ -80,6 +89,15 @@ def without_plain_lists(tree: Any) -> Any:
 
 def _is_plain(entries: Any) -> bool:
     return not any("${" in text and REFERENCE.search(text) for _, text in walk_texts(entries))
+
+
+def _has_twins(entries: yaml.Node) -> bool:
+    """Whether an entry has a key twice, which OmegaConf refuses and PyYAML does not."""
+    return any(
+        len({str(key.value) for key, _ in entry.value}) < len(entry.value)
+        for entry in entries.value
+        if isinstance(entry, yaml.MappingNode)
+    )
 
 
 def _long_list(node: yaml.Node | None) -> tuple[yaml.Node, yaml.Node] | None:

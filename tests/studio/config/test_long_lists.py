@@ -47,6 +47,21 @@ FORMS: dict[str, str] = {
     "a name for a text that stands before": RUN.format("exp_id: &it abc\nagent:\n  experiences:\n")
     + in_blocks("  ")
     + "  - {id: E999, text: *it}\n",
+    "a name for it that stands after": RUN.format(f"agent:\n  experiences: &all\n{in_blocks('  ')}")
+    + "notes: *all\n",
+    "a name for an entry that stands after": RUN.format(
+        f"agent:\n  experiences:\n  - &first {{id: E0, text: a}}\n{in_blocks('  ')}"
+    )
+    + "notes: *first\n",
+    "it stands where its name does": RUN.format(f"notes: &all\n{in_blocks('  ')}")
+    + "agent: {name: a, experiences: *all}\n",
+    "a key after a question mark": RUN.format(
+        f"agent:\n  ? experiences\n  :\n{in_blocks('    ')}  ? name\n  : a\n"
+    ),
+    "a key twice in an entry": RUN.format(
+        f"agent:\n  experiences:\n{in_blocks('  ')}  - {{id: E999, text: a, text: b}}\n"
+    ),
+    "a key twice after it": RUN.format(f"agent:\n  experiences:\n{in_blocks('  ')}") + "seed: 8\n",
     "what no constructor reads": RUN.format(
         f"agent:\n  experiences:\n{in_blocks('  ')}  - {{id: E999, text: !!int abc}}\n"
     ),
