@@ -37,7 +37,7 @@ from studio.config.tree import (
     get_value,
     map_tree,
     replace_value,
-    walk,
+    walk_texts,
 )
 from studio.config.yaml_positions import (
     ParsedFiles,
@@ -163,10 +163,11 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
 
     # omegaconf keeps resolvers in one process-wide table; replaced at every load.
     OmegaConf.register_new_resolver("studio.env", env, replace=True)
-    plain = without_plain_lists(composed.tree)
+    leaves = walk_texts(composed.tree)
+    asked = "\n".join(text for _, text in leaves if "${" in text and REFERENCE.search(text))
+    plain = without_plain_lists(composed.tree, asked)
     config = OmegaConf.create(map_tree(plain, _use_given_environment))
     result: Tree = map_tree(composed.tree)
-    leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
     # Those that name a variable go first: an error then shows where it is written.
     for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
         if text == "???":

@@ -80,10 +80,16 @@ def put_back(tree: Any, lists: Mapping[str, list[Any]]) -> Any:
     return map_tree(tree, list_of) if lists else tree
 
 
-def without_plain_lists(tree: Any) -> Any:
-    """The tree without the entries of long lists that refer to nothing."""
+def without_plain_lists(tree: Any, asked: str) -> Any:
+    """The tree without the entries of long lists that refer to nothing.
+
+    What `asked` names, all references together, keeps them: it may be what is referred to.
+    """
     if isinstance(tree, dict):
-        return {name: without_plain_lists(value) for name, value in tree.items()}
+        return {
+            name: value if str(name) in asked else without_plain_lists(value, asked)
+            for name, value in tree.items()
+        }
     return [] if isinstance(tree, list) and len(tree) >= LONG and _is_plain(tree) else tree
 
 

@@ -61,6 +61,10 @@ FORMS: dict[str, str] = {
     "a key twice in an entry": RUN.format(
         f"agent:\n  experiences:\n{in_blocks('  ')}  - {{id: E999, text: a, text: b}}\n"
     ),
+    "what is referred to": RUN.format(
+        f"agent:\n  experiences:\n{in_blocks('  ')}exp_id: ${{agent.experiences.3.id}}\n"
+    )
+    + "notes: {of: '${agent}', all: '${agent.experiences}'}\n",
     "a key twice after it": RUN.format(f"agent:\n  experiences:\n{in_blocks('  ')}") + "seed: 8\n",
     "what no constructor reads": RUN.format(
         f"agent:\n  experiences:\n{in_blocks('  ')}  - {{id: E999, text: !!int abc}}\n"
