@@ -17,17 +17,17 @@ class RedirectRefused(Exception):
 async def refuse_redirect(response: httpx2.Response) -> None:
     """A hook of the HTTP client: prompts and secret headers go to the address in the run file.
 
-    Followed are redirects that keep method and body (307, 308) on the same host, and those of
-    them that only change http to https.
+    Followed are redirects that keep method and body (307, 308) on the same host and port, and
+    those of them that only change http to https.
     """
     if not response.has_redirect_location:
         return
     asked = response.request.url
     named = asked.join(response.headers["location"])
-    upgrade = (asked.scheme, named.scheme) == ("http", "https")
-    same_port = named.scheme == asked.scheme and named.port == asked.port
+    safe = named.scheme in (asked.scheme, "https")
+    same = (named.host, named.port) == (asked.host, asked.port)  # None: the scheme's own port
     keeps_body = response.status_code in (307, 308) or response.request.method == "GET"
-    if named.host == asked.host and (same_port or upgrade) and keeps_body:
+    if same and safe and keeps_body:
         return
     shown = f"{named.scheme}://{named.netloc.decode()}"
     base = f"{shown}{named.path.removesuffix('/chat/completions').rstrip('/')}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
+import httpx2
 import pytest
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Message, Sampling
+from engines.policies.chat.address import RedirectRefused, refuse_redirect
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.chat.model_names import is_other_model
@@ -96,6 +99,26 @@ async def test_a_port_of_the_same_host_is_another_server() -> None:
         fake.script = [redirects(f"{other.base_url}/chat/completions")]
         failed = await failure(a_policy(fake.base_url))
         assert failed.kind == "refused" and not other.connections
+
+
+@pytest.mark.parametrize(
+    ("asked", "named", "followed"),
+    [
+        ("http://h/v1", "https://h/v1", True),
+        ("http://h:80/v1", "https://h:443/v1", True),
+        ("http://h:8000/v1", "https://h:8000/v1", True),
+        ("http://h:8000/v1", "https://h:9000/v1", False),  # another server of that machine
+        ("http://h/v1", "https://h:9000/v1", False),
+        ("https://h/v1", "http://h/v1", False),
+    ],
+)
+async def test_https_is_followed_on_the_same_port_alone(
+    asked: str, named: str, followed: bool
+) -> None:
+    request = httpx2.Request("POST", asked)
+    response = httpx2.Response(307, headers={"location": named}, request=request)
+    with nullcontext() if followed else pytest.raises(RedirectRefused):
+        await refuse_redirect(response)
 
 
 async def test_another_path_of_the_same_server_is_followed_with_the_body() -> None:
