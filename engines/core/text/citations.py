@@ -18,7 +18,10 @@ _ASIDE = r"\((?:[A-Za-z]{1,12} ){0,3}" + rf"{_NAMES}(?:,? (?:and )?{_NAMES}){{0,
 _CITATION = re.compile(
     rf"(?:[ \t]|(?<!\{{)(?<!\\sqrt))(?:{_ASIDE}|{_NAMES})|(?<=\{{){_NAMES}(?!\}})"
 )
-_CODE_CITATION = re.compile(rf"[ \t]?(?<![\w)\]\[(,=]){_NAMES}")
+# Of code, `rows[E1]` is an index, and `x = [E1]` and `return [E1]` are lists.
+_KEYWORDS = "".join(rf"(?<!\b{word})" for word in ("return", "yield", "in", "else", "and", "or"))
+_CODE_CITATION = re.compile(rf"(?<=[\w.!?;#]){_KEYWORDS}[ \t]{_NAMES}")
+_CODE = re.compile(r"(```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`(?!\[)[^`\n]*`)", re.DOTALL)
 _SHOWN = re.compile(r"^\[([^\]\n]+)\] ", re.MULTILINE)
 
 
@@ -47,7 +50,6 @@ def without_citations(text: str, shown: Collection[str]) -> str:
         return "" if find_cited_ids(match[0]) <= known else match[0]
 
     known = frozenset(shown)
-    parts = text.split("```")  # every other one is code, where `rows[E1]` is an index
     forms = (_CITATION, _CODE_CITATION)
-    rest = "```".join(forms[n % 2].sub(keep, part) for n, part in enumerate(parts))
+    rest = "".join(forms[n % 2].sub(keep, part) for n, part in enumerate(_CODE.split(text)))
     return rest if known and rest.strip() else text

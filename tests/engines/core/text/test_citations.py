@@ -38,6 +38,11 @@ IDS = ("E1", "E3", "units")
         ("\\sqrt[E1]{2}", "\\sqrt[E1]{2}"),
         ("[E1]", "[E1]"),
         ("```python\nrows[E1] + f([E3])\n``` [E1]", "```python\nrows[E1] + f([E3])\n```"),
+        ("~~~\nrows[E1]\n~~~\n`rows[E1]` [E1]", "~~~\nrows[E1]\n~~~\n`rows[E1]`"),
+        ("```\nx = [E1]\nreturn [E1, E3]\n```", "```\nx = [E1]\nreturn [E1, E3]\n```"),
+        ("```\n42 [E1]\n```", "```\n42\n```"),
+        ("it`s 42[E3]", "it`s 42"),
+        ("#### 42 `[E1]`", "#### 42 ``"),
         ("```python\nprint(1)  # by [E1]\n```", "```python\nprint(1)  # by\n```"),
     ],
 )
@@ -69,6 +74,6 @@ def test_the_ids_in_a_prompt_are_those_of_its_block() -> None:
 
 def test_a_hostile_text_costs_linear_time() -> None:
     began = time.process_time()
-    for piece in ("[", "[a", "(a ", "(a [", " \t", "([E1]", "(by [E1] and "):
+    for piece in ("[", "[a", "(a ", "(a [", " \t", "([E1]", "(by [E1] and ", "`", "~~~ ", "```"):
         without_citations(piece * (400_000 // len(piece)), IDS)
     assert time.process_time() - began < 5
