@@ -19,6 +19,7 @@ import orjson
 from engines.core.ids import digest
 from engines.core.types import CallKey, Completion, Usage
 from engines.policies.chat.size_limits import TEXT_CHARS
+from engines.policies.chat.streamed_reply import is_token_count
 
 CALL, ANSWERS = ".call.json", (".answer.json", ".answer.txt", ".answer.md")
 _SCHEMA = orjson.loads((files(__package__) / "answer.schema.json").read_bytes())
@@ -89,7 +90,7 @@ def read_answer(path: Path, name: str) -> Completion:
     if len(given["text"]) > TEXT_CHARS:
         raise AnswerRefused(f"it has more than {TEXT_CHARS:,} characters")
     counts = [given.get("usage", {}).get(n, 0) for n in ("prompt_tokens", "completion_tokens")]
-    if not all(type(count) is int and count >= 0 for count in counts):
+    if not all(map(is_token_count, counts)):
         raise AnswerRefused("its usage holds what is no count")
     return Completion(
         text=given["text"],

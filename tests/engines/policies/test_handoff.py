@@ -125,6 +125,9 @@ BAD: dict[str, Callable[[Path, str], object]] = {
     "what is no count": lambda folder, name: (folder / f"{name}.answer.json").write_text(
         '{"text": "4", "usage": {"prompt_tokens": -1}}'
     ),
+    "holds what is no count": lambda folder, name: (folder / f"{name}.answer.json").write_text(
+        '{"text": "4", "usage": {"prompt_tokens": 9000000000000000000}}'
+    ),
     "more than 1,000,000": lambda folder, name: (folder / f"{name}.answer.txt").write_text(
         "4" * 1_000_001
     ),
