@@ -67,6 +67,7 @@ class StreamedReply:
         self._plain = bytearray()
         self._began = False
         self._chosen = False
+        self._number: object = 0  # of the choice that is read
         self._model = ""
         # Buffers, not lists: a million pieces of one character would take 60 bytes each.
         self._text = StringIO()
@@ -193,8 +194,14 @@ class StreamedReply:
         choices = chunk.get("choices") or ()
         if not isinstance(choices, list | tuple) or not all(isinstance(c, dict) for c in choices):
             raise _shape_failure('"choices" is no list of objects', data)
-        # Only one reply is ever asked for; some endpoints send empty lists in between.
-        return self._read_choice(choices[0], data) if choices else ""
+        if not choices:  # some endpoints send empty lists in between
+            return ""
+        number = choices[0].get("index") or 0
+        if len(choices) > 1 or (self._chosen and number != self._number):
+            # Their texts come by turns, and would be read as one; `extra_body` may ask for them.
+            raise _shape_failure("it holds several replies (n > 1), and one is asked for", data)
+        self._number = number
+        return self._read_choice(choices[0], data)
 
     def _read_choice(self, choice: Mapping[str, Any], data: bytes) -> str:
         self._chosen = True

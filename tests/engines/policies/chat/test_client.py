@@ -402,6 +402,9 @@ async def test_an_error_inside_a_stream_is_tried_again_unless_it_is_lasting() ->
     assert "not for you" in str(failed)
 
 
+TWO = [{"index": n, "delta": {"content": "4"}, "finish_reason": "stop"} for n in (0, 1)]
+
+
 @pytest.mark.parametrize(
     "behaviour",
     [
@@ -411,6 +414,8 @@ async def test_an_error_inside_a_stream_is_tried_again_unless_it_is_lasting() ->
         sends(event([1]), DONE),
         sends(b"data: <html>\n\n", DONE),
         sends(b"<html>hello</html>"),
+        sends(*(event({"choices": [c]}) for c in TWO), DONE),
+        sends(event({"choices": TWO}), DONE),
         answers({"choices": []}),
         answers(["4"]),
     ],
