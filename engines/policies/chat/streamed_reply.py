@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 import orjson
 
 from engines.core.errors import CallFailed
+from engines.core.finish import meaning_of
 from engines.core.text.tokens import text_tokens
 from engines.core.types import Completion, ToolCall, Usage
 from engines.policies.chat.size_limits import (
@@ -208,8 +209,10 @@ class StreamedReply:
         if choice.get("error"):  # of OpenRouter, whose stream goes on with status 200
             raise _parse_error(choice["error"])
         finish = choice.get("finish_reason")
-        if isinstance(finish, str) and finish and finish.lower() != "null":
-            self.finish = finish[:NAME_CHARS]
+        if isinstance(finish, str) and finish.lower() not in ("", "null"):
+            # A `stop` that follows a `length` does not take it back.
+            is_open = meaning_of(self.finish) in ("ended", "unknown")
+            self.finish = finish[:NAME_CHARS] if is_open else self.finish
         part = choice.get("delta") or choice.get("message") or {}
         if not isinstance(part, dict):
             raise _shape_failure('"delta" is no object', data)

@@ -204,6 +204,19 @@ async def test_a_reply_that_the_server_broke_off_is_asked_for_again(finish: str)
     assert failed.kind == "cut" and f"ended its reply with '{finish}'" in str(failed)
 
 
+@pytest.mark.parametrize(
+    ("words", "finish"),
+    [(("length", "stop"), "length"), (("stop", "length"), "length"), (("odd", "stop"), "stop")],
+)
+async def test_a_second_word_takes_no_cut_back(words: tuple[str, str], finish: str) -> None:
+    pieces = delta(words[0], content="4"), delta(words[1]), DONE
+    async with fake_endpoint(sends(*pieces)) as fake:
+        policy = a_policy(fake.base_url)
+        made = await policy.complete(QUESTION, Sampling(seed=1))
+        await policy.aclose()
+    assert (made.text, made.finish) == ("4", finish)
+
+
 async def test_an_unknown_word_is_taken_as_whole_and_remarked_on() -> None:
     async with fake_endpoint(sends(delta(content="4"), delta("because"), DONE)) as fake:
         policy = a_policy(fake.base_url)
