@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -126,6 +127,8 @@ def _commit_lines(
     for names, text in diff_changes(diff):
         if text[0] in kinds:  # told by no history: that of a wording went with it, a pin has none
             known = _find_marks(kinds[text[0]], names[0], after.version, commit)
+            if text[0] == "-":
+                known = [replace(mark, uses_before=before.uses.get(names[0])) for mark in known]
         else:  # an experience that a lesson was taken over from has a mark of its own
             known = [marks[name] for name in names if name in marks]
         changes.append((names, text, known))
