@@ -167,7 +167,7 @@ class OpenAICompat:
             text = f"{own.url} ended its reply with {made.finish!r}"
             raise EndpointFailed("cut", text, transient=True)
         self.dialect.note_reply(own.model, made)
-        if paid is None or not paid.tokens:
+        if paid is None or not paid.completion_tokens:
             paid = call.estimate_usage(reply)
         return replace(made, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 

@@ -204,6 +204,11 @@ async def test_what_an_endpoint_does_not_count_is_estimated_by_its_length() -> N
     assert made.usage == Usage(ASKED, 100, 1, pytest.approx(ASKED / 1000 + 100))
 
 
+async def test_a_reply_whose_own_tokens_are_not_counted_is_estimated_by_its_length() -> None:
+    made, _, _, _ = await asked(says("four", counts=(7, 0)), **PRICES)
+    assert made.usage == Usage(7, 1, 1, pytest.approx(0.007 + 1))
+
+
 async def test_a_lost_try_does_not_hide_that_the_reply_was_not_counted() -> None:
     lost = sends(HALF, cut=True)
     made, _, _, _ = await asked(lost, says("w" * 400, counts=None))
