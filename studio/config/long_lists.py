@@ -81,15 +81,10 @@ def put_back(tree: Any, lists: Mapping[str, list[Any]]) -> Any:
 
 
 def without_plain_lists(tree: Any, asked: str) -> Any:
-    """The tree without the entries of long lists that refer to nothing.
-
-    What `asked` names, all references together, keeps them: it may be what is referred to.
-    """
+    """Without the entries of long lists, but where all references (`asked`) may name them."""
     if isinstance(tree, dict):
-        return {
-            name: value if str(name) in asked else without_plain_lists(value, asked)
-            for name, value in tree.items()
-        }
+        rest = {name: value for name, value in tree.items() if str(name) not in asked}
+        return tree | {name: without_plain_lists(value, asked) for name, value in rest.items()}
     return [] if isinstance(tree, list) and len(tree) >= LONG and _is_plain(tree) else tree
 
 
@@ -99,11 +94,8 @@ def _is_plain(entries: Any) -> bool:
 
 def _has_twins(entries: yaml.Node) -> bool:
     """Whether an entry has a key twice, which OmegaConf refuses and PyYAML does not."""
-    return any(
-        len({str(key.value) for key, _ in entry.value}) < len(entry.value)
-        for entry in entries.value
-        if isinstance(entry, yaml.MappingNode)
-    )
+    pairs = [entry.value for entry in entries.value if isinstance(entry, yaml.MappingNode)]
+    return any(len({str(key.value) for key, _ in entry}) < len(entry) for entry in pairs)
 
 
 def _long_list(node: yaml.Node | None) -> tuple[yaml.Node, yaml.Node] | None:
