@@ -110,6 +110,8 @@ def happened(journal: Path, workspace: Path, known: int = 0) -> dict[str, list[A
     """
     found: dict[str, list[Any]] = {"in order": [], "of groups": []}
     for event in events(journal, workspace)[known:]:
+        if event["kind"] in LATER_KINDS:
+            continue
         kind = "of groups" if event["kind"] in _OF_GROUPS else "in order"
         left_out = _TIMES | _PLACES | _ENVELOPE | _WORDED
         found[kind].append(_plain(event, left_out, typed_reasons=True))
@@ -169,7 +171,10 @@ def keys_below(event: Any) -> frozenset[str]:
     return frozenset(_keys(event))
 
 
+LATER_KINDS = frozenset({"LibraryCredited"})
+"""Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
+LATER |= {"credits", "credited"}
 """Keys of answers that a later release added, whatever they say."""
 
 

@@ -146,6 +146,8 @@ def test_new_lines_name_their_kinds_and_keys_as_the_old_ones_do(
         for event in facts.events(path)[lines:]:
             kind = event["kind"]
             assert event["v"] in {FORMAT, *ADDED}
+            if kind in facts.LATER_KINDS and event["v"] > FORMAT:
+                continue
             assert kind in known, f"{path}: {kind} is a new kind, so the format must change"
             missing = known[kind].always - event.keys()
             added = ADDED.get(event["v"], set())

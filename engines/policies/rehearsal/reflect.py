@@ -58,7 +58,7 @@ def reflector_reply(text: str, fenced: bool, slips: Mapping[str, Slip] | None = 
         case "extract":
             slip = slip_at(_shown_problem(prompt.parse_sections(text)), slips)
             rows = _rows(extract(text, slip), "attempts")
-            reply = _json_reply(rows, fenced and slip != "broken")
+            reply = _json_reply([*rows, *credit_rows(text)], fenced and slip != "broken")
             return reply.rstrip("]}\n") if slip == "broken" else reply
         case "repair":
             return repair(text, careful="broken" not in slips.values())
@@ -135,6 +135,29 @@ def extract(text: str, slip: Slip | None = None) -> list[_ProposedOperation]:
             wishes.append(wish)
         wishes.extend(_delete_misleading(drawn, known, {w.id for w in wishes}))
     return wishes[:limit]
+
+
+def credit_rows(text: str) -> list[dict[str, Any]]:
+    """What each experience did in the attempts shown, where the prompt asks for it."""
+    found = prompt.parse_sections(text)
+    if not any('{"credit"' in line for line in found.get("Reply", [])):
+        return []
+    shown = prompt.parse_attempts(found.get("Attempts", []))
+    rows = []
+    for id, said in prompt.parse_library(found.get("Library now", [])).items():
+        rule = wording.split_experience(said)[1]
+        used = [s.number for s in shown if any(_follows(line.body, rule) for line in s.lines)]
+        # What no attempt uses is about another kind of problem.
+        ignored = [s.number for s in shown if used and s.number not in used]
+        uses = {"used": used, "ignored": ignored}
+        rows += [{"credit": id, "use": use, "attempts": of} for use, of in uses.items() if of]
+    return rows
+
+
+def _follows(step: str, rule: str) -> bool:
+    return wording.word_coverage(step, rule) >= _SAME and (
+        wording.has_negation(step) == wording.has_negation(rule)
+    )
 
 
 def _parse_limit(number: re.Pattern[str], found: dict[str, list[str]]) -> int | None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def a_full_queue(session: FakeSession) -> None:
     _upto(ev.LessonCommitted, session, 1)
     library = session.run.path.parents[1] / "libraries" / "rehearsal" / "journal.jsonl"
     lines = library.read_bytes().splitlines(keepends=True)
-    library.write_bytes(b"".join(line for line in lines if b'"version":2' not in line))
+    library.write_bytes(b"".join(takewhile(lambda line: b'"step":2' not in line, lines)))
     state = session.state
     state.decisions.clear()
     found = list(state.operations.values())

@@ -143,8 +143,8 @@ def item_rows(
 def _figures_text(one: Item, *, cited: bool, counted: bool, wide: bool) -> str:
     words = f"{one.words:>4} word{'s' if one.words != 1 else ' '}"
     if counted:
-        used, misled = f"{one.counts.used:>3}", f"{one.counts.misled:>2}"
-        return f"{words}  used {used}  misled {misled}" if wide else f"+{used} -{misled}"
+        uses = f"{f'+{one.counts.used}':>4} {f'-{one.counts.misled}':>3}"  # used, misled
+        return f"{words} {uses}" if wide else uses
     if not cited:
         return words
     if wide:

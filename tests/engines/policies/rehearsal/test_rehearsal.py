@@ -56,7 +56,7 @@ def a_request(question="What is 47 + 38?", experiences=(), **settings):
 
 
 def an_extract_prompt(
-    question, attempts, *, truth="(not shown)", library=(), limit=1, curated="(none)"
+    question, attempts, *, truth="(not shown)", library=(), limit=1, curated="(none)", credit=""
 ):
     """`attempts` are pairs of text and reward, None for a reward that is not shown."""
     blocks = [
@@ -68,7 +68,7 @@ def an_extract_prompt(
         agent_objective="| solve",
         learning_objective="| learn",
         library=shown if library else "(empty)",
-        credit="",
+        credit=credit,
         reviewed=f"\n\n## Reviewed before\n\n{curated}",
         limit=str(limit),
         max_words="60",
@@ -367,6 +367,20 @@ def test_a_lesson_the_library_has_is_kept():
     )
     (wish,) = operations(prompt)
     assert (wish["operation"], wish["id"], wish["experience"]) == ("keep", "E2", "")
+
+
+def test_attempts_that_follow_an_experience_are_credited_to_it_where_that_is_asked():
+    attempts = solved("What is 47 + 38?")
+    known = {"library": [IRRELEVANT[0], LESSONS["addition"]]}
+    asked = load_prompt("engines.training_free", "credit").render()
+    _, *credits = operations(an_extract_prompt("What is 47 + 38?", attempts, **known, credit=asked))
+    right = [n for n, (text, _) in enumerate(attempts) if "carry one" in text]
+    wrong = [n for n in range(len(attempts)) if n not in right]
+    assert credits == [
+        {"credit": "E2", "use": "used", "attempts": right},
+        {"credit": "E2", "use": "ignored", "attempts": wrong},
+    ]
+    assert right and wrong
 
 
 def test_what_reviewers_made_of_earlier_ideas_does_not_lead_the_reflector():
