@@ -80,17 +80,19 @@ def _index_words(entries: tuple[Experience, ...]) -> _Best:
     """Gives the positions most relevant to words, the best first, of equal ones the first."""
     import bm25s  # brings numpy along, which small libraries need not wait for
 
+    found = [list(tokens(entry.text)) for entry in entries]
     index = bm25s.BM25()
-    index.index([list(tokens(entry.text)) for entry in entries], show_progress=False)
+    if any(found):  # else it divides by their mean length
+        index.index(found, show_progress=False)
 
     def best(words: list[str], most: int) -> list[int]:
-        if not words:
+        if not words or not any(found):
             return list(range(most))
         scores = index.get_scores(words)
         parted = scores.copy()
         parted.partition(-most)  # a tenth of what sorting all of them takes
         (at,) = (scores >= parted[-most]).nonzero()
-        found: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
-        return found
+        chosen: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
+        return chosen
 
     return best

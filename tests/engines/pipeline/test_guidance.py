@@ -50,6 +50,14 @@ def test_of_a_large_one_what_fits_the_question_is_shown_in_its_order() -> None:
     assert writer.choose(LIBRARY, "") == ("E0", "E1")
 
 
+@pytest.mark.filterwarnings("error")
+def test_experiences_without_words_are_chosen_from_too() -> None:
+    library = replace(
+        LIBRARY, experiences=tuple(replace(e, text="!?") for e in LIBRARY.experiences)
+    )
+    assert PromptWriter(above=5, most=2).choose(library, "angles") == ("E0", "E1")
+
+
 def test_what_is_pinned_is_always_shown_and_does_not_count() -> None:
     pinned = tuple(replace(e, pinned=e.id == "E7") for e in LIBRARY.experiences)
     library = replace(LIBRARY, experiences=pinned)
