@@ -119,8 +119,9 @@ def pin_verifiers(
     composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
     """Make verifier files absolute, except in `own` folders, whose names mean the same anywhere."""
-    for key, name in walk_texts(tree):
-        if key[0] != "verifier" or key[-1] != "file" or not name.strip():
+    for below, name in walk_texts(tree.get("verifier")):
+        key = ("verifier", *below)
+        if key[-1] != "file" or not name.strip():
             continue
         found = find_file(name, (cwd, *roots) if _is_typed_path(composed, key, name) else roots)
         if found is None or any(found.is_relative_to(folder) for folder in own):
