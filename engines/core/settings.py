@@ -22,6 +22,8 @@ MAX_COUNT = 10_000
 MAX_ROWS = 1_000_000_000
 LONGEST_NAME = 120
 """Characters in the name of a library or a run, which is the name of its folder."""
+SHOWN_WHOLE = 30
+"""Experiences up to which all stand in a prompt, where a run file does not say otherwise."""
 
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "gt": (operator.gt, "above"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from engines.core.library import Experience, Library
+from engines.core.settings import SHOWN_WHOLE
 from engines.core.text.similarity import tokens
 from engines.core.waiting.threads import run_to_end
 
@@ -28,7 +29,7 @@ class PromptWriter:
     """
 
     cite: bool = False
-    above: int | None = 30
+    above: int | None = SHOWN_WHOLE
     most: int = 10
     _indexed: tuple[Experience, ...] = field(default=(), init=False)
     _best: _Best = field(default=lambda words, most: [], init=False)

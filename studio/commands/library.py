@@ -40,7 +40,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """
     from studio.library.text import library_row
     from studio.report.next_step import tell_next
-    from studio.report.summary import count_text
+    from studio.report.summary import count_text, prompt_tokens_text
 
     rows = [library_row(folder) for folder in open_workspace(context).libraries()]
     if json:
@@ -55,7 +55,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         held = count_text(found["experiences"], "experience")
         print(
             f"{found['library']:30} v{found['version']:<4} {held:>15} "
-            f"{found['tokens_per_call']:>5} tokens a call"
+            f"{prompt_tokens_text(format(found['tokens_per_call'], '>5'), found['experiences'])}"
         )
     if rows:
         tell_next(f"studio library show {quote(str(rows[0]['library']))}", context.obj)

@@ -14,7 +14,7 @@ from engines.core.library import Library, Provenance, effective_operation, prove
 from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.report.decisions import decided_text
-from studio.report.summary import count_text, diff_changes
+from studio.report.summary import count_text, diff_changes, prompt_tokens_text
 from studio.secrets.sanitize import sanitize
 
 
@@ -46,7 +46,7 @@ def library_lines(library: Library) -> list[str]:
     held = count_text(len(library.experiences), "experience")
     lines = [
         f"library {library.name}@{library.version}: {held}, "
-        f"{library.guidance_tokens} tokens a call (estimated)"
+        f"{prompt_tokens_text(library.guidance_tokens, len(library.experiences))} (estimated)"
     ]
     for experience in library.experiences:
         pinned = " (pinned)" if experience.pinned else ""

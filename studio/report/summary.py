@@ -13,6 +13,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library, LibraryDiff
+from engines.core.settings import SHOWN_WHOLE
 from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
@@ -333,6 +334,11 @@ def count_text(n: int, what: str, plural: str = "") -> str:
     return f"{n} {what}" if n == 1 else f"{n:,} {plural or what + 's'}"
 
 
+def prompt_tokens_text(tokens: object, experiences: int) -> str:
+    """`748 tokens a call`; of more experiences than a prompt shows by itself, what all come to."""
+    return f"{tokens} tokens {'a call' if experiences <= SHOWN_WHOLE else 'in all'}"
+
+
 def mean_reward_text(rewards: Rewards) -> str:
     return reward_rate_text(rewards.mean, rewards.n)
 
@@ -351,7 +357,9 @@ def diff_counts_text(diff: LibraryDiff) -> str:
                                 len(diff.unchanged) - renamed)  # fmt: skip
     pins = {"pinned": len(diff.pinned), "unpinned": len(diff.unpinned)}
     counts += "".join(f", {n} {word}" for word, n in pins.items() if n)
-    return f"{counts}; {diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
+    held = max(len(diff.added), len(diff.removed)) + len(diff.modified) + len(diff.unchanged)
+    tokens = prompt_tokens_text(f"{diff.tokens_before} -> {diff.tokens_after}", held)
+    return f"{counts}; {tokens} (estimated)"
 
 
 def was_text(before: str, after: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from engines.core.flags import FLAG_NAMES, REJECTED_BY_AUTO
-from engines.core.settings import LONGEST_NAME, MAX_COUNT
+from engines.core.settings import LONGEST_NAME, MAX_COUNT, SHOWN_WHOLE
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (
     Float,
@@ -52,7 +52,7 @@ class LibraryConfig(Settings):
     )
 
     select_above: Int | None = key(
-        30,
+        SHOWN_WHOLE,
         "experiences that stand in every prompt at most; of more, each problem gets the pinned and "
         "library.select_most relevant ones; null: always all",
         ge=1,

@@ -14,7 +14,9 @@ from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.types import LostWork, Reflection, Usage, Verdict
 from studio.exit_codes import run_exit_code
+from studio.library.text import library_lines
 from studio.report.summary import (
+    diff_counts_text,
     mean_reward_text,
     run_progress,
     summary_data,
@@ -221,3 +223,13 @@ def test_a_verifier_that_judged_nothing_at_all_is_told() -> None:
     said = "the verifier had no opinion on any try"
     silent = fold_events([a_run(), a_step(), ev.GroupReflected(1, 0, Reflection(1, 0, "unjudged"))])
     assert said in text_of(ended(silent)) and said not in text_of(ended(a_finished_run()))
+
+
+def test_of_a_library_that_no_prompt_shows_whole_the_tokens_are_told_in_all() -> None:
+    def lines(n: int) -> str:
+        return library_lines(a_library(*(f"Rule {at}." for at in range(n))))[0]
+
+    assert "tokens a call" in lines(30)
+    assert "tokens in all" in lines(31)
+    before, after = a_library("one"), a_library(*(f"Rule {at}." for at in range(31)))
+    assert diff_counts_text(after.diff(before)).endswith(" tokens in all (estimated)")

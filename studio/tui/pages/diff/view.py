@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 from engines.core.text.similarity import Change, word_diff
-from studio.report.summary import change_counts_text
+from studio.report.summary import change_counts_text, prompt_tokens_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
@@ -152,9 +152,11 @@ def counts_text(of: Comparison) -> str:
 def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
     """What is compared, how much differs, and what was measured of either side."""
     base, target = of.base, of.target
+    held = max(base.experiences, target.experiences)
+    tokens = prompt_tokens_text(f"{base.tokens} -> {target.tokens}", held)
     counted = line(
         (counts_text(of), ""),
-        (f"   {base.tokens} -> {target.tokens} tokens a call (estimated)", "dim"),
+        (f"   {tokens} (estimated)", "dim"),
     )
     if of.weights:
         counted = line("two steps of a run that trains weights")

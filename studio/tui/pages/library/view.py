@@ -12,7 +12,7 @@ from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
-from studio.report.summary import count_text
+from studio.report.summary import count_text, prompt_tokens_text
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
@@ -160,7 +160,8 @@ def title_text(contents: LibraryState, total: int, listed: int) -> str:
         version += f" -> v{draft.version} drafted"
     n = f"{listed} of {total}" if listed != total else f"{total}"
     what = "experience" if total == 1 else "experiences"
-    return f"{library.name} {version}  {n} {what}  {library.guidance_tokens} tokens a call"
+    tokens = prompt_tokens_text(library.guidance_tokens, total)
+    return f"{library.name} {version}  {n} {what}  {tokens}"
 
 
 def detail_lines(
@@ -320,9 +321,10 @@ def library_rows(found: Sequence[Mapping[str, object]], words: str, width: int) 
             continue
         text, style = display_text(str(one.get("trouble", ""))), "failed"
         if "version" in one:
-            held = count_text(int(str(one["experiences"])), "experience")
+            n = int(str(one["experiences"]))
+            held = count_text(n, "experience")
             text, style = f"v{one['version']}  {held:>15}  ", "dim"
-            text += f"{one['tokens_per_call']:>5} tokens a call"
+            text += prompt_tokens_text(format(one["tokens_per_call"], ">5"), n)
         about = line((fit(text, width - 8), style))
         out.append(Row(name, spread(line(display_text(name)), about, width)))
     return out
