@@ -196,7 +196,11 @@ class RunReview:
         return f"the run goes on; `studio review {run} --wait` stays for its next steps"
 
     async def _start_listening(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self._listen())
+        listening = asyncio.create_task(self._listen())
+        # What it fails of, as at a damaged journal, is told by the next question; asyncio would
+        # print a traceback of it.
+        listening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return listening
 
     async def _listen(self) -> None:
         async for message in self.session.messages():
