@@ -17,7 +17,7 @@ from engines.core.waiting.threads import run_to_end
 
 Shown = tuple[str, ...] | None
 """Ids of the experiences that are chosen; None: all of them."""
-_Best = Callable[[list[str], int], list[int]]
+_FindBest = Callable[[list[str], int], list[int]]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class PromptWriter:
     above: int | None = SHOWN_WHOLE
     most: int = 10
     _indexed: tuple[Experience, ...] = field(default=(), init=False)
-    _best: _Best = field(default=lambda words, most: [], init=False)
+    _find_best: _FindBest = field(default=lambda words, most: [], init=False)
     _pinned: list[int] = field(default_factory=list, init=False)
 
     def write(self, library: Library | None, question: str) -> tuple[str, Shown]:
@@ -49,7 +49,7 @@ class PromptWriter:
             return None
         self._index(entries)
         most = min(self.most + len(self._pinned), len(entries))
-        best = self._best(list(tokens(question)), most)
+        best = self._find_best(list(tokens(question)), most)
         free = [at for at in best if not entries[at].pinned][: self.most]
         return tuple(entries[at].id for at in sorted((*free, *self._pinned)))
 
@@ -72,12 +72,12 @@ class PromptWriter:
     def _index(self, entries: tuple[Experience, ...]) -> None:
         if entries is not self._indexed:
             if entries != self._indexed:
-                self._best = _index_words(entries)
+                self._find_best = _index_words(entries)
                 self._pinned = [at for at, entry in enumerate(entries) if entry.pinned]
             self._indexed = entries
 
 
-def _index_words(entries: tuple[Experience, ...]) -> _Best:
+def _index_words(entries: tuple[Experience, ...]) -> _FindBest:
     """Gives the positions most relevant to words, the best first, of equal ones the first."""
     import bm25s  # brings numpy along, which small libraries need not wait for
 
@@ -86,7 +86,7 @@ def _index_words(entries: tuple[Experience, ...]) -> _Best:
     if any(found):  # else it divides by their mean length
         index.index(found, show_progress=False)
 
-    def best(words: list[str], most: int) -> list[int]:
+    def find_best(words: list[str], most: int) -> list[int]:
         if not words or not any(found):
             return list(range(most))
         scores = index.get_scores(words)
@@ -96,4 +96,4 @@ def _index_words(entries: tuple[Experience, ...]) -> _Best:
         chosen: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
         return chosen
 
-    return best
+    return find_best

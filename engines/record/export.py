@@ -24,10 +24,10 @@ def format_agent_yaml(
 
     `agent` is what the run file says of it, with `${` escaped wherever it stands for itself.
     """
-    return agent_head(library, run) + agent_body(agent, library, mask)
+    return format_agent_head(library, run) + format_agent_body(agent, library, mask)
 
 
-def agent_head(library: Library, run: str) -> bytes:
+def format_agent_head(library: Library, run: str) -> bytes:
     """What the file says of itself."""
     return (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
@@ -37,7 +37,7 @@ def agent_head(library: Library, run: str) -> bytes:
     ).encode()
 
 
-def agent_body(agent: Mapping[str, Any], library: Library, mask: Mask) -> bytes:
+def format_agent_body(agent: Mapping[str, Any], library: Library, mask: Mask) -> bytes:
     rows = [
         {**experience_row(e), "text": escape_interpolation(mask(e.text))}
         for e in library.experiences

@@ -334,7 +334,7 @@ def count_text(n: int, what: str, plural: str = "") -> str:
     return f"{n} {what}" if n == 1 else f"{n:,} {plural or what + 's'}"
 
 
-def prompt_tokens_text(tokens: object, experiences: int) -> str:
+def prompt_tokens_text(tokens: int | str, experiences: int) -> str:
     """`748 tokens a call`; of more experiences than a prompt shows by itself, what all come to."""
     return f"{tokens} tokens {'a call' if experiences <= SHOWN_WHOLE else 'in all'}"
 

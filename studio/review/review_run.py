@@ -197,8 +197,8 @@ class RunReview:
 
     async def _start_listening(self) -> asyncio.Task[None]:
         listening = asyncio.create_task(self._listen())
-        # What it fails of, as at a damaged journal, is told by the next question; asyncio would
-        # print a traceback of it.
+        # What it fails of, as at a damaged journal, the next question fails of, too, and tells it;
+        # asyncio would print a traceback of it.
         listening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return listening
 
@@ -219,6 +219,8 @@ class RunReview:
         await asyncio.wait({changed, self._listening}, return_when=asyncio.FIRST_COMPLETED)
         changed.cancel()
         self._changed.clear()
+        if self._listening.done():
+            self._listening.result()  # of what it failed: nothing more will be heard
 
     async def _wait_until_left(self) -> None:
         """Return once no screen decides any more, or the process has ended."""

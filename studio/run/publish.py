@@ -10,7 +10,7 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.masking import MASK
 from engines.record.appender import write_atomic
-from engines.record.export import agent_body, agent_head
+from engines.record.export import format_agent_body, format_agent_head
 from engines.record.libraries import LibraryFolder
 from studio.config.agent_file import names_only_variables
 from studio.config.run_yaml import storable_tree
@@ -45,8 +45,8 @@ def make_publisher(
         if in_files.get(file) == held:
             return
         if made[0] != held:
-            made = (held, agent_body(agent_description(config, trained), library, mask))
-        write_atomic(file, agent_head(library, made_by) + made[1])
+            made = (held, format_agent_body(agent_description(config, trained), library, mask))
+        write_atomic(file, format_agent_head(library, made_by) + made[1])
         in_files[file] = held
 
     def publish(library: Library) -> None:

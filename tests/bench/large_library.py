@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
-from engines.core.errors import StudioError
 from engines.record.run_dir import RunDir
 from studio.session.client import ask
+from studio.session.protocol import NotRunningError
 from tests.bench.lesson_size import make_text, make_words
 
 EXPERIENCES, REPEATS = 10_000, 3
@@ -37,9 +37,15 @@ class Bench:
             {"id": f"E{n}", "text": make_text(chance, words, alike=False)}
             for n in range(1, EXPERIENCES + 1)
         ]
-        agent = folder / "configs" / "agents" / "large.yaml"
-        agent.parent.mkdir(parents=True)
-        agent.write_text(yaml.safe_dump({"name": "large", "experiences": entries}, sort_keys=False))
+        reworded = [
+            {"id": f"X{n}", "text": f"{one['text'].rpartition(' ')[0]} {chance.choice(words)}."}
+            for n, one in enumerate(entries)
+        ]
+        agents = folder / "configs" / "agents"
+        agents.mkdir(parents=True)
+        for name, rows in (("large", entries), ("reworded", reworded)):
+            data = {"name": name, "experiences": rows}
+            (agents / f"{name}.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
         mounts = "defaults: [rehearsal, /agents/large@agent, _self_]\n"
         (folder / "large.yaml").write_text(f"{mounts}exp_id: large\n")
         (folder / "small.yaml").write_text("defaults: [rehearsal, _self_]\nexp_id: small\n")
@@ -63,7 +69,7 @@ class Bench:
             began = time.perf_counter()
             try:
                 ask(run, "status")
-            except StudioError:  # it opens, or has ended
+            except NotRunningError:  # it opens, or has ended
                 time.sleep(0.005)
                 continue
             took_ms.append((time.perf_counter() - began) * 1_000)
@@ -104,7 +110,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "try small": ("try", "small.yaml"),
         "try mounted": ("try", "large.yaml"),
         "edit": ("library", "edit", "r2", "E7", "--text", "Check each carry {}."),
-        "diff": ("diff", "r1@0", "r2@0"),
+        "diff": ("diff", "configs/agents/large.yaml", "configs/agents/reworded.yaml"),
     }
     for name, command in commands.items():
         cpu_s[name] = min(

@@ -106,13 +106,13 @@ async def test_what_grows_with_the_library_is_not_done_where_requests_are_answer
         monkeypatch.setattr(place, name, watched)
 
     watch(guidance, "_index_words")
-    watch(publish, "agent_body")
+    watch(publish, "format_agent_body")
     watch(catalogue, "write_library_rows")
     watch(held_out, "ScoreBook")
     settings = ("library.select_above=1", "library.select_most=1", "evaluation.limit=2")
     await practised(tmp_path, *SMALL, *settings, "evaluation.do_eval=true")
     names = {name for name, _ in done_by}
-    assert names == {"_index_words", "agent_body", "write_library_rows", "ScoreBook"}
+    assert names == {"_index_words", "format_agent_body", "write_library_rows", "ScoreBook"}
     assert not [name for name, here in done_by if here]
 
 
