@@ -110,6 +110,9 @@ class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is 
     async def act_on_keys(self) -> None:
         """Act on the keys that came, in their order; what may come of one is waited for first."""
         while self._keys and not self._awaits_question:
+            if not self.screen.is_mounted:  # it would be left, or asked, before its widgets exist
+                self.screen.call_later(self.call_later, self.act_on_keys)
+                return
             await self._act_on(self._keys.popleft())
 
     @property
