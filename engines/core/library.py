@@ -262,7 +262,10 @@ class Library:
                 draft, touched = draft._apply(wanted, decision, run, step)
             outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
         # An addition deleted again in the same commit has still used up its id.
-        after = draft if draft.next_number != self.next_number or draft._differs(self) else self
+        is_new = draft.next_number != self.next_number or any(
+            draft._says(made.id) != self._says(made.id) for made in outcomes if made.applied
+        )
+        after = draft if is_new else self
         return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
@@ -297,12 +300,10 @@ class Library:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
 
-    def _differs(self, other: Library) -> bool:
-        """Whether an id, a text or a pin does."""
-        return len(self.experiences) != len(other.experiences) or any(
-            a is not b and (a.id, a.text, a.pinned) != (b.id, b.text, b.pinned)
-            for a, b in zip(self.experiences, other.experiences, strict=True)
-        )
+    def _says(self, name: str | None) -> tuple[str, bool] | None:
+        """Text and pin of an experience, None where it is gone."""
+        entry = self.get(name)
+        return (entry.text, entry.pinned) if entry else None
 
     def _with_memory(
         self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int

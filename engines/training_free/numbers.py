@@ -41,6 +41,8 @@ _NUMBER = re.compile(
 
 def plain_numbers(text: str) -> str:
     """The text with each number in digits, without TeX or separators."""
+    if text.isdecimal():
+        return text
     for pattern, new in _REWRITES:
         text = pattern.sub(new if new is not None else _join_groups, text)
     return _SPOKEN.sub(_write_digits, text)

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from engines.core.text.similarity import list_features
 
+_LOOKED_AT = 1.5
+"""Times the features that may be missing: so many of the rarest are counted first."""
+
 
 class SimilarTexts:
     """Texts by name, and those of them that are as alike to a text as `at_least` (above 0)."""
@@ -43,7 +46,7 @@ class SimilarTexts:
         size = len(features)
         scores = {
             self._texts[at][0]: 2 * shared / total if (total := size + self._texts[at][2]) else 1.0
-            for shared, level in self._levels(features)
+            for shared, level in self._levels(features, self._live)
             for at in _bits(level)
         }
         return {name: score for name, score in scores.items() if score >= self._at_least}
@@ -53,13 +56,16 @@ class SimilarTexts:
         features = list_features(text)
         size = len(features)
         best, least = "", self._at_least
-        for shared, level in self._levels(features):
+        others = self._live
+        for place in {self._places[name] for name in without if name in self._places}:
+            others ^= 1 << place
+        for shared, level in self._levels(features, others):
             if best and 2 * shared / (size + shared or 1) <= least:
                 break
             for at in _bits(level):
                 name, _, other = self._texts[at]
                 score = 2 * shared / (size + other) if size + other else 1.0
-                if (score > least or (score == least and not best)) and name not in without:
+                if score > least or (score == least and not best):
                     best, least = name, score
         return (best, least) if best else None
 
@@ -68,19 +74,27 @@ class SimilarTexts:
         at = len(self._texts)
         for kind in features:
             self._holders[kind].append(at)
-            self._masks.pop(kind, None)
+        if self._masks:
+            for kind in features:
+                self._masks.pop(kind, None)
         self._texts.append((name, text, len(features)))
         self._places[name] = at
         self._live |= 1 << at
 
-    def _levels(self, features: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """How many features are shared, most first, with the bits of those texts.
+    def _levels(self, features: Sequence[str], left: int) -> Iterator[tuple[int, int]]:
+        """How many features are shared with texts of `left`, most first, with the texts' bits.
 
-        From 2 * shared >= t * (a + b) and b >= shared follows how many must be at least.
+        From 2 * shared >= t * (a + b) and b >= shared follows how many must be at least, and so how
+        many of the rarest: where no text has these, the frequent ones are not counted.
         """
         least = len(features) * self._at_least / (2 - self._at_least) - 1e-6
+        missing = len(features) - least
         planes: list[int] = []  # binary digits of the counts, the lowest first
-        for kind in features:
+        kinds = sorted(features, key=lambda kind: len(self._holders.get(kind, ())))
+        for counted, kind in enumerate(kinds):
+            is_due = counted == round(_LOOKED_AT * missing)
+            if is_due and _highest(planes, left)[1] < counted - missing:
+                return
             carry = self._mask(kind)
             for digit, plane in enumerate(planes):
                 planes[digit], carry = plane ^ carry, plane & carry
@@ -88,13 +102,8 @@ class SimilarTexts:
                     break
             if carry:
                 planes.append(carry)
-        left = self._live
         while left:
-            level, shared = left, 0
-            for digit in range(len(planes) - 1, -1, -1):
-                if higher := level & planes[digit]:
-                    level, shared = higher, shared | 1 << digit
-                # Else none of them has this digit, and all go on.
+            level, shared = _highest(planes, left)
             if shared < least:
                 return
             yield shared, level
@@ -107,6 +116,16 @@ class SimilarTexts:
                 marked[at >> 3] |= 1 << (at & 7)
             self._masks[kind] = int.from_bytes(marked, "little")
         return self._masks[kind]
+
+
+def _highest(planes: Sequence[int], among: int) -> tuple[int, int]:
+    """The bits of those whose count is highest, and that count, by its binary digits."""
+    count = 0
+    for digit in range(len(planes) - 1, -1, -1):
+        if higher := among & planes[digit]:
+            among, count = higher, count | 1 << digit
+        # Else none of them has this digit, and all go on.
+    return among, count
 
 
 def _bits(mask: int) -> Iterator[int]:
