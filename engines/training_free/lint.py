@@ -86,7 +86,8 @@ class OperationLinter:
             targets: defaultdict[str | None, list[Operation]] = defaultdict(list)
             for other in beside.values():
                 targets[other.target].append(other)
-            index.hold(texts)
+            if wanted:  # else nothing is compared, and the first time takes a second
+                index.hold(texts)
             found = []
             for operation in operations:
                 alike: list[Flag] = []

@@ -6,6 +6,7 @@ Owns our words for what pydantic refused, and the refusal of what no file or req
 from __future__ import annotations
 
 import math
+import re
 
 from pydantic import ValidationError
 
@@ -19,6 +20,7 @@ from studio.config.tree import Key, Tree, dotted_name, walk
 from studio.errors import plain_words
 from studio.secrets.rules import is_secret
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
 
 
@@ -79,7 +81,7 @@ def _find_fault(key: Key, value: object) -> tuple[str, str] | None:
     if isinstance(value, str):
         if "\0" in value:
             return "holds a NUL character", "Remove it."
-        if any("\ud800" <= char <= "\udfff" for char in value):
+        if _SURROGATE.search(value):
             return "holds half of a surrogate pair", "Remove that character."
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "is a number beyond 64 bits", "Give a smaller one, or a text in quotes."
