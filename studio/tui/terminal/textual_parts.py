@@ -254,7 +254,12 @@ class Palette(CommandPalette):
         self.query_one(CommandInput).cursor_blink = False
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
+        self._cancel_gather_commands()
         return super().dismiss(result) if self.is_active else AwaitComplete()
+
+    def _gather_commands(self, search_value: str) -> Any:
+        # What was typed after it was left: the list is gone by the time that a search ends.
+        return super()._gather_commands(search_value) if self.is_active else None
 
     def _action_command_list(self, action: str) -> None:
         # A list that was not laid out yet has no pages: Textual ends with a KeyError.
@@ -263,6 +268,8 @@ class Palette(CommandPalette):
 
     def _start_no_matches_countdown(self, search_value: str) -> None:
         """At once: an empty list looks as if the search were still going on."""
+        if not self.is_active:
+            return
         if search_value:
             none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
             self.query_one(CommandList).clear_options().add_option(none)

@@ -215,6 +215,24 @@ async def test_a_key_that_comes_before_a_box_is_made_waits_for_it(
         assert app._exception is None
 
 
+async def test_a_palette_that_is_left_searches_for_nobody(tmp_path: Path) -> None:
+    """A search that ends when the palette's list is gone would end the screen."""
+    app, *_ = app_before_lesson(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("colon")
+        palette = app.screen
+        assert isinstance(palette, Palette)
+        palette._gather_commands("zz")
+        palette.dismiss()
+        palette._gather_commands("zzz")
+        searches = [w for w in app.workers if w.group == palette._GATHER_COMMANDS_GROUP]
+        assert [search.is_cancelled for search in searches] == [True]
+        palette._start_no_matches_countdown("zzz")
+        await pilot.pause()
+        palette._start_no_matches_countdown("zzz")
+        assert app._exception is None
+
+
 async def test_letters_typed_right_after_e_go_into_the_wording(tmp_path: Path) -> None:
     app, session, coming = app_before_lesson(tmp_path)
     fold(session.state, coming.pop(0))
