@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.widget import Widget
-from textual.widgets import Input
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
@@ -28,7 +27,7 @@ from studio.tui.terminal.textual_parts import (
     TerminalApp,
     is_visible,
 )
-from studio.tui.widgets.prompt import ASK_KEYS
+from studio.tui.widgets.prompt import ASK_KEYS, Prompt
 
 
 class MainScreen(FirstScreen, inherit_bindings=False):
@@ -70,8 +69,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
 
         Textual sets a focus later than it is asked to: a page may have been left meanwhile.
         """
-        is_heard = isinstance(widget, Input) or not self._host.is_asking
-        if widget is None or (is_heard and is_visible(widget)):
+        is_heard = widget is None or isinstance(widget.parent, Prompt) or not self._host.is_asking
+        if is_heard and (widget is None or is_visible(widget)):
             super().set_focus(widget, scroll_visible, from_app_focus)
 
     # -- pages and panes -----------------------------------------------------------------

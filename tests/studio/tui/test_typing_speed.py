@@ -233,6 +233,20 @@ async def test_a_palette_that_is_left_searches_for_nobody(tmp_path: Path) -> Non
         assert app._exception is None
 
 
+async def test_tab_does_not_leave_a_question_for_the_line_of_a_picker(tmp_path: Path) -> None:
+    """Escape would then close the picker, whose line went on hearing keys out of sight."""
+    app, *_ = app_before_lesson(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("4", "b", "ctrl+w")
+        assert app.is_asking
+        await pilot.press("tab")
+        assert app.focused is not None
+        assert isinstance(app.focused.parent, Prompt)
+        await pilot.press("escape", "escape")
+        assert app.focused is not None
+        assert app.focused.id == "diff-body"
+
+
 async def test_letters_typed_right_after_e_go_into_the_wording(tmp_path: Path) -> None:
     app, session, coming = app_before_lesson(tmp_path)
     fold(session.state, coming.pop(0))
