@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import Verdict
+from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
 from studio.report.rates import evaluation_text
 from studio.report.summary import (
@@ -82,7 +82,10 @@ class LinePrinter:
                 return [f"{begun}: {problems}, library v{event.library_version}"]
             case ev.LessonProposed():
                 step = state.steps[event.step]
-                lines = [step_line(step), nothing_read_text(step.groups, state.settings)]
+                lines = [
+                    step_line(step, event.lesson),
+                    nothing_read_text(step.groups, state.settings),
+                ]
                 return [f"step {event.step}: {line}" for line in lines if line]
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
@@ -289,7 +292,8 @@ def duration_text(seconds: float) -> str:
     return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
-def step_line(step: StepState) -> str:
+def step_line(step: StepState, lesson: Lesson) -> str:
+    """What came of a step, which may be through by now: then it holds its lesson no longer."""
     groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
     parts = [
         f"reward {mean_reward_text(step.rewards)}; groups: {groups}",
@@ -297,14 +301,13 @@ def step_line(step: StepState) -> str:
     ]
     if step.doubts:
         parts.append(f"{count_text(step.doubts, 'verdict')} doubted")
-    if step.lesson is not None:
-        if withheld := len(step.lesson.withheld):
-            parts.append(f"{count_text(withheld, 'idea')} withheld: rejected before")
-        dropped = sum(fate.fate == "dropped" for fate in step.lesson.fates)
-        if dropped and not step.operations:
-            parts.append(f"{count_text(dropped, 'proposal')} dropped")
-        lost = [loss for loss in step.lesson.losses if loss.kind == "consolidation"]
-        parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
+    if withheld := len(lesson.withheld):
+        parts.append(f"{count_text(withheld, 'idea')} withheld: rejected before")
+    dropped = sum(fate.fate == "dropped" for fate in lesson.fates)
+    if dropped and not step.operations:
+        parts.append(f"{count_text(dropped, 'proposal')} dropped")
+    lost = [loss for loss in lesson.losses if loss.kind == "consolidation"]
+    parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
     return "; ".join([*parts, usage_text(step.usage)])
 
 

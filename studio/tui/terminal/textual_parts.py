@@ -240,6 +240,12 @@ class Box(ModalScreen[T]):
         """Whether a key came too early to be meant for it; then says so."""
         return False
 
+    def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        def call() -> Any:  # not once it was left: its widgets are gone
+            return callback(*args, **kwargs) if self in self.app.screen_stack else None
+
+        return super().call_after_refresh(call)
+
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         # Textual would pop whatever is on top by then, and fail on the last one.
         return super().dismiss(result) if self.is_active else AwaitComplete()

@@ -8,7 +8,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.state.fold import fold, fold_events
-from engines.core.types import Doubt, GroupOutcome, Lesson, ProposalFate, Reflection
+from engines.core.types import Doubt, GroupOutcome, Lesson, Operation, ProposalFate, Reflection
 from studio.report.progress import LinePrinter, step_line
 from studio.report.summary import nothing_read_text, run_nothing_read, summary_data, summary_text
 from tests.support.builders import a_library, a_run, a_step
@@ -57,11 +57,24 @@ def test_the_step_and_the_end_of_a_run_tell_it() -> None:
     assert summary_data(state, before, before, "")["nothing_read"].startswith("nothing was read")
 
 
+def test_a_line_tells_of_a_step_that_is_through_what_it_told_before() -> None:
+    """A screen hears of an event when the state may hold those behind it, too."""
+    withheld = (Operation("op1.1", "add", None, "Add first."),)
+    lesson = ev.LessonProposed(1, Lesson(1, 0, withheld=withheld))
+    state, lines = fold_events([a_run(settings=READ), a_step(), lesson]), list[str]()
+    LinePrinter(state, lines.append)(lesson)
+    for event in (ev.LessonCommitted(1, 0, "", ()), ev.StepFinished(1, 1)):
+        fold(state, event)
+    LinePrinter(state, lines.append)(lesson)
+    assert "1 idea withheld: rejected before" in lines[0]
+    assert lines[len(lines) // 2 :] == lines[: len(lines) // 2]
+
+
 def test_a_run_whose_reading_came_to_nothing_says_where_to_look() -> None:
     fates = tuple(ProposalFate("s1p0", n, "dropped", reason="not mentioned") for n in (1, 2))
     lesson, found = ev.LessonProposed(1, Lesson(1, 0, fates=fates)), Reflection(1, 0, "critique")
     state = fold_events([a_run(settings=READ), a_step(), *reflected(found), lesson])
-    assert "0 operations proposed; 2 proposals dropped" in step_line(state.steps[1])
+    assert "0 operations proposed; 2 proposals dropped" in step_line(state.steps[1], lesson.lesson)
     assert run_nothing_read(state) == ""
     fold(state, ev.LessonCommitted(1, 0, "", ()))
     assert run_nothing_read(state).startswith("1 group read, and no operation came of it: studio")

@@ -30,7 +30,7 @@ from studio.tui.pages.diff.picker import ReferencePicker
 from studio.tui.pages.progress.picker import RunPicker
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.settings.screen import SettingsScreen
-from studio.tui.terminal.textual_parts import Palette
+from studio.tui.terminal.textual_parts import Box, Palette
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.edit_box import EditBox
 from studio.tui.widgets.prompt import Prompt, is_visible
@@ -228,6 +228,23 @@ async def test_a_palette_that_is_left_searches_for_nobody(tmp_path: Path) -> Non
         await pilot.pause()
         palette._start_no_matches_countdown("zzz")
         assert app._exception is None
+
+
+async def test_a_box_that_is_left_is_not_drawn_again(tmp_path: Path) -> None:
+    app, session, coming = app_before_lesson(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await session.push(EventReceived(coming.pop(0)))
+        for way in (WAYS_IN["Approve"], WAYS_IN["SettingsScreen"], WAYS_IN["HelpScreen"]):
+            await pilot.press(*way.split())
+            await app.wait_for_requests()
+            box = app.screen
+            assert isinstance(box, Box)
+            removed = box.dismiss()
+            box.post_message(events.Resize(app.size, app.size))
+            box.call_after_refresh(box.query_one, "#no-such-thing")
+            await removed
+            await pilot.pause()
+            assert app._exception is None
 
 
 async def test_tab_does_not_leave_a_question_for_the_line_of_a_picker(tmp_path: Path) -> None:
