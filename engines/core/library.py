@@ -263,7 +263,7 @@ class Library:
             outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
         # An addition deleted again in the same commit has still used up its id.
         is_new = draft.next_number != self.next_number or any(
-            draft._says(made.id) != self._says(made.id) for made in outcomes if made.applied
+            draft._read(made.id) != self._read(made.id) for made in outcomes if made.applied
         )
         after = draft if is_new else self
         return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
@@ -300,7 +300,7 @@ class Library:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
 
-    def _says(self, name: str | None) -> tuple[str, bool] | None:
+    def _read(self, name: str | None) -> tuple[str, bool] | None:
         """Text and pin of an experience, None where it is gone."""
         entry = self.get(name)
         return (entry.text, entry.pinned) if entry else None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from engines.core.text.similarity import list_features
 
-_LOOKED_AT = 1.5
+_RARE_FIRST = 1.5
 """Times the features that may be missing: so many of the rarest are counted first."""
 
 
@@ -92,8 +92,8 @@ class SimilarTexts:
         planes: list[int] = []  # binary digits of the counts, the lowest first
         kinds = sorted(features, key=lambda kind: len(self._holders.get(kind, ())))
         for counted, kind in enumerate(kinds):
-            is_due = counted == round(_LOOKED_AT * missing)
-            if is_due and _highest(planes, left)[1] < counted - missing:
+            is_due = counted == round(_RARE_FIRST * missing)
+            if is_due and _find_highest(planes, left)[1] < counted - missing:
                 return
             carry = self._mask(kind)
             for digit, plane in enumerate(planes):
@@ -103,7 +103,7 @@ class SimilarTexts:
             if carry:
                 planes.append(carry)
         while left:
-            level, shared = _highest(planes, left)
+            level, shared = _find_highest(planes, left)
             if shared < least:
                 return
             yield shared, level
@@ -118,7 +118,7 @@ class SimilarTexts:
         return self._masks[kind]
 
 
-def _highest(planes: Sequence[int], among: int) -> tuple[int, int]:
+def _find_highest(planes: Sequence[int], among: int) -> tuple[int, int]:
     """The bits of those whose count is highest, and that count, by its binary digits."""
     count = 0
     for digit in range(len(planes) - 1, -1, -1):
