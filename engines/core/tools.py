@@ -66,7 +66,7 @@ AskModel = Callable[[Policy, Sequence[Message], Sampling], Awaitable[Completion]
 
 @dataclass(slots=True)
 class ToolTry:
-    """The try in which tools are called: what they may know of it, and what they keep until its end.
+    """The try in which tools are called: what they may know of it, and keep until its end.
 
     `kept` is a tool's own state, by its name; `stack` closes it when the try ends. `earlier` are
     the calls whose results were taken from the record of a process that was killed, in order: a
