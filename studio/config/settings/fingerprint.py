@@ -27,6 +27,10 @@ def _names(section: str, kind: type) -> tuple[str, ...]:
     return tuple(f"{section}.{name}" for name in declared_settings(kind))
 
 
+_AGENT_FIELDS = (
+    *("instructions", "experiences", "cite", "kind", "max_turns", "tools", "tool_protocol"),
+    *("context_tokens", "command", "function", "problem_as", "answer_from", "network"),
+)
 RESULT_FIELDS = (
     "seed",
     "practice.algorithm",
@@ -39,7 +43,7 @@ RESULT_FIELDS = (
     *_names("sft", SFTSettings),
     *_names("grpo.lora", LoraSettings),
     *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
-    *(f"agent.{name}" for name in ("instructions", "experiences", "cite", "kind", "max_turns")),
+    *(f"agent.{name}" for name in _AGENT_FIELDS),
     *(f"data.{name}" for name in ("practice", "digest", "fields", "truncate", "shuffle")),
     "practice.batch_size",
     "practice.group_size",
