@@ -48,6 +48,24 @@ def with_calls(reply: Completion, tools: Sequence[Mapping[str, Any]]) -> Complet
     return replace(reply, tool_calls=calls, finish="tool_calls") if calls else reply
 
 
+def spell_calls(text: str, calls: Sequence[ToolCall]) -> str:
+    """The text of a reply with its calls as blocks, where they do not stand in it as such."""
+    if _BLOCK.search(text):
+        return text
+    return "\n\n".join(part for part in (text, *map(_spell_call, calls)) if part)
+
+
+def _spell_call(call: ToolCall) -> str:
+    try:
+        arguments = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        arguments = call.arguments
+    if call.name == INTERPRETER and isinstance(arguments, dict) and set(arguments) == {"code"}:
+        return f"```python\n{arguments['code']}\n```"
+    asked = orjson.dumps({"name": call.name, "arguments": arguments}).decode()
+    return f"```tool\n{asked}\n```"
+
+
 def _read_calls(text: str, has_interpreter: bool) -> Iterator[ToolCall]:
     for found in _BLOCK.finditer(text):
         language, body = found[1].lower(), found[2].strip("\n")
@@ -79,7 +97,10 @@ def _as_text(messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> Iter
         if results:
             yield Message("user", "\n\n".join([RESULTS, *results]))
             results = []
-        yield replace(message, tool_calls=()) if message.tool_calls else message
+        if message.tool_calls:
+            content = spell_calls(message.content, message.tool_calls)
+            message = replace(message, content=content, tool_calls=())
+        yield message
     if results:
         yield Message("user", "\n\n".join([RESULTS, *results]))
 
