@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from engines.agents.arithmetic import ExpressionError, value_of
-from engines.agents.single_turn import ended_attempt, prompt_messages, unusable_reason
+from engines.agents.single_turn import ended_attempt, first_messages, unusable_reason
 from engines.core.errors import ConfigError
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy
@@ -43,7 +43,7 @@ class CalculatorLoop:
             raise ConfigError("agent.max_turns", cause, move)
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
+        messages = first_messages(self.instructions, job)
         usage, began = NO_USAGE, time.monotonic()
         for turn in range(1, self.max_turns + 1):
             reply = await policy.complete(messages, self.sampling, on_text)

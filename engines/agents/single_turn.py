@@ -18,7 +18,7 @@ class SingleTurn:
     sampling: Sampling
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
+        messages = first_messages(self.instructions, job)
         began = time.monotonic()
         reply = await policy.complete(messages, self.sampling, on_text)
         return ended_attempt((*messages, reply.as_message()), reply, reply.usage, began)
@@ -59,8 +59,15 @@ def unusable_reason(reply: Completion) -> str | None:
     return f"empty: {what}{', cut at the length limit' if is_cut(reply.finish) else ''}"
 
 
-def prompt_messages(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:
+def first_messages(instructions: str, job: Job) -> tuple[Message, ...]:
+    """The request of a try's first turn."""
+    return prompt_messages(instructions, job.guidance, job.problem.question, job.problem.images)
+
+
+def prompt_messages(
+    instructions: str, guidance: str, question: str, images: tuple[str, ...] = ()
+) -> tuple[Message, ...]:
     """The request of a first turn, the same for a library and for a mounted `agent.yaml`."""
     system = "\n\n".join(part for part in (instructions.strip(), guidance) if part)
-    user = Message("user", question)
+    user = Message("user", question, images=images)
     return (Message("system", system), user) if system else (user,)

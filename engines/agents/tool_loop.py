@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from engines.agents.single_turn import ended_attempt, prompt_messages, unusable_reason
+from engines.agents.single_turn import ended_attempt, first_messages, unusable_reason
 from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Toolbox, ToolTry, TryPolicy
@@ -43,7 +43,7 @@ class ToolLoop:
     max_turns: int = 8
 
     async def attempt(self, job: Job, policy: TryPolicy, on_text: OnText | None = None) -> Attempt:
-        messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
+        messages = first_messages(self.instructions, job)
         specs, show = self.toolbox.specs, on_text or (lambda _: None)
         sampling = replace(self.sampling, tools=tuple(spec.function for spec in specs))
         usage, began = NO_USAGE, time.monotonic()

@@ -55,6 +55,13 @@ class Problem:
         return tuple(dict.fromkeys(text for text in texts if text))
 
     @property
+    def images(self) -> tuple[str, ...]:
+        """What is shown beside the question: addresses, `data:` texts, or absolute paths."""
+        images = self.meta.get("images") or self.meta.get("image") or ()
+        images = (images,) if isinstance(images, str) else images
+        return tuple(image for image in images if isinstance(image, str))
+
+    @property
     def options(self) -> Mapping[str, str]:
         """Letter and text of each option of a choice; empty where it is none."""
         options = self.meta.get("lettered_options")
@@ -111,6 +118,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
     token_ids: tuple[int, ...] = ()  # as sampled: a later turn never tokenises the text again
+    images: tuple[str, ...] = ()  # see `Problem.images`
 
 
 @dataclass(frozen=True, slots=True)

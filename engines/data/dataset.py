@@ -10,6 +10,7 @@ from engines.core.errors import DataError, suggest_name
 from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, check_rows
 from engines.data.fields import BlankQuestion, field_names, get_field, parse_problem
+from engines.data.images import find_images
 from engines.data.logged_problems import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
@@ -112,6 +113,7 @@ def _read(
             if isinstance(row, DataError):
                 raise row
             problem = parse_problem(place, row, names, needs_answer, named.name)
+            problem = find_images(place, problem, named.path.parent)
         except DataError as error:
             if not past:
                 (blank if isinstance(error, BlankQuestion) else bad).append((number, error))

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engines.agents.single_turn import prompt_messages
+from engines.agents.single_turn import first_messages
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
@@ -56,7 +56,7 @@ class Trial:
     def messages(self) -> tuple[Message, ...]:
         """The prompt as it will be sent."""
         instructions = self.loaded.config.agent.instructions
-        return prompt_messages(instructions, self.job.guidance, self.problem.question)
+        return first_messages(instructions, self.job)
 
     @property
     def rehearsal(self) -> bool:

@@ -5,11 +5,15 @@ Also knows which of its own fields some endpoints refuse, and what to send inste
 
 from __future__ import annotations
 
+import base64
+import mimetypes
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from engines.core.errors import CallFailed
 from engines.core.finish import meaning_of
 from engines.core.types import Completion, Message, Sampling
 from engines.policies.chat.model_names import is_other_model
@@ -90,6 +94,10 @@ def chat_request(
 def _message_body(message: Message) -> dict[str, Any]:
     # Reasoning is not sent back: several hosted services refuse it in a request.
     body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.images:
+        shown = ({"url": _image_address(image)} for image in message.images)
+        parts = [{"type": "image_url", "image_url": address} for address in shown]
+        body["content"] = [{"type": "text", "text": message.content}, *parts]
     if message.tool_calls:
         body["content"] = message.content or None
         body["tool_calls"] = [
@@ -103,3 +111,16 @@ def _message_body(message: Message) -> dict[str, Any]:
     if message.tool_call_id:
         body["tool_call_id"] = message.tool_call_id
     return body
+
+
+def _image_address(image: str) -> str:
+    """An address as it is; the content of a file as a `data:` one."""
+    if not image.startswith("/"):
+        return image
+    try:
+        content = Path(image).read_bytes()
+    except OSError as error:
+        text = f"the image {image} cannot be read ({error.strerror or error})"
+        raise CallFailed("image", text) from None
+    kind = mimetypes.guess_type(image)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -61,6 +61,8 @@ class HFLocal:
 
         Raises CallFailed: the prompt is longer than the window ("too long"), or decoding failed.
         """
+        if any(message.images for message in messages):
+            raise CallFailed("image", f"{self.name} reads no images")
         prompt = self._encode_messages(messages, sampling)
         room = self.local.window - len(prompt)
         if room < 1:
