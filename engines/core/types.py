@@ -58,8 +58,8 @@ class Problem:
     def images(self) -> tuple[str, ...]:
         """What is shown beside the question: addresses, `data:` texts, or absolute paths."""
         images = self.meta.get("images") or self.meta.get("image") or ()
-        images = (images,) if isinstance(images, str) else images
-        return tuple(image for image in images if isinstance(image, str))
+        listed = images if isinstance(images, list | tuple) else (images,)
+        return tuple(image for image in listed if isinstance(image, str))
 
     @property
     def options(self) -> Mapping[str, str]:

@@ -57,7 +57,7 @@ def test_what_is_no_text_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_an_image_that_was_taken_away_fails_the_call_and_names_the_file() -> None:
     message = Message("user", "What?", images=("/nowhere/cat.png",))
-    with pytest.raises(CallFailed, match="the image /nowhere/cat.png cannot be read"):
+    with pytest.raises(CallFailed, match=r"the image /nowhere/cat\.png cannot be read"):
         chat_request("m", (message,), Sampling(), None, Dialect())
 
 
