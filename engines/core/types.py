@@ -57,9 +57,7 @@ class Problem:
     @property
     def images(self) -> tuple[str, ...]:
         """What is shown beside the question: addresses, `data:` texts, or absolute paths."""
-        images = self.meta.get("images") or self.meta.get("image") or ()
-        listed = images if isinstance(images, list | tuple) else (images,)
-        return tuple(image for image in listed if isinstance(image, str))
+        return tuple(self.meta.get("shown_images") or ())
 
     @property
     def options(self) -> Mapping[str, str]:
