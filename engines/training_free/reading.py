@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from engines.core.library import Library
 from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
-from engines.core.types import Attempt, Group, Problem, Proposal, Verdict
+from engines.core.types import Attempt, Group, Message, Problem, Proposal, Verdict
 
 MOST_OF_A_SIDE = 2
 """Attempts shown of the better ones, and of the worse: a third with another answer adds little."""
@@ -20,6 +20,7 @@ _FINAL_CHARS = 60
 _CUT_ROOM = 80  # characters that tell of a cut, at most
 _BOX = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _MARKER = re.compile(r"^[\s>*_`#-]*(?:a|(?:the )?(?:final )?answer(?: is)?)[\s*_]*[:：]\s*", re.I)
+_RESULTS_IN_WORDS = "Tool results"  # a user message, where a model has no calls of its own
 # What the built-in verifiers say of an answer that equals the expected one.
 _EQUALITY = re.compile(r"(?:[\w-]+: )?(?:.+ == |matches )(.+?)…?")
 _VERDICT_WORDS = re.compile(
@@ -201,10 +202,12 @@ def _critique_lines(verdict: Verdict, problem: Problem) -> tuple[str, ...]:
 def _attempt_text(attempt: Attempt) -> str:
     """What the attempt said and did, from its first reply on."""
     said = [m for m in attempt.messages if m.role in ("assistant", "tool")]
-    if len(said) == 1:
+    if len(said) == 1 and not said[0].tool_calls:
         text = said[0].content or said[0].reasoning
     else:
-        text = "\n".join(f"[{m.role}] {_reply_text(m.content, m.tool_calls)}" for m in said)
+        first = attempt.messages.index(said[0]) if said else 0
+        lines = (line for m in attempt.messages[first:] for line in _message_lines(m))
+        text = "\n".join(lines)
     return text + "\n(cut off at the length limit)" if attempt.status == "truncated" else text
 
 
@@ -216,5 +219,16 @@ def _final_answer(text: str) -> str:
     return " ".join(bare.split()).casefold()[:_FINAL_CHARS]
 
 
-def _reply_text(content: str, calls: Sequence[object]) -> str:
-    return f"{content} {' '.join(str(call) for call in calls)}".strip()
+def _message_lines(message: Message) -> list[str]:
+    """A reply with what it calls, or a tool's result; no line where it is neither.
+
+    Each line of a result is marked, so that none is taken for the agent's own words.
+    """
+    in_words = message.role == "user" and message.content.startswith(_RESULTS_IN_WORDS)
+    if in_words or message.role == "tool":
+        return [f"[tool] {line}" for line in message.content.splitlines() or [""]]
+    if message.role != "assistant":
+        return []
+    said = [f"[assistant] {message.content}"] if message.content or not message.tool_calls else []
+    called = (f"[calls {call.name}] {call.arguments}" for call in message.tool_calls)
+    return [*said, *(" ".join(call.splitlines()) for call in called)]

@@ -1,4 +1,4 @@
-"""The four kinds of problem that rehearsal can work on.
+"""The four kinds of problem that rehearsal can work on by head.
 
 Owns the right and the typical wrong solution of each; `solve` decides which is given.
 """
@@ -9,7 +9,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Family = Literal["addition", "subtraction", "story", "precedence"]
+ByHead = Literal["addition", "subtraction", "story", "precedence"]
+WithTool = Literal["remainder", "inclusive", "whole", "printed"]
+"""Those that need an interpreter; `tools.problems` has them."""
+Family = ByHead | WithTool
 
 
 @dataclass(frozen=True, slots=True)
