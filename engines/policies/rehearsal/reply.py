@@ -148,7 +148,7 @@ def write_reply(request: Mapping[str, Any]) -> Reply:
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is None or reply.tokens <= limit:
         return reply
-    room = limit * _CHARS_PER_TOKEN - len(text) - len(INTERPRETER)
+    room = (limit - _token_count(text)) * _CHARS_PER_TOKEN - len(INTERPRETER)
     cut = arguments[:room] if arguments is not None and room > 0 else None
     return Reply(text[: limit * _CHARS_PER_TOKEN], "length", cut)
 

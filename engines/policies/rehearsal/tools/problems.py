@@ -102,7 +102,9 @@ def _factorial_problem(number: int) -> ToolProblem:
         code = f"{product}\ntotal = 0\nwhile n >= 1:\n    total += {digit}\n    {division}"
         return Way(Step(label, clause, division), f"{code}\nprint(total)")
 
-    clause = "when a large number is taken apart digit by digit, divide it with // and keep it whole"
+    clause = (
+        "when a large number is taken apart digit by digit, divide it with // and keep it whole"
+    )
     right = way("whole division", clause, "n = n // 10", "n % 10")
     clause = "divide the number by ten and take the next digit"
     wrong = way("shift", clause, "n = n / 10", "int(n % 10)")
