@@ -20,7 +20,6 @@ _FINAL_CHARS = 60
 _CUT_ROOM = 80  # characters that tell of a cut, at most
 _BOX = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _MARKER = re.compile(r"^[\s>*_`#-]*(?:a|(?:the )?(?:final )?answer(?: is)?)[\s*_]*[:：]\s*", re.I)
-_RESULTS_IN_WORDS = "Tool results"  # a user message, where a model has no calls of its own
 # What the built-in verifiers say of an answer that equals the expected one.
 _EQUALITY = re.compile(r"(?:[\w-]+: )?(?:.+ == |matches )(.+?)…?")
 _VERDICT_WORDS = re.compile(
@@ -205,9 +204,7 @@ def _attempt_text(attempt: Attempt) -> str:
     if len(said) == 1 and not said[0].tool_calls:
         text = said[0].content or said[0].reasoning
     else:
-        first = attempt.messages.index(said[0]) if said else 0
-        lines = (line for m in attempt.messages[first:] for line in _message_lines(m))
-        text = "\n".join(lines)
+        text = "\n".join(line for m in said for line in _message_lines(m))
     return text + "\n(cut off at the length limit)" if attempt.status == "truncated" else text
 
 
@@ -220,15 +217,9 @@ def _final_answer(text: str) -> str:
 
 
 def _message_lines(message: Message) -> list[str]:
-    """A reply with what it calls, or a tool's result; no line where it is neither.
-
-    Each line of a result is marked, so that none is taken for the agent's own words.
-    """
-    in_words = message.role == "user" and message.content.startswith(_RESULTS_IN_WORDS)
-    if in_words or message.role == "tool":
+    """A reply with what it calls, or a result, each line marked: none is the agent's own words."""
+    if message.role == "tool":
         return [f"[tool] {line}" for line in message.content.splitlines() or [""]]
-    if message.role != "assistant":
-        return []
     said = [f"[assistant] {message.content}"] if message.content or not message.tool_calls else []
     called = (f"[calls {call.name}] {call.arguments}" for call in message.tool_calls)
     return [*said, *(" ".join(call.splitlines()) for call in called)]

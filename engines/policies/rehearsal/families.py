@@ -9,10 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-ByHead = Literal["addition", "subtraction", "story", "precedence"]
-WithTool = Literal["remainder", "inclusive", "whole", "printed"]
-"""Those that need an interpreter; `tools.problems` has them."""
-Family = ByHead | WithTool
+ToolFamily = Literal["remainder", "inclusive", "whole", "printed"]  # tools.problems has them
+Family = Literal["addition", "subtraction", "story", "precedence"] | ToolFamily
 
 
 @dataclass(frozen=True, slots=True)

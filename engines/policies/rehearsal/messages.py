@@ -6,7 +6,7 @@ Tools are offered natively, or in words by an agent whose model has no calls of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engines.policies.rehearsal.prompt import unquote_lines
@@ -119,14 +119,6 @@ def _is_readable(content: object) -> bool:
             for part in content
         )
     return content is None or isinstance(content, str)
-
-
-# Fields of a request that may be left out, what fits them, and that in words.
-TOOL_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("tools", are_tools, "a non-empty array of functions with names"),
-    ("tool_choice", lambda c: c in ("auto", "none"), "auto or none: rehearsal is not made to call"),
-    ("parallel_tool_calls", lambda p: isinstance(p, bool), "true or false"),
-)
 
 
 def tools_error(request: Mapping[str, Any]) -> str | None:

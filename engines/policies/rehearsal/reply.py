@@ -48,7 +48,9 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("stop", _is_stop, "text or an array of texts"),
     ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
     ("slips", are_slips, "an object of words to copy, opposite, leak or broken"),
-    *conversation.TOOL_FIELDS,
+    ("tools", conversation.are_tools, "a non-empty array of functions with names"),
+    ("tool_choice", lambda choice: choice in ("auto", "none"), "auto or none: no call is forced"),
+    ("parallel_tool_calls", lambda parallel: isinstance(parallel, bool), "true or false"),
 )
 
 
@@ -73,8 +75,10 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
     JSON object.
     """
     reply = write_reply(request)
-    prompt_tokens = sum(_message_token_count(m) for m in request["messages"])
-    prompt_tokens += _token_count(_dumped(request.get("tools")))
+    messages = request["messages"]
+    prompt_tokens = sum(_token_count(conversation.content_text(m)) + 4 for m in messages)
+    typed = (request.get("tools"), *(m.get("tool_calls") for m in messages))
+    prompt_tokens += sum(_token_count(orjson.dumps(value).decode()) for value in typed if value)
     usage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": reply.tokens,
@@ -138,12 +142,12 @@ def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
 def write_reply(request: Mapping[str, Any]) -> Reply:
     """The reply to a well-formed request, cut at its stops and its limit."""
     turn = _write_turn(request)
-    text, arguments = turn.text, turn.arguments
+    text = turn.text
     stops = request.get("stop") or ()
     for stop in (stops,) if isinstance(stops, str) else stops:
         text = text.split(stop, 1)[0]
-    if text != turn.text:
-        arguments = None  # the call comes after what was cut
+    # A call comes after the text, so it is cut with it.
+    arguments = turn.arguments if text == turn.text else None
     reply = Reply(text, "stop" if arguments is None else "tool_calls", arguments)
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is None or reply.tokens <= limit:
@@ -185,15 +189,6 @@ def request_error(request: Mapping[str, Any]) -> str | None:
         if value is not None and not fits(value):
             return f'"{name}" must be {form}.'
     return conversation.tools_error(request)
-
-
-def _message_token_count(message: Mapping[str, Any]) -> int:
-    called = _dumped(message.get("tool_calls"))
-    return _token_count(conversation.content_text(message)) + _token_count(called) + 4
-
-
-def _dumped(value: object) -> str:
-    return orjson.dumps(value).decode() if value else ""
 
 
 def _token_count(text: str) -> int:

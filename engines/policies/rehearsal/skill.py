@@ -47,30 +47,14 @@ _CONDITIONS: dict[Family, re.Pattern[str]] = {
         r"\bexpressions?\b",
         r"\b(?:several|different|other|both|many) (?:operations?|operators?|signs?)\b",
     ),
-    "remainder": _any_of(
-        r"\bremainders?\b",
-        r"\bmodul(?:o|us)\b",
-        r"\bpowers?\b",
-        r"\bexponent\w*",
-    ),
-    "inclusive": _any_of(
-        r"\branges?\b",
-        r"\bcount(?:s|ed|ing)?\b",
-        r"\bloops?\b",
-        r"\bbounds\b",
-    ),
+    "remainder": _any_of(r"\bremainders?\b", r"\b(?:modulo|modulus|powers?|exponents?)\b"),
+    "inclusive": _any_of(r"\branges?\b", r"\bcount(?:s|ed|ing)?\b", r"\b(?:loops?|bounds)\b"),
     "whole": _any_of(
-        r"\bfactorials?\b",
-        r"\bdigits? sums?\b",
+        r"\bfactorials?\b|\bdigits? sums?\b",
         r"\bsums? of (?:\w+ ){0,3}digits\b",
         r"\b(?:large|big|huge|long) (?:whole )?(?:numbers?|integers?)\b",
     ),
-    "printed": _any_of(
-        r"\bcode\b",
-        r"\b(?:programs?|scripts?)\b",
-        r"\binterpreter\b",
-        r"\bpython\b",
-    ),
+    "printed": _any_of(r"\b(?:code|programs?|scripts?)\b", r"\b(?:interpreter|python)\b"),
 }
 _RULES: dict[Family, re.Pattern[str]] = {
     "addition": _any_of(
@@ -101,8 +85,7 @@ _RULES: dict[Family, re.Pattern[str]] = {
         r"\bprecedence\b",
     ),
     "remainder": _any_of(
-        r"\b(?:three|3)[- ]arguments?\b",
-        r"\b(?:third|3rd) argument\b",
+        r"\b(?:three|3|third|3rd)[- ]arguments?\b",
         r"\bpow ?\([^(),]+,[^(),]+,[^(),]+\)",
         r"\bmodular (?:power|pow|exponent)\w*",
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from engines.policies.rehearsal.families import Family, Step, recognise
+from engines.policies.rehearsal.families import Step, ToolFamily, recognise
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Way:
 class ToolProblem:
     """A recognised problem with both ways. `guess` is what it comes to by head: a wrong number."""
 
-    family: Family
+    family: ToolFamily
     start: Step
     right: Way
     wrong: Way

@@ -370,19 +370,6 @@ def test_calls_and_results_are_shown_to_the_reflector_and_are_no_steps():
     assert wish["experience"] == "A: when it rains, take a coat."
 
 
-def test_results_in_words_are_shown_to_the_reflector_as_a_tools():
-    told = [("user", POWER), ("assistant", "Tool results are due.\n```python\n1\n```")]
-    told += [("user", "Tool results\n| 1"), ("user", "2 turns left"), ("assistant", "#### 1")]
-    attempt = Attempt(tuple(Message(role, text) for role, text in told), "#### 1")
-    group = a_group([1])
-    group = replace(group, rollouts=(replace(group.rollouts[0], attempt=attempt),))
-    (shown,) = shown_attempts(group, rewards_known=True)
-    assert shown.text == (
-        "[assistant] Tool results are due.\n```python\n1\n```\n"
-        "[tool] Tool results\n[tool] | 1\n[assistant] #### 1"
-    )
-
-
 @pytest.mark.parametrize(
     ("family", "old", "new"),
     [
