@@ -6,11 +6,13 @@ Every protocol has one contract suite in `tests/contract` that each implementati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -28,6 +30,7 @@ from engines.core.types import (
     Reflection,
     Rollout,
     Sampling,
+    ToolCall,
     Usage,
     Verdict,
     WeightUpdate,
@@ -58,6 +61,28 @@ class Policy(Protocol):
         """Return when the model answers; raises PolicyError, with endpoint and cause, else."""
 
     async def aclose(self) -> None: ...
+
+
+class TryPolicy(Policy, Protocol):
+    """The policy as a try is given it: what it says and what its tools say is recorded."""
+
+    async def run_tools(
+        self,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> tuple[ToolResult, ...]:
+        """The results of the calls of one reply, which run at the same time, in their order.
+
+        A result that is in the record is taken from there, and `on_restored` is told. A call of a
+        tool that is not repeatable and was under way when the studio ended is "interrupted".
+        """
+
+    async def ask(
+        self, policy: Policy, messages: Sequence[Message], sampling: Sampling
+    ) -> Completion:
+        """Ask another model within this try; see `AskModel`."""
 
 
 class Reservation(Protocol):
@@ -92,12 +117,78 @@ class Ledger(Protocol):
         record is on disk when this returns. Raises what `Policy.complete` raises.
         """
 
+    async def run_tools(
+        self,
+        key: CallKey,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> list[tuple[ToolResult, RecordRef]]:
+        """As `TryPolicy.run_tools`; `key` is that of the model's reply that made the calls."""
+
 
 class Agent(Protocol):
     """Makes one try at a problem."""
 
-    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
+    async def attempt(self, job: Job, policy: TryPolicy, on_text: OnText | None = None) -> Attempt:
         """Try. Raises what the policy raises; the rollout job makes that a fact."""
+
+
+AskModel = Callable[[Policy, Sequence[Message], Sampling], Awaitable[Completion]]
+
+
+@dataclass(slots=True)
+class ToolTry:
+    """The try in which tools are called: what they may know of it, and keep until its end.
+
+    `kept` is a tool's own state, by its name; `stack` closes it when the try ends. `earlier` are
+    the calls whose results were taken from the record of a process that was killed, in order: a
+    tool with state makes them good before the next one.
+    """
+
+    job: Job
+    ask: AskModel  # recorded and paid like every call of the try
+    stack: AsyncExitStack
+    kept: dict[str, Any] = field(default_factory=dict)
+    earlier: list[ToolCall] = field(default_factory=list)
+
+
+class Tool(Protocol):
+    """Something that a model may call."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    async def check(self) -> None:
+        """Return when it works, before anything is spent; raises ToolError."""
+
+    async def call(self, arguments: Mapping[str, Any], within: ToolTry) -> ToolResult:
+        """Run once. `arguments` fit `spec.parameters`.
+
+        What goes wrong because of the arguments is a result of status "error"; an exception is
+        made one by the toolbox.
+        """
+
+    async def aclose(self) -> None: ...
+
+
+class Toolbox(Protocol):
+    """The tools of one agent."""
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]: ...
+
+    async def check(self) -> None:
+        """Test each tool itself; raises ToolError, naming the tool."""
+
+    async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
+        """What a call comes to, whatever a model made of it; raises only when cancelled.
+
+        Within the tool's time limit; each text of the result has at most `SHOWN_CHARS`.
+        """
+
+    async def aclose(self) -> None: ...
 
 
 class Verifier(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -20,22 +20,45 @@ from engines.core.errors import CallFailed, ConflictError, lost_usage
 from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
 from engines.core.text.masking import NO_SECRETS, Mask
-from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling, Usage
+from engines.core.tools import ToolResult, ToolSpec, as_status
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Completion,
+    Message,
+    RecordRef,
+    Sampling,
+    ToolCall,
+    Usage,
+)
 from engines.core.waiting.current_call import name_call
+from engines.core.waiting.gather import gather_all
 from engines.core.waiting.replayed_call import mark_replayed
 from engines.record import lines
 from engines.record.appender import Appender
 
 NO_REPLY = Completion("")
+TOOL = "tool:"
+"""What `Record.policy` begins with where a tool answered: its name follows."""
+_STARTED = "started"
+"""`Record.lost` of a call of a tool with an effect, written before it runs."""
+_INTERRUPTED = ToolResult(
+    "interrupted: the studio ended while this call ran. It may have had its effect, so it was not "
+    "made again.",
+    "interrupted",
+)
 _Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One recorded reply.
+    """One recorded reply, of a model or of a tool.
 
-    Where `lost` is not empty there was no usable reply: it says why, and `reply` holds
-    nothing but what the tries may have cost. Such a record answers no later question.
+    A tool's text is `reply.text`, how it ended `reply.finish`, and `reply.tool_calls` the call that
+    it answers, whose arguments are in the model's reply before it.
+
+    Where `lost` is not empty there was no usable reply: it says why, and `reply` holds nothing but
+    what the tries may have cost. Such a record answers no later question.
     """
 
     key: CallKey
@@ -48,6 +71,20 @@ class Record:
     elapsed_s: float = 0.0
     at: float = 0.0
     lost: str = ""
+
+    @property
+    def is_tool_result(self) -> bool:
+        return self.policy.startswith(TOOL)
+
+    def extend(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages of the try so far, put together from its earlier records, with this one."""
+        if self.is_tool_result:
+            return (*messages, Message("tool", self.reply.text, tool_call_id=self._call.id))
+        return (*messages[: self.base], *self.messages, self.reply.as_message())
+
+    @property
+    def _call(self) -> ToolCall:
+        return self.reply.tool_calls[0]
 
 
 @dataclass(eq=False)
@@ -67,7 +104,8 @@ class RecordLedger:
     def __post_init__(self) -> None:
         self._files: dict[str, Appender] = {}
         self._known: dict[str, _Known] = {}
-        # Try → hashes of its latest request: the texts themselves would add up over a step.
+        self._begun: set[tuple[CallKey, str]] = set()  # calls of tools that have an effect
+        # Try → hashes of its messages so far: the texts themselves would add up over a step.
         self._turns: dict[CallKey, tuple[int, ...]] = {}
         self.reused = 0
         self.asked = 0
@@ -91,10 +129,10 @@ class RecordLedger:
         this_try = replace(key, turn=0)
         hashes = tuple(hash(message) for message in messages)
         base = _shared_prefix(self._turns.get(this_try, ()), hashes) if key.turn else 0
-        self._turns[this_try] = hashes
         found = known.get((key, request))
         if found is not None:
             self.reused += 1
+            self._turns[this_try] = (*hashes, hash(found[0].as_message()))
             if again:
                 with suppress(CallFailed), mark_replayed():
                     await policy.complete(messages, sampling)
@@ -109,7 +147,58 @@ class RecordLedger:
             sampling=sampling,
         )
         known[key, request] = answer = await self._ask_policy(policy, messages, on_text, asked)
+        self._turns[this_try] = (*hashes, hash(answer[0].as_message()))
         return answer
+
+    async def run_tools(
+        self,
+        key: CallKey,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> list[tuple[ToolResult, RecordRef]]:
+        """See `engines.core.protocols.Ledger.run_tools`."""
+        effects = {spec.name for spec in specs if not spec.repeatable}
+        known, tool_key = self._open(record_file_name(key)), replace(key, purpose="tool")
+
+        async def run_once(place: int, call: ToolCall) -> tuple[Completion, RecordRef]:
+            request = digest([call.name, call.arguments, place])
+            if (found := known.get((tool_key, request))) is not None:
+                self.reused += 1
+                on_restored(call)
+                return found
+            begun = Record(key=tool_key, request=request, policy=TOOL + call.name)
+            began, result = time.monotonic(), _INTERRUPTED
+            if (tool_key, request) not in self._begun:
+                if call.name in effects:
+                    at = self.clock()
+                    await asyncio.shield(self._write(replace(begun, at=at, lost=_STARTED))[2])
+                result = await run(call)
+            answer = Completion(
+                result.text,
+                tool_calls=(replace(call, arguments=""),),
+                finish=result.status,
+                usage=result.usage,
+            )
+            took_s = round(time.monotonic() - began, 4)
+            reply, ref, written = self._write(
+                replace(begun, reply=answer, elapsed_s=took_s, at=self.clock())
+            )
+            await asyncio.shield(written)
+            known[tool_key, request] = reply, ref
+            return reply, ref
+
+        found = await gather_all(run_once(place, call) for place, call in enumerate(calls))
+        said = tuple(
+            hash(Message("tool", reply.text, tool_call_id=call.id))
+            for call, (reply, _) in zip(calls, found, strict=True)
+        )
+        self._turns[replace(key, turn=0)] += said
+        return [
+            (ToolResult(reply.text, as_status(reply.finish), reply.usage), ref)
+            for reply, ref in found
+        ]
 
     async def _ask_policy(
         self, policy: Policy, messages: Sequence[Message], on_text: OnText | None, asked: Record
@@ -159,6 +248,7 @@ class RecordLedger:
             file.close()
         self._files.clear()
         self._known.clear()
+        self._begun.clear()
         self._turns.clear()
 
     async def aclose(self) -> None:
@@ -169,7 +259,8 @@ class RecordLedger:
     def _write(self, record: Record) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
         """Have a record written; the reply comes back as it is written, without secrets."""
         name, reply = record_file_name(record.key), record.reply
-        self.paid += reply.usage
+        if not record.is_tool_result:  # models that a tool asked have records of their own
+            self.paid += reply.usage
         body = dumps(record)
         masked = self.mask.line(body)
         if masked is not body:
@@ -186,6 +277,8 @@ class RecordLedger:
             def index_line(line: lines.StoredLine) -> None:
                 record = from_dict(Record, orjson.loads(line.body))
                 if record.lost:
+                    if record.lost == _STARTED and record.is_tool_result:
+                        self._begun.add((record.key, record.request))
                     return
                 ref = RecordRef(name, line.offset, line.length, line.digest)
                 known[record.key, record.request] = (record.reply, ref)
@@ -234,7 +327,8 @@ def read_usage(folder: Path) -> Iterator[tuple[str, Usage]]:
 
         def collect(line: lines.StoredLine, found: list[tuple[str, Usage]] = found) -> None:
             record = orjson.loads(line.body)
-            found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
+            if not record["policy"].startswith(TOOL):
+                found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
 
         lines.read(path, chained=False, visit=collect)
         yield from found
@@ -249,7 +343,7 @@ def join_messages(records: Iterable[Record]) -> tuple[Message, ...]:
     """The messages of a try."""
     messages: tuple[Message, ...] = ()
     for record in records:
-        messages = (*messages[: record.base], *record.messages, record.reply.as_message())
+        messages = record.extend(messages)
     return messages
 
 

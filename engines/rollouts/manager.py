@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from engines.core.errors import CallFailed, StudioError, lost_usage
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.text.citations import guidance_ids, without_citations
+from engines.core.text.tool_marks import clean_text
+from engines.core.tools import ToolResult, ToolSpec
 from engines.core.types import (
     NO_USAGE,
     Attempt,
@@ -20,6 +22,7 @@ from engines.core.types import (
     Message,
     RecordRef,
     Sampling,
+    ToolCall,
     Turn,
     Usage,
 )
@@ -33,12 +36,16 @@ TRAJECTORY_CHARS = 4_000_000
 
 @dataclass(slots=True)
 class RecordedPolicy:
-    """A policy bound to one try: its calls are turns 0, 1, … of one key, in the ledger."""
+    """A policy bound to one try: its calls are turns 0, 1, … of one key, in the ledger.
+
+    `refs` are those of its replies and of what its tools said, in the order of the conversation.
+    """
 
     inner: Policy
     ledger: Ledger
     key: CallKey
     again: bool = False  # ask also for what is recorded, see `Ledger.ask`
+    turn: int = 0
     refs: list[RecordRef] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)  # those that can be trained on
     usage: Usage = NO_USAGE
@@ -51,10 +58,61 @@ class RecordedPolicy:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        key = replace(self.key, turn=len(self.refs))
+        key = replace(self.key, turn=self.turn)
+        shown = None if on_text is None else lambda text: on_text(clean_text(text))
+        reply, ref = await self._ask(key, self.inner, messages, sampling, shown)
+        self.turn += 1
+        self.refs.append(ref)
+        if reply.turn is not None:
+            self.turns.append(reply.turn)
+        self.chars += len(reply.text) + len(reply.reasoning)
+        self.chars += sum(len(call.arguments) for call in reply.tool_calls)
+        if self.chars > TRAJECTORY_CHARS:
+            text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
+            raise CallFailed("too long", text)
+        return reply
+
+    async def run_tools(
+        self,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> tuple[ToolResult, ...]:
+        """See `engines.core.protocols.TryPolicy.run_tools`."""
+        key, restored = replace(self.key, turn=self.turn - 1), set[str]()
+
+        def restore(call: ToolCall) -> None:
+            restored.add(call.id)
+            on_restored(call)
+
+        found = await self.ledger.run_tools(key, calls, run, specs, restore)
+        self.refs += (ref for _, ref in found)
+        results = tuple(result for result, _ in found)
+        for call, result in zip(calls, results, strict=True):
+            if call.id in restored:  # what it asks now is counted as it is asked
+                self.usage += result.usage
+        return results
+
+    async def ask(
+        self, policy: Policy, messages: Sequence[Message], sampling: Sampling
+    ) -> Completion:
+        """See `engines.core.protocols.TryPolicy.ask`."""
+        key = replace(self.key, purpose="tool", turn=self.turn - 1)
+        return (await self._ask(key, policy, messages, sampling, None))[0]
+
+    async def _ask(
+        self,
+        key: CallKey,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None,
+    ) -> tuple[Completion, RecordRef]:
+        again = self.again and policy is self.inner
         try:
             reply, ref = await self.ledger.ask(
-                key, self.inner, messages, sampling, on_text, again=self.again
+                key, policy, messages, sampling, on_text, again=again
             )
         except CallFailed as failed:
             self.usage += failed.usage
@@ -62,16 +120,8 @@ class RecordedPolicy:
         except asyncio.CancelledError as cut:
             self.usage += lost_usage(cut)
             raise
-        self.refs.append(ref)
-        if reply.turn is not None:
-            self.turns.append(reply.turn)
         self.usage += reply.usage
-        self.chars += len(reply.text) + len(reply.reasoning)
-        self.chars += sum(len(call.arguments) for call in reply.tool_calls)
-        if self.chars > TRAJECTORY_CHARS:
-            text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
-            raise CallFailed("too long", text)
-        return reply
+        return reply, ref
 
     async def ping(self) -> None:
         await self.inner.ping()

@@ -23,7 +23,7 @@ from studio.config.aliases import apply_aliases, normalise_verifier
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
-from studio.config.paths import pin_data, pin_models, pin_verifiers
+from studio.config.paths import pin_data, pin_models, pin_programs, pin_verifiers
 from studio.config.roles import ROLES, expand_roles, read_endpoints, share_temperature
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
@@ -231,6 +231,7 @@ def _pin_paths(
     roots = (*beside, own[0], *theirs, _BUNDLED, cwd)
     pin_data(composed, tree, roots, own, cwd)
     pin_models(composed, tree, workspace, cwd)
+    pin_programs(composed, tree, (*beside, cwd), cwd)
     own = (workspace / "verifiers", _BUNDLED / "verifiers")
     files = (youtu.verifiers,) if youtu else ()
     pin_verifiers(composed, tree, (*beside, own[0], *files, own[1], cwd), own, cwd)

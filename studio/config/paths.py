@@ -15,6 +15,7 @@ from engines.core.errors import DataError
 from engines.data.source import DataSource, locate
 from engines.verifiers.spec import find_file
 from studio.config.compose import ComposedConfig
+from studio.config.settings.agent import AgentConfig
 from studio.config.tree import Key, Tree, dotted_name, replace_value, walk_texts
 
 _STEP = "global_step_"
@@ -127,3 +128,26 @@ def pin_verifiers(
         if found is None or any(found.is_relative_to(folder) for folder in own):
             continue  # a missing file is refused where it is opened, with its line
         replace_value(tree, key, str(found.resolve()))
+
+
+def pin_programs(composed: ComposedConfig, tree: Tree, beside: Sequence[Path], cwd: Path) -> None:
+    """Make one's own programs absolute: files in commands of agents and tools, and of functions."""
+    for key, text in walk_texts(tree.get("agent")):
+        place: Key = ("agent", *key)
+        is_function = key[-1] == "function" or (key[0] == "tools" and ".py:" in text)
+        if not is_function and "command" not in key:
+            continue
+        name, colon, function = text.rpartition(":") if is_function else (text, "", "")
+        roots = (cwd, *beside) if _is_typed_path(composed, place, name) else beside
+        found = next((path for root in roots if (path := root / name).is_file()), None)
+        if found is not None and name:
+            replace_value(tree, place, f"{found.resolve()}{colon}{function}")
+
+
+def own_programs(agent: AgentConfig) -> tuple[Path, ...]:
+    """The files that an agent's programs and functions were found to be."""
+    texts = [*agent.command, *(text for tool in agent.tools for text in tool.command)]
+    functions = (agent.function, *(tool.function for tool in agent.tools))
+    texts += [function.rpartition(":")[0] for function in functions if function]
+    paths = (Path(text) for text in texts if text.startswith("/"))
+    return tuple(dict.fromkeys(path for path in paths if path.is_file()))

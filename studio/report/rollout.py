@@ -56,8 +56,9 @@ def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None)
     calls = []
     for ref in rollout.refs:
         record = read_record(run.records, ref)
-        # As `engines.record.ledger.read_trajectory` puts them together, from one reading of each.
-        messages = (*messages[: record.base], *record.messages, record.reply.as_message())
+        messages = record.extend(messages)
+        if record.is_tool_result:
+            continue
         calls.append(
             ModelCall(
                 record.key.turn,

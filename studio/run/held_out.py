@@ -18,6 +18,7 @@ from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
+from studio.config.settings.fingerprint import ACTING_FIELDS
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for
@@ -62,6 +63,8 @@ def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> d
         depends |= {name: v for name, v in fingerprint.items() if name.startswith("judge.")}
     if config.agent.kind != "single_turn":
         depends |= {name: fingerprint[name] for name in ("agent.kind", "agent.max_turns")}
+    if config.agent.kind not in ("single_turn", "calculator"):
+        depends |= {name: fingerprint[name] for name in ACTING_FIELDS}
     return depends
 
 

@@ -22,6 +22,7 @@ from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.open import ParsedVerifier, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
+from studio.config.paths import own_programs
 from studio.config.settings.fingerprint import fingerprint
 from studio.data.verifiers import verifier_folders
 from studio.run.models import Roles, make_judging
@@ -113,6 +114,7 @@ def fingerprint_of(
         ready = parse_spec(spec, verifier_folders(loaded, workspace))
     # By content, so that a resume after an edited verifier or log is noticed.
     found = fingerprint(loaded.config, data_digest, _portable_spec(spec, ready))
+    found["agent.files"] = {file.name: _digest(file) for file in own_programs(loaded.config.agent)}
     for role in ("policy", "reflector", "judge"):
         name = f"{role}.model"
         if str(found[name]).startswith("replay:"):

@@ -23,6 +23,7 @@ from engines.grpo.loss.sft_data import (
     without_guidance,
 )
 from engines.pipeline.replay_training import HistorySegment, load_history
+from engines.policies.tool_use.protocol import as_text, spell_calls
 from engines.record.appender import make_folder, write_atomic
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
@@ -134,8 +135,10 @@ def _read_replies(
     messages: tuple[Message, ...] = ()
     for ref in rollout.finished.refs:
         record = read_record(records, ref)
-        asked = (*messages[: record.base], *record.messages)
-        messages = (*asked, record.reply.as_message())
+        messages = record.extend(messages)
+        if record.is_tool_result:
+            continue
+        asked = messages[:-1]
         try:
             bare = without_guidance(asked, guidance)
         except ValueError:
@@ -145,7 +148,10 @@ def _read_replies(
             )
             move = "Name another run in sft.data."
             raise ConflictError(f"rollout {rollout.id}", cause, move) from None
-        text, ids = record.reply.text, record.reply.token_ids if exact else ()
+        reply = record.reply
+        text, ids = reply.text, reply.token_ids if exact else ()
+        if tools := record.sampling.tools:  # as a model whose weights are here is asked
+            bare, text = as_text(bare, tools), spell_calls(text, reply.tool_calls)
         yield Demonstration(problem.question, text, bare, ids, problem.answer, rollout.id)
 
 

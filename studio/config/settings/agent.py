@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
-from studio.config.settings.base import Int, Name, Settings, key
+from engines.core.tools import Network
+from studio.config.settings.base import Float, Int, Name, Settings, as_list, key, refusal
 from studio.config.settings.policy import PolicyConfig
 
 DEFAULT_INSTRUCTIONS = load_prompt("studio.config", "instructions").render()
@@ -21,6 +23,56 @@ class MountedExperience(Settings):
     id: Name = Field(description="stable id of the experience, such as E17")
     text: str = Field(min_length=1, description="what is put in front of the prompt")
     pinned: bool = Field(default=False, description="whether nothing may change or delete it")
+
+
+TOOL_TURNS = 8
+"""Replies of an agent with tools at most, where a run file does not say otherwise."""
+SHIPPED_TOOLS = ("python", "calculator", "ask_model")
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_list)]
+
+
+class ToolConfig(Settings):
+    """A tool of the agent: a shipped one, a function of one's own, or those of an MCP server."""
+
+    name: Literal["python", "calculator", "ask_model"] | None = key(None, "a shipped tool")
+    function: str | None = key(
+        None, "a typed function of one's own, FILE.py:NAME or MODULE:NAME", pattern=r".:\w+$"
+    )
+    command: Texts = key((), "program and arguments that start an MCP server")
+    url: str | None = key(None, "address of an MCP server", pattern=r"^https?://")
+    pass_env: Texts = key((), "environment variables that the MCP server gets; it gets no others")
+    only: Texts = key((), "tools of the MCP server that are offered; []: all")
+    network: Network = key("none", "what a started MCP server may reach: none, allowlist or public")
+    allow_hosts: Texts = key((), "hosts that network: allowlist lets it reach")
+    timeout_s: Float = key(30.0, "seconds of one call at most", gt=0)
+    repeatable: bool | None = key(
+        None, "whether a call may be made again after a kill; null: as the tool itself says"
+    )
+    model: PolicyConfig | None = key(None, "model that ask_model asks; null: the policy")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_form(cls, given: object) -> object:
+        if isinstance(given, str):
+            return {"function" if ":" in given else "name": given}
+        return given
+
+    @model_validator(mode="after")
+    def _validate_kind(self) -> ToolConfig:
+        given = (self.name, self.function, self.url, self.command or None)
+        if sum(value is not None for value in given) != 1:
+            cause = "a tool has one of name, function, command and url"
+            raise refusal("name", cause, "Give one, such as `python` or `{url: http://…/mcp}`.")
+        if self.model is not None and self.name != "ask_model":
+            raise refusal("model", "only ask_model asks a model", "Leave it out.")
+        if (self.network == "allowlist") != bool(self.allow_hosts):
+            cause = "network: allowlist and allow_hosts go together"
+            raise refusal("allow_hosts", cause, "Set both, or neither.")
+        return self
+
+
+_ACTS: Mapping[str, str] = {"tools": "tools", "command": "command", "function": "function"}
+"""Kinds of agents, and the key that each needs and no other has."""
 
 
 class AgentConfig(Settings):
@@ -38,15 +90,89 @@ class AgentConfig(Settings):
     cite: bool = key(
         True, "whether the agent is asked to name experiences that help, as [E3], in its reasoning"
     )
-    kind: Literal["single_turn", "calculator"] = key(
-        "single_turn", "how it answers: in one reply, or in several that may ask for a calculation"
+    kind: Literal["single_turn", "calculator", "tools", "command", "function"] = key(
+        "single_turn",
+        "how it answers: in one reply, in several that may ask for a calculation or call tools, or "
+        "as a program or function of one's own; follows from tools, command or function",
     )
     max_turns: Int = key(
-        2, "replies of a try at most, where an agent gives several", ge=1, le=MAX_COUNT
+        2,
+        f"replies of a try at most, where an agent gives several; {TOOL_TURNS} with tools",
+        ge=1,
+        le=MAX_COUNT,
     )
+    tools: Annotated[tuple[ToolConfig, ...], BeforeValidator(as_list)] = key(
+        (),
+        f"what an agent of kind tools may call: {', '.join(SHIPPED_TOOLS)}, FILE.py:FUNCTION, or "
+        "an MCP server",
+        examples=["[python]"],
+    )
+    tool_protocol: Literal["auto", "native", "text"] = key(
+        "auto",
+        "how tools are called: by the endpoint's own calls, or in fenced blocks of text; auto: "
+        "native where the model is asked over a network",
+    )
+    context_tokens: Int | None = key(
+        24_000,
+        "tokens of a conversation with tools at most, the oldest results left out first; null: "
+        "no limit",
+        ge=256,
+    )
+    sandbox: Literal["required", "resource-limits-only"] = key(
+        "required",
+        "what contains programs: required stops a run where a machine has no sandbox; "
+        "resource-limits-only accepts limits on time and memory alone",
+    )
+    command: Texts = key(
+        (),
+        "program and arguments that try a problem, such as [python, my_agent.py]",
+        examples=["'[python, my_agent.py]'"],
+    )
+    function: str | None = key(
+        None,
+        "function that tries a problem, FILE.py:NAME or MODULE:NAME: async (problem, model)",
+        pattern=r".:\w+$",
+        examples=["my_agent.py:solve"],
+    )
+    problem_as: Literal["stdin", "argument", "file"] = key(
+        "stdin", "how a program gets the question"
+    )
+    answer_from: str = key(
+        "last_line",
+        "where a program's answer is: last_line or stdout of its output, or file:NAME",
+        pattern=r"^(last_line|stdout|file:.+)$",
+    )
+    pass_env: Texts = key((), "environment variables that a program gets; it gets no others")
+    network: Network = key(
+        "none", "what a program may reach beside its model: none, allowlist or public"
+    )
+    allow_hosts: Texts = key((), "hosts that network: allowlist lets a program reach")
     model: PolicyConfig | None = key(
         None, "model that the agent comes with; used where the run file sets no policy"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _infer_kind(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        kinds = [kind for kind, name in _ACTS.items() if given.get(name)]
+        made: dict[str, Any] = {"kind": kinds[0], **given} if kinds else dict(given)
+        if made.get("kind") == "tools":
+            made.setdefault("max_turns", TOOL_TURNS)
+        return made
+
+    @model_validator(mode="after")
+    def _validate_kind(self) -> AgentConfig:
+        for kind, name in _ACTS.items():
+            if bool(getattr(self, name)) != (self.kind == kind):
+                cause = "agent.kind and the key that says what it runs do not fit each other"
+                move = f"Set agent.kind={kind} and agent.{name}, or neither."
+                raise refusal(name, cause, move)
+        if (self.network == "allowlist") != bool(self.allow_hosts):
+            cause = "network: allowlist and allow_hosts go together"
+            raise refusal("allow_hosts", cause, "Set both, or neither.")
+        return self
 
     @field_validator("experiences")
     @classmethod

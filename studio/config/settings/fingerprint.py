@@ -27,6 +27,14 @@ def _names(section: str, kind: type) -> tuple[str, ...]:
     return tuple(f"{section}.{name}" for name in declared_settings(kind))
 
 
+ACTING_FIELDS = tuple(
+    f"agent.{name}"
+    for name in (
+        *("tools", "tool_protocol", "context_tokens", "command", "function", "files"),
+        *("problem_as", "answer_from", "network"),
+    )
+)
+"""Settings of agents that act. `files` are digests of one's own programs, by name."""
 RESULT_FIELDS = (
     "seed",
     "practice.algorithm",
@@ -40,6 +48,7 @@ RESULT_FIELDS = (
     *_names("grpo.lora", LoraSettings),
     *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
     *(f"agent.{name}" for name in ("instructions", "experiences", "cite", "kind", "max_turns")),
+    *ACTING_FIELDS,
     *(f"data.{name}" for name in ("practice", "digest", "fields", "truncate", "shuffle")),
     "practice.batch_size",
     "practice.group_size",
@@ -77,6 +86,7 @@ def fingerprint(
         "practice": Path(config.data.practice or "").stem.removesuffix(".jsonl"),
         "digest": data_digest,
     }
+    plain["agent"] |= {"files": {}} | _portable_programs(plain["agent"])
     for experience in plain["agent"]["experiences"]:
         if not experience["pinned"]:  # as in journals from before pins
             del experience["pinned"]
@@ -110,6 +120,23 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[s
     """
     names = [*RESULT_FIELDS, *sorted(set(old) - set(RESULT_FIELDS))]
     return tuple((n, old[n], new.get(n)) for n in names if n in old and old[n] != new.get(n))
+
+
+def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
+    """One's own programs by the names of their files, in whatever folder they are."""
+
+    def shorten(text: str) -> str:
+        return Path(text).name if text.startswith("/") else text
+
+    def shorten_all(section: dict[str, Any]) -> dict[str, Any]:
+        function = section["function"]
+        return {
+            "command": [shorten(part) for part in section["command"]],
+            "function": None if function is None else shorten(function),
+        }
+
+    tools = [without_secrets({**tool, **shorten_all(tool)}) for tool in agent["tools"]]
+    return {**shorten_all(agent), "tools": tools}
 
 
 def _portable_model(model: str) -> str:

@@ -146,9 +146,9 @@ async def test_a_try_of_several_turns_is_read_back_whole_and_stored_once(tmp_pat
     messages, refs = await several_turns(ledger)
     await ledger.aclose()
     assert read_trajectory(tmp_path, refs) == messages
-    # Turn 0 brings system and user; every later one its predecessor's reply and one more.
-    assert [len(read_record(tmp_path, ref).messages) for ref in refs] == [2, 2, 2]
-    assert [read_record(tmp_path, ref).base for ref in refs] == [0, 2, 4]
+    # Turn 0 brings system and user; every later one what came after its predecessor's reply.
+    assert [len(read_record(tmp_path, ref).messages) for ref in refs] == [2, 1, 1]
+    assert [read_record(tmp_path, ref).base for ref in refs] == [0, 3, 5]
 
 
 async def test_a_try_that_was_cut_between_turns_goes_on_with_the_same_bases(tmp_path: Path) -> None:

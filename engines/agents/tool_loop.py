@@ -1,0 +1,108 @@
+"""An agent that calls tools until it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from engines.agents.single_turn import ended_attempt, prompt_messages, unusable_reason
+from engines.core.errors import CallFailed
+from engines.core.finish import is_cut
+from engines.core.protocols import OnText, Toolbox, ToolTry, TryPolicy
+from engines.core.text.tool_marks import call_mark, result_mark
+from engines.core.tools import ToolResult
+from engines.core.types import (
+    NO_USAGE,
+    Attempt,
+    Completion,
+    Job,
+    Message,
+    Sampling,
+    ToolCall,
+    Usage,
+)
+
+MAX_CALLS = 16
+"""Of one reply: what calls more is stuck, and further ones are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLoop:
+    """Asks, runs what the reply calls, and asks again, at most `max_turns` times.
+
+    A reply that calls nothing ends the try: its text is the answer. So does one that was cut, since
+    half a call is another call. Where the turns are used up by calls, or the conversation outgrows
+    its context, the try is truncated and has no answer: text beside a call is none.
+    """
+
+    instructions: str
+    sampling: Sampling
+    toolbox: Toolbox
+    max_turns: int = 8
+
+    async def attempt(self, job: Job, policy: TryPolicy, on_text: OnText | None = None) -> Attempt:
+        messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
+        specs, show = self.toolbox.specs, on_text or (lambda _: None)
+        sampling = replace(self.sampling, tools=tuple(spec.function for spec in specs))
+        usage, began = NO_USAGE, time.monotonic()
+        async with AsyncExitStack() as stack:
+            within = ToolTry(job, policy.ask, stack)
+            for _ in range(self.max_turns):
+                try:
+                    reply = await policy.complete(messages, sampling, on_text)
+                except CallFailed as failed:
+                    if failed.kind != "context":
+                        raise
+                    return _unanswered(messages, usage, began)
+                usage += reply.usage
+                messages = (*messages, reply.as_message())
+                if not reply.tool_calls or is_cut(reply.finish) or _broken_reason(reply):
+                    return _ended(messages, reply, usage, began)
+                run = _shown(self.toolbox, within, show)
+                results = await policy.run_tools(
+                    reply.tool_calls, run, specs, within.earlier.append
+                )
+                for call, result in zip(reply.tool_calls, results, strict=True):
+                    usage += result.usage
+                    messages = (*messages, Message("tool", result.text, tool_call_id=call.id))
+        return _unanswered(messages, usage, began)
+
+
+def _shown(
+    toolbox: Toolbox, within: ToolTry, show: OnText
+) -> Callable[[ToolCall], Awaitable[ToolResult]]:
+    """Runs calls of one reply, telling the screen of each and of what it came to."""
+    made = 0
+
+    async def run(call: ToolCall) -> ToolResult:
+        nonlocal made
+        made += 1
+        show(call_mark(call))
+        if made > MAX_CALLS:
+            text = f"refused: one reply may make {MAX_CALLS} calls; make the rest in the next one."
+            result = ToolResult(text, "refused")
+        else:
+            result = await toolbox.call(call, within)
+        show(result_mark(call, result))
+        return result
+
+    return run
+
+
+def _broken_reason(reply: Completion) -> str | None:
+    """Why nothing that a reply calls is run: a filter or the server ended it."""
+    return unusable_reason(replace(reply, text=reply.text or "-"))
+
+
+def _ended(messages: tuple[Message, ...], reply: Completion, usage: Usage, began: float) -> Attempt:
+    """A try whose last reply calls nothing, or was cut before all it calls had come."""
+    if reply.tool_calls and _broken_reason(reply) is None:
+        return _unanswered(messages, usage, began)
+    return ended_attempt(messages, reply, usage, began)
+
+
+def _unanswered(messages: tuple[Message, ...], usage: Usage, began: float) -> Attempt:
+    elapsed_s = round(time.monotonic() - began, 4)
+    return Attempt(messages, "", "truncated", usage, elapsed_s)
