@@ -172,10 +172,9 @@ def _write_turn(request: Mapping[str, Any]) -> Turn:
             return Turn(reflector_reply(task, fenced, request.get("slips")))
     given = request.get("temperature")
     temperature = 1.0 if given is None else float(given)
-    question = asked[-1].strip() if asked else ""
-    return solve_with_tools(request, instructions, seed, temperature) or Turn(
-        solve(question, instructions, seed, temperature)
-    )
+    if turn := solve_with_tools(request, instructions, seed, temperature):
+        return turn
+    return Turn(solve(asked[-1].strip() if asked else "", instructions, seed, temperature))
 
 
 def request_error(request: Mapping[str, Any]) -> str | None:
