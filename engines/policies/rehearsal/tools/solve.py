@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from engines.policies.rehearsal import messages as conversation
 from engines.policies.rehearsal.families import Step
 from engines.policies.rehearsal.solve import draws_right, step_line
+from engines.policies.rehearsal.tools import messages as conversation
 from engines.policies.rehearsal.tools.problems import ToolProblem, recognise_tool_problem
 
 INTERPRETER = "python"
