@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from engines.core.library import Library
 from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
-from engines.core.types import Attempt, Group, Problem, Proposal, Verdict
+from engines.core.types import Attempt, Group, Message, Problem, Proposal, Verdict
 
 MOST_OF_A_SIDE = 2
 """Attempts shown of the better ones, and of the worse: a third with another answer adds little."""
@@ -201,10 +201,10 @@ def _critique_lines(verdict: Verdict, problem: Problem) -> tuple[str, ...]:
 def _attempt_text(attempt: Attempt) -> str:
     """What the attempt said and did, from its first reply on."""
     said = [m for m in attempt.messages if m.role in ("assistant", "tool")]
-    if len(said) == 1:
+    if len(said) == 1 and not said[0].tool_calls:
         text = said[0].content or said[0].reasoning
     else:
-        text = "\n".join(f"[{m.role}] {_reply_text(m.content, m.tool_calls)}" for m in said)
+        text = "\n".join(line for m in said for line in _message_lines(m))
     return text + "\n(cut off at the length limit)" if attempt.status == "truncated" else text
 
 
@@ -216,5 +216,10 @@ def _final_answer(text: str) -> str:
     return " ".join(bare.split()).casefold()[:_FINAL_CHARS]
 
 
-def _reply_text(content: str, calls: Sequence[object]) -> str:
-    return f"{content} {' '.join(str(call) for call in calls)}".strip()
+def _message_lines(message: Message) -> list[str]:
+    """A reply with what it calls, or a result, each line marked: none is the agent's own words."""
+    if message.role == "tool":
+        return [f"[tool] {line}" for line in message.content.splitlines() or [""]]
+    said = [f"[assistant] {message.content}"] if message.content or not message.tool_calls else []
+    called = (f"[calls {call.name}] {call.arguments}" for call in message.tool_calls)
+    return [*said, *(" ".join(call.splitlines()) for call in called)]

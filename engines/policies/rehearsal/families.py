@@ -1,4 +1,4 @@
-"""The four kinds of problem that rehearsal can work on.
+"""The four kinds of problem that rehearsal can work on by head.
 
 Owns the right and the typical wrong solution of each; `solve` decides which is given.
 """
@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Family = Literal["addition", "subtraction", "story", "precedence"]
+ToolFamily = Literal["remainder", "inclusive", "whole", "printed"]  # tools.problems has them
+Family = Literal["addition", "subtraction", "story", "precedence"] | ToolFamily
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ _PROPOSAL = re.compile(
     r"^### Proposal (\d+)\b.*·\s*(add|modify|delete|keep)\b\s*(?:\[?([A-Za-z]*\d+)\]?)?"
 )
 _EXPERIENCE = re.compile(r"^\[([A-Za-z]*\d+)\]\s*(\S.*)$")
-_SPEAKER = re.compile(r"^\[(?:assistant|tool)\]\s*")
+_SPEAKER = re.compile(r"^\[assistant\]\s*")
+_TOOL = re.compile(r"^\[(?:tool|calls [^\]]*)\]")  # a call or its result: no step of an attempt
 _NOTE = re.compile(r"^\((?:verifier: .*|cut off .*)\)$")  # about the attempt, not of it
 _CRITIQUE = re.compile(r"^\(verifier: (.*)\)$")
 _ANY_OF = "any one of:"  # above several expected answers, each on a line of its own
@@ -105,7 +106,7 @@ def parse_attempt(texts: Sequence[str]) -> tuple[tuple[AttemptLine, ...], str]:
     final = ""
     for text in texts:
         bare = _NUMBERED.sub("", _SPEAKER.sub("", text, count=1), count=1)
-        if not bare or _NOTE.match(bare):
+        if not bare or _NOTE.match(bare) or _TOOL.match(bare):
             continue
         if match := _FINAL.match(bare):
             final = normalise_answer(next(g for g in match.groups() if g is not None))

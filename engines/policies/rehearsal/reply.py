@@ -6,7 +6,8 @@ Every byte follows from the request: no clock, no chance but its seed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,11 +17,12 @@ from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
 from engines.policies.rehearsal.slips import are_slips
 from engines.policies.rehearsal.solve import solve
+from engines.policies.rehearsal.tools import messages as conversation
+from engines.policies.rehearsal.tools.solve import INTERPRETER, Turn, solve_with_tools
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
 _PIECE = 24  # characters a streamed delta holds, about six tokens
 _CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
-_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def _is_count(value: Any) -> bool:
@@ -46,7 +48,24 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("stop", _is_stop, "text or an array of texts"),
     ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
     ("slips", are_slips, "an object of words to copy, opposite, leak or broken"),
+    ("tools", conversation.are_tools, "a non-empty array of functions with names"),
+    ("tool_choice", lambda choice: choice in ("auto", "none"), "auto or none: no call is forced"),
+    ("parallel_tool_calls", lambda parallel: isinstance(parallel, bool), "true or false"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`arguments` are those of a call of the interpreter, as JSON; None where none is called."""
+
+    text: str
+    finish: str
+    arguments: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        called = f"{INTERPRETER}{self.arguments}" if self.arguments is not None else ""
+        return _token_count(self.text) + _token_count(called)
 
 
 async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
@@ -55,12 +74,15 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
     With `stream` true: server-sent events, one a piece, up to `data: [DONE]`; else one
     JSON object.
     """
-    text, finish = complete_request(request)
-    prompt_tokens = sum(_token_count(_content_text(m)) + 4 for m in request["messages"])
+    reply = write_reply(request)
+    messages = request["messages"]
+    prompt_tokens = sum(_token_count(conversation.content_text(m)) + 4 for m in messages)
+    typed = (request.get("tools"), *(m.get("tool_calls") for m in messages))
+    prompt_tokens += sum(_token_count(orjson.dumps(value).decode()) for value in typed if value)
     usage = {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": _token_count(text),
-        "total_tokens": prompt_tokens + _token_count(text),
+        "completion_tokens": reply.tokens,
+        "total_tokens": prompt_tokens + reply.tokens,
     }
     mark = digest(dict(request))
     head: dict[str, Any] = {
@@ -69,89 +91,103 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
         "model": request["model"],
     }
     if not request.get("stream"):
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        message = _message_body(reply, mark)
+        choice = {"index": 0, "message": message, "finish_reason": reply.finish, "logprobs": None}
         whole = {"object": "chat.completion", "choices": [choice], "usage": usage}
         yield orjson.dumps({**head, **whole})
         return
     head["object"] = "chat.completion.chunk"
     yield _sse_event(head, {"role": "assistant", "content": ""})
-    for start in range(0, len(text), _PIECE):
-        yield _sse_event(head, {"content": text[start : start + _PIECE]})
+    for delta in _deltas(reply, mark):
+        yield _sse_event(head, delta)
         await asyncio.sleep(0)  # many replies stream at once; none should hold up the others
-    yield _sse_event(head, {}, finish)
+    yield _sse_event(head, {}, reply.finish)
     if (request.get("stream_options") or {}).get("include_usage"):
         yield b"data: " + orjson.dumps({**head, "choices": [], "usage": usage}) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
+def _message_body(reply: Reply, mark: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.arguments is not None:
+        message["content"] = reply.text or None
+        message["tool_calls"] = [_call_body(reply.arguments, mark)]
+    return message
+
+
+def _call_body(arguments: str, mark: str) -> dict[str, Any]:
+    function = {"name": INTERPRETER, "arguments": arguments}
+    return {"id": f"call_{mark}", "type": "function", "function": function}
+
+
+def _deltas(reply: Reply, mark: str) -> Iterator[Mapping[str, Any]]:
+    for piece in _pieces(reply.text):
+        yield {"content": piece}
+    if reply.arguments is not None:
+        yield {"tool_calls": [{"index": 0, **_call_body("", mark)}]}
+        for piece in _pieces(reply.arguments):
+            yield {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+
+
 def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
-    """Text and finish reason for a well-formed request."""
-    text = _write_text(request)
+    """Text and finish reason for a well-formed request, without what it calls."""
+    reply = write_reply(request)
+    return reply.text, reply.finish
+
+
+def write_reply(request: Mapping[str, Any]) -> Reply:
+    """The reply to a well-formed request, cut at its stops and its limit."""
+    turn = _write_turn(request)
+    text = turn.text
     stops = request.get("stop") or ()
     for stop in (stops,) if isinstance(stops, str) else stops:
         text = text.split(stop, 1)[0]
+    # A call comes after the text, so it is cut with it.
+    arguments = turn.arguments if text == turn.text else None
+    reply = Reply(text, "stop" if arguments is None else "tool_calls", arguments)
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
-    if limit is not None and _token_count(text) > limit:
-        return text[: limit * _CHARS_PER_TOKEN], "length"
-    return text, "stop"
+    if limit is None or reply.tokens <= limit:
+        return reply
+    room = (limit - _token_count(text)) * _CHARS_PER_TOKEN - len(INTERPRETER)
+    cut = arguments[:room] if arguments is not None and room > 0 else None
+    return Reply(text[: limit * _CHARS_PER_TOKEN], "length", cut)
 
 
-def _write_text(request: Mapping[str, Any]) -> str:
+def _write_turn(request: Mapping[str, Any]) -> Turn:
     seed, messages = int(request.get("seed") or 0), request["messages"]
-    asked = [_content_text(m) for m in messages if m["role"] == "user"]
-    instructions = "\n".join(
-        _content_text(m) for m in messages if m["role"] in ("system", "developer")
-    )
+    asked = [conversation.content_text(m) for m in messages if m["role"] == "user"]
+    instructions = conversation.instructions_text(messages)
     if asked:
         task = f"{instructions}\n\n{asked[0]}" if parse_task_name(instructions) else asked[0]
         # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
         repairing = asked[-1].startswith("# Task: repair")
         fenced = not repairing and seed_for(seed, "fence", digest(task)) % 3 == 0
         if is_judge_prompt(task):
-            return judge_reply(task, fenced)
+            return Turn(judge_reply(task, fenced))
         if parse_task_name(task):
-            return reflector_reply(task, fenced, request.get("slips"))
-    temperature = request.get("temperature")
-    question = asked[-1].strip() if asked else ""
-    return solve(question, instructions, seed, 1.0 if temperature is None else float(temperature))
+            return Turn(reflector_reply(task, fenced, request.get("slips")))
+    given = request.get("temperature")
+    temperature = 1.0 if given is None else float(given)
+    if turn := solve_with_tools(request, instructions, seed, temperature):
+        return turn
+    return Turn(solve(asked[-1].strip() if asked else "", instructions, seed, temperature))
 
 
 def request_error(request: Mapping[str, Any]) -> str | None:
     """What is wrong with a request, as a sentence; None for one that can be answered."""
     if not isinstance(request.get("model"), str) or not request["model"]:
         return '"model" must be a non-empty string.'
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not messages:
-        return '"messages" must be a non-empty array.'
-    for n, message in enumerate(messages):
-        if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
-            return f'"messages[{n}].role" must be one of {", ".join(_ROLES)}.'
-        if not _is_readable(message.get("content")):
-            return f'"messages[{n}].content" must be text, an array of text parts or null.'
+    if problem := conversation.messages_error(request.get("messages")):
+        return problem
     for name, fits, form in _FIELDS:
         value = request.get(name)
         if value is not None and not fits(value):
             return f'"{name}" must be {form}.'
-    return None
-
-
-def _is_readable(content: object) -> bool:
-    if isinstance(content, list):
-        return all(
-            isinstance(part, Mapping)
-            and part.get("type") == "text"
-            and isinstance(part.get("text"), str)
-            for part in content
-        )
-    return content is None or isinstance(content, str)
-
-
-def _content_text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(part["text"] for part in content)
-    return content or ""
+    return conversation.tools_error(request)
 
 
 def _token_count(text: str) -> int:
@@ -159,7 +195,7 @@ def _token_count(text: str) -> int:
 
 
 def _sse_event(
-    head: Mapping[str, Any], delta: Mapping[str, str], finish: str | None = None
+    head: Mapping[str, Any], delta: Mapping[str, Any], finish: str | None = None
 ) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return b"data: " + orjson.dumps({**head, "choices": [choice]}) + b"\n\n"

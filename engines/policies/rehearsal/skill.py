@@ -47,6 +47,14 @@ _CONDITIONS: dict[Family, re.Pattern[str]] = {
         r"\bexpressions?\b",
         r"\b(?:several|different|other|both|many) (?:operations?|operators?|signs?)\b",
     ),
+    "remainder": _any_of(r"\bremainders?\b", r"\b(?:modulo|modulus|powers?|exponents?)\b"),
+    "inclusive": _any_of(r"\branges?\b", r"\bcount(?:s|ed|ing)?\b", r"\b(?:loops?|bounds)\b"),
+    "whole": _any_of(
+        r"\bfactorials?\b|\bdigits? sums?\b",
+        r"\bsums? of (?:\w+ ){0,3}digits\b",
+        r"\b(?:large|big|huge|long) (?:whole )?(?:numbers?|integers?)\b",
+    ),
+    "printed": _any_of(r"\b(?:code|programs?|scripts?)\b", r"\b(?:interpreter|python)\b"),
 }
 _RULES: dict[Family, re.Pattern[str]] = {
     "addition": _any_of(
@@ -75,6 +83,27 @@ _RULES: dict[Family, re.Pattern[str]] = {
         r"\b(?:first|begin with|start with)\b[^.;,]{0,20}\b(?:multipl|times|product)",
         r"\border of operations\b",
         r"\bprecedence\b",
+    ),
+    "remainder": _any_of(
+        r"\b(?:three|3|third|3rd)[- ]arguments?\b",
+        r"\bpow ?\([^(),]+,[^(),]+,[^(),]+\)",
+        r"\bmodular (?:power|pow|exponent)\w*",
+    ),
+    "inclusive": _any_of(
+        r"\bone (?:above|past|beyond|after|more|higher|further)\b",
+        r"\+ ?1\b",
+        r"\binclud\w* (?:\w+ ){0,3}(?:last|end|upper|final)\b",
+        r"\b(?:last|end|upper|final)(?: \w+){0,3} (?:included|inclusive|inside)\b",
+    ),
+    "whole": _any_of(
+        r"//",
+        r"\b(?:whole|floor|integer)(?:[- ]number)? division\b",
+        r"\b(?:keep|stay|work|remain|calculate)\w*\b[^.;,]{0,24}\b(?:whole|integers?|exact)\b",
+        r"\b(?:no|not|never|avoid|without|n't)\b[^.;,]{0,20}\b(?:floats?|floating|decimals?)\b",
+    ),
+    "printed": _any_of(
+        r"\bprint\w*",
+        r"\b(?:leave|put|write|show|output|end)\w*\b[^.;,]{0,40}\b(?:last|final) line\b",
     ),
 }
 # "never forget to …" and "do not stop before …" are encouragement, not denial.

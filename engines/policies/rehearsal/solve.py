@@ -7,7 +7,7 @@ experiences are compared with the same luck.
 from __future__ import annotations
 
 from engines.core.ids import seed_for
-from engines.policies.rehearsal.families import Step, recognise
+from engines.policies.rehearsal.families import Family, Step, recognise
 from engines.policies.rehearsal.skill import Stance, stance
 
 UNKNOWN = (
@@ -31,16 +31,23 @@ def solve(question: str, instructions: str, seed: int, temperature: float) -> st
     task = recognise(question)
     if task is None:
         return UNKNOWN
-    start, less = _CHANCES[stance(task.family, instructions)]
-    luck = 0.5 if temperature == 0 else seed_for(seed, "rehearsal", question) / 2**31
-    if luck < start - less * min(max(task.traps - 1, 0), 2):
+    if draws_right(task.family, task.traps, question, instructions, seed, temperature):
         return _solution_text(task.right, task.answer)
     return _solution_text(task.wrong, task.wrong_answer)
 
 
+def draws_right(
+    family: Family, traps: int, question: str, instructions: str, seed: int, temperature: float
+) -> bool:
+    """Whether the right solution is given to a question with so many traps."""
+    start, less = _CHANCES[stance(family, instructions)]
+    luck = 0.5 if temperature == 0 else seed_for(seed, "rehearsal", question) / 2**31
+    return luck < start - less * min(max(traps - 1, 0), 2)
+
+
+def step_line(number: int, step: Step) -> str:
+    return f"Step {number} ({step.label}): {step.clause}: {step.instance}."
+
+
 def _solution_text(steps: tuple[Step, ...], answer: int) -> str:
-    lines = [
-        f"Step {n} ({step.label}): {step.clause}: {step.instance}."
-        for n, step in enumerate(steps, 1)
-    ]
-    return "\n".join([*lines, f"#### {answer}"])
+    return "\n".join([*(step_line(n, step) for n, step in enumerate(steps, 1)), f"#### {answer}"])
