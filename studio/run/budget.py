@@ -108,8 +108,8 @@ def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Role
     if budget is None:
         return roles
     return roles.wrap(
-        lambda policy, role: BudgetedPolicy(
-            policy, budget, terms_of(config.role(role)), aside=roles.leave_batch
+        lambda policy, settings: BudgetedPolicy(
+            policy, budget, terms_of(settings), aside=roles.leave_batch
         )
     )
 

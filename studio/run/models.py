@@ -13,7 +13,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from engines.agents.open import open_agent
 from engines.core.protocols import Ledger, Policy
 from engines.core.types import Problem, Sampling
 from engines.core.waiting.gather import gather_all
@@ -33,6 +32,7 @@ from engines.verifiers.open import asks_judge
 from studio.config.settings.evaluation import EvaluationConfig
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
 from studio.config.settings.run import RunConfig
+from studio.run.acting import Acting, open_acting
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -53,6 +53,7 @@ class Roles:
     reflector: Policy
     judge: Policy | None  # None: the run file sets none, and the verifier asks none
     distinct: tuple[Policy, ...]
+    acting: Acting
     local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
     rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
 
@@ -73,17 +74,19 @@ class Roles:
         """Gives a digest of the policy's weights as they are now; None: they are not here."""
         return None if self.local is None else self.local.local.weights_digest
 
-    def wrap(self, wrap: Callable[[Policy, Role], Policy]) -> Roles:
+    def wrap(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> Roles:
         """The same models, each wrapped; a log of replies, which is never asked, stays as it is."""
+        config = self.acting.config
 
-        def wrap_role(policy: Policy, role: Role) -> Policy:
-            return policy if isinstance(policy, ReplayPolicy) else wrap(policy, role)
+        def wrap_one(policy: Policy, settings: PolicyConfig) -> Policy:
+            return policy if isinstance(policy, ReplayPolicy) else wrap(policy, settings)
 
+        self.acting.wrap_models(wrap_one)
         return replace(
             self,
-            policy=wrap_role(self.policy, "policy"),
-            reflector=wrap_role(self.reflector, "reflector"),
-            judge=None if self.judge is None else wrap_role(self.judge, "judge"),
+            policy=wrap_one(self.policy, config.role("policy")),
+            reflector=wrap_one(self.reflector, config.role("reflector")),
+            judge=None if self.judge is None else wrap_one(self.judge, config.role("judge")),
         )
 
     async def ping(self) -> None:
@@ -124,8 +127,7 @@ def open_roles(
     opened: list[tuple[object, Policy]] = []
     local = LocalModels(config, tell, training, threads)
 
-    def open_role(role: Role) -> Policy:
-        settings = config.role(role)
+    def open_one(settings: PolicyConfig) -> Policy:
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
         # Equal settings share one client, so that its limits hold for both roles together.
@@ -136,18 +138,19 @@ def open_roles(
         opened.append((which, policy))
         return policy
 
-    policy = open_role("policy")
+    policy = open_one(config.role("policy"))
     # Training asks no reflector; an endpoint of its own is not even pinged then.
-    reflector = policy if config.trains else open_role("reflector")
+    reflector = policy if config.trains else open_one(config.role("reflector"))
     asked = config.judge is not None or asks_judge(config.verifier.spec)
-    judge = open_role("judge") if asked else None
+    judge = open_one(config.role("judge")) if asked else None
+    acting = open_acting(config, stack, policy, open_one, tell)
     own = cast("HFLocal", policy) if is_local(config.policy.model) else None
     distinct = tuple(policy for _, policy in opened)
     if own is None or not training or config.policy.local.rollouts_url is None:
-        return Roles(policy, reflector, judge, distinct, own)
+        return Roles(policy, reflector, judge, distinct, acting, own)
     served = open_vllm_rollouts(config, own, tell)
     stack.push_async_callback(served.aclose)
-    return Roles(served, reflector, judge, (*distinct, served), own, served)
+    return Roles(served, reflector, judge, (*distinct, served), acting, own, served)
 
 
 def tell_each(tell: Tell, remarks: Sequence[str]) -> None:
@@ -236,12 +239,12 @@ def make_rollouts(
     `wait` is awaited before each try; None: nothing ever pauses. Evaluations set a `temperature`
     of their own.
     """
-    sampling, agent = sampling_of(config.role("policy")), config.agent
+    sampling = sampling_of(config.role("policy"))
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     return RolloutManager(
-        open_agent(agent.kind, agent.instructions, sampling, agent.max_turns),
-        roles.policy,
+        roles.acting.make_agent(sampling),
+        roles.acting.wrap(roles.policy),
         ledger,
         slots,
         config.practice.task_timeout_s,

@@ -1,0 +1,208 @@
+"""What an agent acts with: its tools, its program, and the box that contains them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines.agents.open import open_agent
+from engines.agents.tool_loop import ToolLoop
+from engines.core.errors import ConfigError
+from engines.core.protocols import Agent, OnText, Policy, Toolbox
+from engines.core.types import Completion, Message, Sampling
+from engines.core.waiting.slow_stage import slow_stage
+from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
+from studio.config.paths import own_programs
+from studio.config.settings.agent import AgentConfig, ToolConfig
+from studio.config.settings.policy import PolicyConfig
+from studio.config.settings.run import RunConfig
+
+if TYPE_CHECKING:
+    from engines.tools.sandbox.sandbox import Sandbox
+    from engines.tools.settings import ToolSettings
+
+Tell = Callable[[str], None]
+BOXED = ("python",)
+"""Shipped tools that run in the sandbox."""
+
+
+@dataclass(slots=True)
+class ToolModel:
+    """The model that a tool asks; budgets and pauses are put round it after the tool was made."""
+
+    inner: Policy
+    settings: PolicyConfig
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        return await self.inner.complete(messages, sampling, on_text)
+
+    async def ping(self) -> None:
+        await self.inner.ping()
+
+    async def aclose(self) -> None:
+        """Whoever opened the model closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """What the agent of a run acts with. An agent that only replies has none of it."""
+
+    config: RunConfig
+    toolbox: Toolbox | None = None
+    sandbox: Sandbox | None = None
+    models: tuple[ToolModel, ...] = ()
+
+    def wrap_models(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> None:
+        """Put the same round the models of tools as round those of the run's roles."""
+        for model in self.models:
+            model.inner = wrap(model.inner, model.settings)
+
+    async def check(self, tell: Tell) -> None:
+        """Start and test all of it, before anything is spent, and tell what contains it.
+
+        Raises ToolError, SandboxError: something cannot work.
+        """
+        if self.sandbox is not None:
+            with slow_stage(tell, "testing the sandbox"):
+                report = await self.sandbox.start()
+            tell(f"sandbox: {report.sentence}")
+        if self.toolbox is not None:
+            with slow_stage(tell, "testing the tools"):
+                await self.toolbox.check()
+            shown = (f"{spec.name} ({spec.network})" for spec in self.toolbox.specs)
+            tell(f"tools, and the network they reach: {', '.join(shown)}")
+
+    def make_agent(self, sampling: Sampling) -> Agent:
+        agent = self.config.agent
+        match agent.kind:
+            case "tools":
+                assert self.toolbox is not None
+                return ToolLoop(agent.instructions, sampling, self.toolbox, agent.max_turns)
+            case "command":
+                return self._make_command(agent, sampling)
+            case "function":
+                from engines.agents.function import FunctionAgent, load_function
+
+                assert agent.function is not None
+                call = load_function(agent.function, (Path(),))
+                return FunctionAgent(call, sampling, agent.instructions)
+        return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
+
+    def wrap(self, policy: Policy) -> Policy:
+        """The policy as the agent asks it."""
+        agent = self.config.agent
+        if agent.kind != "tools":
+            return policy
+        return ToolUsePolicy(policy, tool_protocol(self.config), agent.context_tokens)
+
+    def _make_command(self, agent: AgentConfig, sampling: Sampling) -> Agent:
+        from engines.agents.command import CommandAgent, CommandSettings
+
+        assert self.sandbox is not None
+        folders = tuple(dict.fromkeys(file.parent for file in own_programs(agent)))
+        settings = CommandSettings(
+            agent.command,
+            agent.problem_as,
+            agent.answer_from,
+            agent.pass_env,
+            agent.network,
+            agent.allow_hosts,
+            folders,
+        )
+        env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
+        return CommandAgent(
+            settings=settings,
+            sampling=sampling,
+            runner=self.sandbox,
+            instructions=agent.instructions,
+            env=env,
+            run_seed=self.config.seed,
+        )
+
+
+def open_acting(
+    config: RunConfig,
+    stack: AsyncExitStack,
+    policy: Policy,
+    open_model: Callable[[PolicyConfig], Policy],
+    tell: Tell,
+) -> Acting:
+    """Make what a run file's agent acts with; nothing is started. It is closed with the stack.
+
+    Raises ConfigError: a tool that is not there, or a variable that is not set.
+    """
+    agent = config.agent
+    if agent.kind not in ("tools", "command"):
+        return Acting(config)
+    check_variables(agent)
+    from engines.tools.open import open_toolbox
+    from engines.tools.sandbox.limits import Limits
+    from engines.tools.sandbox.sandbox import Sandbox
+
+    sandbox = None
+    if agent.kind == "command" or any(tool.name in BOXED for tool in agent.tools):
+        # A program's life is the try's: its deadline is that of the rollout.
+        limits = Limits(wall_s=config.practice.task_timeout_s) if agent.command else Limits()
+        accepted = agent.sandbox == "resource-limits-only"
+        sandbox = Sandbox(limits, accept_limits_only=accepted)
+        stack.push_async_callback(sandbox.aclose)
+    models: list[ToolModel] = []
+
+    def open_tool_model(wanted: object) -> Policy:
+        settings = wanted if isinstance(wanted, PolicyConfig) else config.role("policy")
+        model = policy if wanted is None else open_model(settings)
+        models.append(ToolModel(model, settings))
+        return models[-1]
+
+    toolbox = None
+    if agent.kind == "tools":
+        tools = [_tool_settings(tool) for tool in agent.tools]
+        toolbox = open_toolbox(tools, sandbox=sandbox, open_model=open_tool_model, tell=tell)
+        stack.push_async_callback(toolbox.aclose)
+    return Acting(config, toolbox, sandbox, tuple(models))
+
+
+def _tool_settings(tool: ToolConfig) -> ToolSettings:
+    from engines.tools.settings import ToolSettings
+
+    return ToolSettings(
+        name=tool.name,
+        function=tool.function,
+        mcp_command=tool.command or None,
+        mcp_url=tool.url,
+        env=tool.pass_env,
+        only=tool.only,
+        timeout_s=tool.timeout_s,
+        network=tool.network,
+        model=tool.model,
+        repeatable=tool.repeatable,
+    )
+
+
+def tool_protocol(config: RunConfig) -> Protocol:
+    """How calls are made: models whose weights are here have no calls of their own."""
+    wanted = config.agent.tool_protocol
+    if wanted == "auto":
+        return "text" if config.policy.model.startswith(("hf:", "handoff:")) else "native"
+    return wanted
+
+
+def check_variables(agent: AgentConfig) -> None:
+    """Refuse a variable that is to be passed on and is not set."""
+    named: Sequence[tuple[str, str]] = [("agent.pass_env", name) for name in agent.pass_env]
+    for number, tool in enumerate(agent.tools):
+        named = [*named, *((f"agent.tools.{number}.pass_env", name) for name in tool.pass_env)]
+    for place, name in named:
+        if name not in os.environ:
+            cause = f"it names {name}, which is not set."
+            raise ConfigError(place, cause, f"Set {name} in the environment, or leave it out.")
