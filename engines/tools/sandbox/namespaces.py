@@ -92,7 +92,8 @@ def become_nobody() -> None:
 def build_root(readable: Iterable[str], *, writable: Iterable[str] = (), temporary_mb: int) -> None:
     """Make a root of our own from the given paths, and forget all others.
 
-    With `temporary_mb` there is a /tmp of that size; without, the place of `mount_private`.
+    With `temporary_mb` there is a /tmp of that size, and a /proc of the caller's namespace; without,
+    the place of `mount_private`.
     """
     chosen = {**dict.fromkeys(readable, True), **dict.fromkeys(writable, False)}
     chosen |= dict.fromkeys(_DEVICES, False)
@@ -122,16 +123,14 @@ def build_root(readable: Iterable[str], *, writable: Iterable[str] = (), tempora
         if not os.path.lexists("/tmp"):
             os.symlink(PRIVATE, "/tmp")
     os.makedirs("/proc", exist_ok=True)
+    if temporary_mb:
+        # Before the old one goes: with nothing to compare, or parts of it hidden by a container,
+        # the kernel allows no other, and the program does without.
+        with contextlib.suppress(OSError):
+            kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID_NODEV | kernel.MS_NOEXEC)
     kernel.unmount("/old")
     os.rmdir("/old")
     kernel.restrict_mount("/", deep=False)
-
-
-def mount_processes() -> None:
-    """Show the processes of our namespace under /proc, where the machine allows that."""
-    # A container that hides parts of its own /proc may mount no whole one.
-    with contextlib.suppress(OSError):
-        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID_NODEV | kernel.MS_NOEXEC)
 
 
 def mount_private(limit_mb: int) -> None:

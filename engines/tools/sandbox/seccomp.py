@@ -8,6 +8,7 @@ mounts and landlock, memory and time by limits.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import struct
@@ -67,7 +68,7 @@ _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing for the person 
 
 _EPERM, _ENOSYS = 1, 38
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _ABOVE, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 
 Instruction = tuple[int, int, int, int]
 
@@ -93,8 +94,14 @@ def _refuse_by_argument(
     return [(_EQUAL, 0, len(loaded), number), *loaded]
 
 
-def build_filter(*, code: bool, x86: bool = kernel.IS_X86) -> bytes:
-    """The filter: for code that lives in this one process, or for a program with children."""
+@functools.cache  # it takes a millisecond, which a template spares each process that it forks
+def build_filter(
+    pid: int, *, code: bool, streams_only: bool = False, x86: bool = kernel.IS_X86
+) -> bytes:
+    """The filter: for code that lives in this process `pid`, or for a program with children.
+
+    With `streams_only` a program has no datagrams: landlock keeps TCP ports alone.
+    """
     column = 0 if x86 else 1
     program: list[Instruction] = [
         (_LOAD, 0, 0, 4),
@@ -113,16 +120,18 @@ def build_filter(*, code: bool, x86: bool = kernel.IS_X86) -> bytes:
     program += _refuse_by_argument(
         _IOCTL[column], 1, [(_EQUAL, value) for value in _TERMINAL_INPUT], when=True
     )
+    # A pair of datagram sockets can send to any Unix socket.
+    streams = [(_EQUAL, 1 | flags) for flags in (0, 0x800, 0x80000, 0x80800)]
+    if code or streams_only:
+        for numbers in (_SOCKET, _SOCKETPAIR):
+            program += _refuse_by_argument(numbers[column], 1, streams, when=False)
     if code:
         program += _refuse_by_argument(_CLONE[column], 0, [(_ANY_BIT, _CLONE_THREAD)], when=False)
-        own = [(_EQUAL, os.getpid())]
+        own = [(_EQUAL, pid)]
         for name, numbers in _ON_ITSELF.items():
             tests = [*own, (_EQUAL, 0)] if name == "prlimit64" else own
             program += _refuse_by_argument(numbers[column], 0, tests, when=False)
         program += _refuse(_TKILL[column])
-        # A pair of datagram sockets can send to any Unix socket.
-        streams = [(_EQUAL, 1 | flags) for flags in (0, 0x800, 0x80000, 0x80800)]
-        program += _refuse_by_argument(_SOCKETPAIR[column], 1, streams, when=False)
     else:
         program += _refuse_by_argument(_CLONE[column], 0, [(_ANY_BIT, _CLONE_NEW)], when=True)
         families = [(_EQUAL, family) for family in _FAMILIES]
@@ -131,10 +140,10 @@ def build_filter(*, code: bool, x86: bool = kernel.IS_X86) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 
-def install(*, code: bool) -> None:
+def install(*, code: bool, streams_only: bool = False) -> None:
     """For this thread and all that it starts, for good."""
     kernel.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    content = build_filter(code=code)
+    content = build_filter(os.getpid() if code else 0, code=code, streams_only=streams_only)
     instructions = ctypes.create_string_buffer(content, len(content))
     described = struct.pack("<HxxxxxxQ", len(content) // 8, ctypes.addressof(instructions))
     program = ctypes.create_string_buffer(described, len(described))

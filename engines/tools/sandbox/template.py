@@ -45,6 +45,10 @@ class Template:
                 self._used_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
         if self._tier == "namespaces":
             namespaces.build_root(self._readable, temporary_mb=0)
+        # What a first call needs is made here once; in a namespace its process is number 1.
+        interpreter.Interpreter().run("1 + 1")
+        if self._tier == "namespaces":
+            seccomp.build_filter(1, code=True)
         gc.collect()
         gc.freeze()  # keeps the collector of each fork off the pages it shares with us
 
