@@ -59,6 +59,8 @@ class Host:
             "limits": asdict(limits),
             "preload": list(preload),
             "studio": STUDIO,
+            # Those of the user, or given by an environment variable, are not found otherwise.
+            "packages": [path for path in sys.path if path.endswith("-packages")],
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None

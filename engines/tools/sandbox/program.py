@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,6 +65,10 @@ class Program:
         """End it and everything that it started. May be called more than once."""
         self._end("killed")
         await self.wait()
+
+    def on_end(self, call: Callable[[Program], object]) -> None:
+        assert self._watching is not None
+        self._watching.add_done_callback(lambda _: call(self))
 
     async def start(self, order: Mapping[str, Any], stdin: bytes) -> None:
         """Raises OSError: it cannot be confined."""

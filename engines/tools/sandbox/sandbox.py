@@ -14,7 +14,6 @@ of the kernel itself. Names of files outside can be asked for where there are no
 from __future__ import annotations
 
 import importlib.util
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -43,8 +42,8 @@ class Sandbox:
         self._preload = [name for name in preload if importlib.util.find_spec(name)]
         self._report: TierReport | None = None
         self._host: Host | None = None
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._sessions: set[Session] = set()
+        self._programs: set[Program] = set()
 
     async def start(self) -> TierReport:
         """Find the layers of this machine, and start the process that interpreters come from.
@@ -62,7 +61,9 @@ class Sandbox:
         if self._host is None or self._report is None:
             raise RuntimeError("the sandbox is not started")
         has_folder = self._report.tier != "namespaces"
-        session = Session(self._host, self.limits, has_folder=has_folder)
+        session = Session(
+            self._host, self.limits, has_folder=has_folder, on_close=self._sessions.discard
+        )
         self._sessions.add(session)
         return session
 
@@ -107,6 +108,7 @@ class Sandbox:
             limits=limits or self.limits,
         )
         self._programs.add(program)
+        program.on_end(self._programs.discard)
         return program
 
     async def aclose(self) -> None:

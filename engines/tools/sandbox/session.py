@@ -15,7 +15,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,6 +29,8 @@ RESTARTED = "the interpreter was restarted: variables are gone\n"
 MAX_CODE = 1 << 20
 MAX_REPLY = 1 << 20
 MAX_TEXT, MAX_SHORT, MAX_VARIABLES = 20_000, 200, 50
+MAX_FILES = 4096
+FOLDER_CHECK_S = 0.1
 _CHUNK = 1 << 16
 
 
@@ -94,6 +96,7 @@ class Interpreter:
         if self._reply or self._has_ended:  # before it was asked: it failed, or wrote on its own
             self._finish("reply" if self._reply.startswith(b'{"failed"') else "garbage")
         began = time.perf_counter()
+        watching = asyncio.create_task(self._watch_folder()) if self._folder else None
         try:
             async with asyncio.timeout(wall_s):
                 assert self._channel is not None
@@ -105,6 +108,8 @@ class Interpreter:
             why = "timeout"
         finally:
             self._finished = None
+            if watching is not None:
+                watching.cancel()
         elapsed_s = time.perf_counter() - began
         fields = self._result_fields(why)
         for number in range(2):
@@ -139,8 +144,19 @@ class Interpreter:
             with contextlib.suppress(ValueError, RecursionError):
                 return parse_reply(json.loads(line))
             why = "garbage"
-        cause = "it wrote to the channel of the sandbox" if why == "garbage" else ""
-        return {"status": "killed", "error": cause}
+        causes = {
+            "garbage": "it wrote to the channel of the sandbox",
+            "disk": f"its files take more than {self._limits.disk_mb} MB or are too many",
+        }
+        return {"status": "killed", "error": causes.get(why, "")}
+
+    async def _watch_folder(self) -> None:
+        """Where its files are on our disk: without namespaces the system limits each one alone."""
+        while True:
+            await asyncio.sleep(FOLDER_CHECK_S)
+            if folder_is_full(self._folder, self._limits.disk_mb << 20):
+                self._finish("disk")
+                return
 
     def _read_reply(self) -> None:
         assert self._channel is not None
@@ -212,12 +228,30 @@ def _text(value: object) -> str:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
-class Session:
-    """Calls of one rollout. The interpreter is forked at the first call and kept until `aclose`."""
+def folder_is_full(folder: str, most_bytes: int) -> bool:
+    """Whether more bytes or files lie in a folder than may. Follows no links."""
+    size = count = 0
+    for root, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        for name in files:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(root, name)).st_size
+        if size > most_bytes or count > MAX_FILES:
+            return True
+    return False
 
-    def __init__(self, host: Host, limits: Limits, *, has_folder: bool) -> None:
+
+class Session:
+    """Calls of one rollout. The interpreter is forked at the first call and kept until `aclose`.
+
+    `has_folder`: its files lie in a temporary folder of ours. `on_close` is called at the end.
+    """
+
+    def __init__(
+        self, host: Host, limits: Limits, *, has_folder: bool, on_close: Callable[[Session], object]
+    ) -> None:
         self._host, self._limits = host, limits
-        self._has_folder = has_folder
+        self._has_folder, self._on_close = has_folder, on_close
         self._folder = ""
         self._interpreter: Interpreter | None = None
         self._lost = False
@@ -229,8 +263,8 @@ class Session:
             return RunResult("error", error=f"the code is longer than {MAX_CODE} characters")
         wall_s = self._limits.wall_s if wall_s is None else wall_s
         async with self._calling:
-            restarted = self._lost and self._interpreter is None
             interpreter = await self._ready_interpreter()
+            restarted, self._lost = self._lost, False
             try:
                 result = await interpreter.call(code, wall_s)
                 if result.status in ("ok", "error"):
@@ -242,14 +276,13 @@ class Session:
                 await self._end()
                 raise
         if restarted:
-            self._lost = self._interpreter is None
             result = replace(result, stderr=RESTARTED + result.stderr)
         return result
 
     async def aclose(self) -> None:
         async with self._calling:
             await self._end()
-            self._lost = False
+        self._on_close(self)
 
     async def _ready_interpreter(self) -> Interpreter:
         """Raises SandboxError."""
@@ -260,7 +293,7 @@ class Session:
         except OSError:
             await self._end()
         if self._has_folder:
-            self._folder = tempfile.mkdtemp(prefix="sandbox-")
+            self._folder = tempfile.mkdtemp(prefix="studio-sandbox-")
         interpreter = Interpreter(self._host, self._limits, folder=self._folder)
         try:
             await self._host.start()

@@ -30,7 +30,7 @@ class Template:
         self._tier: str = order["tier"]
         self._landlock: bool = order["landlock"]
         self._limits = Limits(**order["limits"])
-        self._readable = namespaces.system_paths(programs=False)
+        self._readable = [*namespaces.system_paths(programs=False), *order["packages"]]
         self._control = control
         self._parent = os.getppid()
         self._used_bytes = 0
@@ -178,8 +178,9 @@ def main(descriptor: int) -> None:
     os.chdir("/")  # so that no folder of the user is in use
     control = socket.socket(fileno=descriptor)
     order = json.loads(control.recv(65536))
-    # The folder of the studio's own packages is not for the code.
-    sys.path[:] = [entry for entry in sys.path if entry != order["studio"]]
+    # The folder from which the studio itself is imported is not for the code.
+    paths = dict.fromkeys([*sys.path, *order["packages"]])
+    sys.path[:] = [path for path in paths if path != order["studio"]]
     os.environ.clear()
     os.environ.update({"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
     template = Template(order, control)
