@@ -27,8 +27,10 @@ def doctor(
         studio doctor
         studio doctor --repair
     """
+    import asyncio
     from dataclasses import replace
 
+    from engines.tools.sandbox.tiers import find_tier
     from studio.workspace.doctor import Finding, diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_text
     from studio.workspace.preflight import machine_facts, machine_troubles
@@ -39,6 +41,7 @@ def doctor(
     )
     found = diagnose(open_workspace(context), repair=repair)
     found = replace(found, findings=(*found.findings, *around))
+    machine["sandbox"] = asyncio.run(find_tier()).sentence
     text = doctor_text(found, machine, repair=repair)
     print_result(doctor_data(found, machine), text, json=json)
     return exit_codes.DONE if found.is_healthy else exit_codes.USER_ERROR

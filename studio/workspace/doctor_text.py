@@ -38,6 +38,7 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
     counted = ", ".join(count_text(n, one[of], of) for of, n in diagnosis.looked_at.items())
     shown.append(f"looked at {counted or 'no workspace: there is none yet'}")
     shown.append(_machine_lines(machine))
+    shown.append(f"sandbox  {machine['sandbox']}")
     broken = sum(found.damage and not found.mended for found in diagnosis.findings)
     if not broken:
         shown.append("all is well" if not diagnosis.findings else "nothing is damaged")

@@ -7,9 +7,10 @@ it, and so do containers and jobs elsewhere. Limits no memory.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,9 +108,19 @@ class FunctionLauncher:
 
 
 async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[[], None]) -> Child:
+    folder = tempfile.mkdtemp(prefix="studio-verifier-")
     # Our environment is passed on whole: the file is the user's code and may need its keys.
-    process, ours = start_program(["-m", "engines.verifiers.foreign.worker"], os.environ)
-    kill = functools.partial(kill_session, process)
+    environment = {**os.environ, "TMPDIR": folder}
+    try:
+        process, ours = start_program(["-m", "engines.verifiers.foreign.worker"], environment)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+    async def kill() -> None:
+        await kill_session(process)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
     child = Child(on_message, on_exit, parse_message, kill)
     await child.connect(ours)
     return child

@@ -2,7 +2,8 @@
 
 Plain functions are called one at a time in the main thread (math_verify arms SIGALRM, which works
 nowhere else), coroutines side by side in one event loop. Deadlines are the parent's, which kills
-this process. Memory is not limited.
+this process. Memory is not limited. Where the system allows it, it can write in its private
+temporary folder alone, and signal or trace no process but its own children.
 
 Run as a program with the number of its socket. It gets {"load": …} once, answers {"loaded": …} or
 {"refused": …}, and from then on speaks as `process_pool.pool.Launcher` says.
@@ -14,6 +15,7 @@ import ast
 import asyncio
 import concurrent.futures
 import contextlib
+import glob
 import importlib.util
 import inspect
 import itertools
@@ -23,6 +25,7 @@ import queue
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -31,6 +34,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from engines.tools.sandbox.confine import confine_worker
 from engines.verifiers.foreign import checkout_files, standins
 from engines.verifiers.foreign.calls import (
     WrongReturn,
@@ -297,6 +301,13 @@ def main(descriptor: int) -> None:
         library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a hang may hold the GIL
         # PR_SET_DUMPABLE: it has the studio's keys in its environment, as the studio has.
         library.prctl(4, 0, 0, 0, 0)
+    confine_worker(
+        # Its files and packages may lie anywhere, and a judge may call services.
+        readable=None,
+        # Models of its own may need a graphics card.
+        writable=[tempfile.gettempdir(), "/dev/shm", "/dev/dri", *glob.glob("/dev/nvidia*")],
+        network=True,
+    )
     channel = Channel(descriptor)
     try:
         loaded = LoadedFunction(channel.orders.get()["load"])

@@ -1,7 +1,8 @@
 """A template process and the workers forked from it, for tasks that may have to be killed.
 
 The template imports what its task needs once, then forks a worker in milliseconds whenever
-its parent asks. It is started by its path, so that it imports nothing of `engines` but its task.
+its parent asks. It is started by its path, so that it imports nothing of `engines` but its task
+and what confines a worker: answers of a model are parsed there.
 Protocol: each order on the template's control socket is one JSON object, {"kill": pid}, or
 any with a new worker's socket attached; each reply is one line. A worker reads one JSON
 object a line, {"call": number, …}, and answers in order, {"done": number, …}.
@@ -21,6 +22,8 @@ import socket
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from engines.tools.sandbox.confine import confine_worker
 
 Task = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -101,6 +104,8 @@ def limit_process(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError, ValueError):  # macOS knows RLIMIT_AS but may refuse it
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    # It imports further modules when a check needs them, and nothing more than that.
+    confine_worker(readable=[path for path in sys.path if path])
 
 
 def main(task_module: str, memory_bytes: int, parent: int, descriptor: int) -> None:

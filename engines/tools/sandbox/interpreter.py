@@ -1,0 +1,155 @@
+"""Runs code call by call in a process that is confined already. Imports nothing of `engines`.
+
+Protocol: a JSON object a line with `code`; the reply is one line with the fields of `RunResult`
+but the output, which goes through pipes. The code may do anything to this module: whoever reads
+the reply trusts none of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import io
+import json
+import linecache
+import os
+import reprlib
+import socket
+import sys
+import time
+import traceback
+import types
+from typing import Any
+
+MAX_VALUE, MAX_ERROR, MAX_SHORT, MAX_VARIABLES = 20_000, 4_000, 200, 50
+DESCRIBE_S = 0.2
+OUT_OF_MEMORY = b'{"status": "memory", "error": "MemoryError: it needs more memory than it may have"}\n'
+FRAMES = 4
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 12
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_SHORT
+
+
+class Interpreter:
+    def __init__(self) -> None:
+        self._main = types.ModuleType("__main__")
+        self._main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = self._main
+        self._calls = 0
+
+    def run(self, code: str) -> dict[str, Any]:
+        self._calls += 1
+        file = f"<call {self._calls}>"
+        linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+        try:
+            body, last = split_last(code, file)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return {"status": "error", "error": syntax_text(error)}
+        value = ""
+        try:
+            exec(compile(body, file, "exec"), self._main.__dict__)
+            if last is not None:
+                returned = eval(compile(last, file, "eval"), self._main.__dict__)
+                value = "" if returned is None else full_repr(returned)
+        except MemoryError:
+            raise
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                return {"status": "error", "error": f"SystemExit: {error.code!s:.200}"}
+        except BaseException as error:  # the code's own, whatever it is
+            return {"status": "error", "error": error_text(error)}
+        return {"status": "ok", "value": value}
+
+    def variables(self) -> dict[str, str]:
+        """Public names but modules; no further ones once describing them takes its time."""
+        found: dict[str, str] = {}
+        end = time.monotonic() + DESCRIBE_S
+        for name, value in list(self._main.__dict__.items()):
+            if name.startswith("_") or isinstance(value, types.ModuleType):
+                continue
+            if len(found) == MAX_VARIABLES or time.monotonic() > end:
+                break
+            found[name[:MAX_SHORT]] = short_repr(value)
+        return found
+
+
+def split_last(code: str, file: str) -> tuple[ast.Module, ast.Expression | None]:
+    tree = ast.parse(code, file)
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = tree.body.pop()
+        assert isinstance(last, ast.Expr)
+        return tree, ast.Expression(last.value)
+    return tree, None
+
+
+def full_repr(value: object) -> str:
+    try:
+        return repr(value)[:MAX_VALUE]
+    except MemoryError:
+        raise
+    except Exception as error:  # an integer of many digits, or a __repr__ of the code's own
+        return f"<{type(value).__name__}: {type(error).__name__} in repr>"
+
+
+def short_repr(value: object) -> str:
+    if isinstance(value, types.FunctionType | type):
+        return f"<{type(value).__name__} {value.__qualname__}>"[:MAX_SHORT]
+    try:
+        return _SHORT.repr(value)[:MAX_SHORT]
+    except Exception:
+        return f"<{type(value).__name__}>"[:MAX_SHORT]
+
+
+def error_text(error: BaseException) -> str:
+    """The last of the code's own lines that it went through, and the exception itself."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename[:6] == "<call "]
+    lines = [f"line {f.lineno}, in {f.name}: {f.line}"[:300] for f in frames[-FRAMES:]]
+    try:
+        said = "".join(traceback.format_exception_only(error)).strip()
+    except BaseException:  # its __str__ may do anything
+        said = type(error).__name__
+    return "\n".join([*lines, said[:MAX_ERROR]])
+
+
+def syntax_text(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        where = f"line {error.lineno}: {(error.text or '').strip()[:300]}\n"
+        return f"{where}{type(error).__name__}: {error.msg}"
+    if isinstance(error, ValueError):
+        return f"SyntaxError: {error}"
+    return "SyntaxError: the code is nested too deeply"
+
+
+def open_streams(spare: tuple[int, int]) -> None:
+    """Connect stdout and stderr to the pipes again, whatever the last call did to them."""
+    for number, descriptor in enumerate(spare, start=1):
+        os.dup2(descriptor, number)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(number, "w", closefd=False)
+        # Line by line, so that what was said before a kill is there.
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), "utf-8", "backslashreplace", line_buffering=True
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def answer_calls(channel: socket.socket) -> None:
+    """Answer until the parent closes the channel. Ends the process after a lack of memory."""
+    spare = os.dup(1), os.dup(2)
+    interpreter = Interpreter()
+    for line in channel.makefile("rb"):
+        open_streams(spare)
+        try:
+            result = interpreter.run(json.loads(line)["code"])
+            result["variables"] = interpreter.variables()
+        except MemoryError:
+            channel.sendall(OUT_OF_MEMORY)
+            os._exit(3)  # a process that ran out of memory is not trusted with another call
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        channel.sendall(json.dumps(result).encode() + b"\n")
