@@ -93,7 +93,7 @@ class FunctionTool:
         """It holds nothing."""
 
     def _build_adapter(self, described: Mapping[str, str]) -> Any:
-        from pydantic import ConfigDict, Field, TypeAdapter
+        from pydantic import ConfigDict, Field, TypeAdapter, with_config
         from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
         try:
@@ -115,10 +115,10 @@ class FunctionTool:
             more: dict[str, Any] = {"description": described[name]} if name in described else {}
             if parameter.default is not parameter.empty:
                 more["json_schema_extra"] = {"default": _as_plain(parameter.default)}
-            kind: Any = Annotated[hints[name], Field(**more)]  # type: ignore[valid-type]
+            kind: Any = Annotated[hints[name], Field(**more)]
             fields[name] = NotRequired[kind] if "json_schema_extra" in more else kind
-        shape: Any = TypedDict("Arguments", fields)  # type: ignore[misc]
-        shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+        shape = TypedDict("Arguments", fields)  # type: ignore[misc]
+        shape = with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(shape)
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(shape)
             adapter.json_schema()
