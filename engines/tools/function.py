@@ -48,7 +48,8 @@ class FunctionTool:
         described = {n: " ".join(said.split()) for n, said in _read_args(text).items()}
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", name):
             raise self._refusal(f'"{name}" is no name for a tool.', "Define it with def NAME.")
-        if not (told := _REPEATABLE.sub("", _ARGS.sub("", text)).strip()):
+        told = re.sub(r"\n{3,}", "\n\n", _REPEATABLE.sub("", _ARGS.sub("", text))).strip()
+        if not told:
             move = "Say in it what the tool does, its limits and how to use it well."
             raise self._refusal("it has no docstring.", move)
         self._within: str | None = None
