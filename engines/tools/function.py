@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
 from engines.core.errors import ConfigError
-from engines.core.tools import Network, ToolResult, ToolSpec, ToolTry
+from engines.core.tools import ToolResult, ToolSpec, ToolTry
 from engines.tools.arguments import shown_value, usage_text
 
-Function = Callable[..., Any]
 NO_OUTPUT = "(no output)"
 _ARGS = re.compile(r"^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", re.MULTILINE)
 _ARG = re.compile(r"^(\w+)(?: \([^)]*\))?:[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
@@ -30,17 +29,10 @@ class FunctionTool:
     """A function as a tool; a plain one runs in a thread.
 
     A parameter that is annotated with `ToolTry` receives the try, and the model does not know
-    of it. Where `repeatable` is None, a line `Repeatable: yes` of the docstring says so.
+    of it. A line `Repeatable: yes` of the docstring says that a call may be made twice.
     """
 
-    def __init__(
-        self,
-        function: Function,
-        *,
-        place: str = "",
-        repeatable: bool | None = None,
-        network: Network = "none",
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], *, place: str = "") -> None:
         name = getattr(function, "__name__", "")
         self._place, self._function = place or f'tool "{name}"', function
         self._is_async = inspect.iscoroutinefunction(function)
@@ -62,8 +54,7 @@ class FunctionTool:
             name=name,
             description=told,
             parameters=schema,
-            repeatable=bool(says and says[1] == "yes") if repeatable is None else repeatable,
-            network=network,
+            repeatable=bool(says and says[1] == "yes"),
         )
 
     async def check(self) -> None:
@@ -118,8 +109,9 @@ class FunctionTool:
                 more["json_schema_extra"] = {"default": _as_plain(parameter.default)}
             kind: Any = Annotated[hints[name], Field(**more)]
             fields[name] = NotRequired[kind] if "json_schema_extra" in more else kind
-        shape = TypedDict("Arguments", fields)  # type: ignore[misc]
-        shape = with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(shape)
+        build: Any = TypedDict  # of fields that are known only here
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        shape = with_config(config)(build("Arguments", fields))
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(shape)
             adapter.json_schema()

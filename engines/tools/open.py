@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,21 +48,25 @@ def open_toolbox(
     modules: dict[Path, ModuleType] = {}
 
     def open_one(tool: ToolSettings) -> Tool | ToolSource:
-        repeatable, network = tool.repeatable is not False, tool.network or "none"
+        opened: FunctionTool | PythonTool
         match tool.name:
             case "calculator":
-                return calculator_tool(repeatable=repeatable)
+                opened = calculator_tool()
             case "python" if sandbox is not None:
-                return PythonTool(sandbox, repeatable=repeatable, network=network)
+                opened = PythonTool(sandbox)
             case "ask_model" if open_model is not None:
-                return ask_model_tool(open_model(tool.model), repeatable=repeatable)
-            case str():
+                opened = ask_model_tool(open_model(tool.model))
+            case None if tool.function:
+                function = _load_function(tool.title, tool.function, folders, modules)
+                opened = FunctionTool(function, place=tool.title)
+            case None:
+                return McpServer(tool, environment, tell)
+            case _:
                 raise ConfigError(tool.title, "it cannot be used here.", "Leave it out.")
-        if not tool.function:
-            return McpServer(tool, environment, tell)
-        function = _load_function(tool.title, tool.function, folders, modules)
-        place, repeat = tool.title, tool.repeatable
-        return FunctionTool(function, place=place, repeatable=repeat, network=network)
+        repeatable = opened.spec.repeatable if tool.repeatable is None else tool.repeatable
+        network = tool.network or "none"
+        opened.spec = replace(opened.spec, repeatable=repeatable, network=network)
+        return opened
 
     return CheckedToolbox([Entry(open_one(t), t.title, t.timeout_s) for t in settings])
 

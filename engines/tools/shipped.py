@@ -10,7 +10,7 @@ from typing import Protocol
 from engines.core.finish import is_cut
 from engines.core.protocols import Policy
 from engines.core.text.arithmetic import ExpressionError, value_of
-from engines.core.tools import Network, ToolError, ToolResult, ToolSpec, ToolStatus, ToolTry
+from engines.core.tools import ToolError, ToolResult, ToolSpec, ToolStatus, ToolTry
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import NO_OUTPUT, FunctionTool
@@ -57,7 +57,7 @@ class Sandbox(Protocol):
     async def aclose(self) -> None: ...
 
 
-def calculator_tool(*, repeatable: bool = True) -> FunctionTool:
+def calculator_tool() -> FunctionTool:
     async def calculator(expression: str) -> ToolResult:
         """Compute +, - and * of whole numbers with round brackets, exactly.
 
@@ -66,16 +66,18 @@ def calculator_tool(*, repeatable: bool = True) -> FunctionTool:
 
         Args:
             expression: such as 17*(3+4)
+
+        Repeatable: yes
         """
         try:
             return ToolResult(str(value_of(expression)))
         except ExpressionError as error:
             return ToolResult(f"{error}", "error")
 
-    return FunctionTool(calculator, repeatable=repeatable)
+    return FunctionTool(calculator)
 
 
-def ask_model_tool(policy: Policy, *, repeatable: bool = True) -> FunctionTool:
+def ask_model_tool(policy: Policy) -> FunctionTool:
     """`policy` is whoever opened it to close."""
 
     async def ask_model(question: str, within: ToolTry, instruction: str = "") -> ToolResult:  # noqa: D417
@@ -87,6 +89,8 @@ def ask_model_tool(policy: Policy, *, repeatable: bool = True) -> FunctionTool:
         Args:
             question: the whole question
             instruction: how it should answer, such as: in one sentence
+
+        Repeatable: yes
         """
         system = (Message("system", instruction),) if instruction.strip() else ()
         messages = (*system, Message("user", question))
@@ -98,7 +102,7 @@ def ask_model_tool(policy: Policy, *, repeatable: bool = True) -> FunctionTool:
         cut = "\n(cut at its length limit)" if is_cut(reply.finish) else ""
         return ToolResult(f"The model replies:\n{quoted}{cut}", usage=reply.usage)
 
-    return FunctionTool(ask_model, repeatable=repeatable)
+    return FunctionTool(ask_model)
 
 
 @dataclass(slots=True)
@@ -110,9 +114,7 @@ class _KeptSession:
 class PythonTool:
     """The interpreter: one session of the sandbox for each try."""
 
-    def __init__(
-        self, sandbox: Sandbox, *, repeatable: bool = True, network: Network = "none"
-    ) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         async def python(code: str, within: ToolTry) -> ToolResult:  # noqa: D417
             """Run Python code and see what it prints and the value of its last line.
 
@@ -123,11 +125,12 @@ class PythonTool:
 
             Args:
                 code: lines of Python, without a code fence
+
+            Repeatable: yes
             """
             return await self._run(code, within)
 
-        self._sandbox = sandbox
-        self._function = FunctionTool(python, repeatable=repeatable, network=network)
+        self._sandbox, self._function = sandbox, FunctionTool(python)
         self.spec: ToolSpec = self._function.spec
 
     async def check(self) -> None:
@@ -144,7 +147,7 @@ class PythonTool:
             await session.aclose()
         libraries = ", ".join(("the standard library", *usable))
         told = f"{self._function.spec.description}\nUsable: {libraries}."
-        self.spec = replace(self._function.spec, description=told, tier=report.sentence)
+        self.spec = replace(self.spec, description=told, tier=report.sentence)
 
     async def call(self, arguments: Mapping[str, object], within: ToolTry) -> ToolResult:
         return await self._function.call(arguments, within)

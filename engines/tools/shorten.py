@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 from typing import Any
 
 from engines.core.codec import fix_surrogates
@@ -24,7 +25,9 @@ def shorten_result(text: str, limit: int = SHOWN_CHARS) -> str:
     if len(text) > _MAX_READ_CHARS or not re.match(r'\s*[\[{"\d-]', text):
         return _cut(text, limit)
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_int=_read_number)
+        value = json.loads(
+            text, parse_constant=_refuse, parse_int=_read_number, parse_float=_read_float
+        )
         # Ever less of each part, until the whole fits.
         for chars, entries in ((limit, 100), (limit // 4, 25), (limit // 20, 5)):
             short = json.dumps(_shorten(value, chars, entries), ensure_ascii=False)
@@ -68,3 +71,7 @@ def _refuse(constant: str) -> Any:
 
 def _read_number(written: str) -> int | str:
     return int(written) if len(written) <= 100 else written  # int() refuses 4,300 digits
+
+
+def _read_float(written: str) -> float | str:
+    return value if isfinite(value := float(written)) else written  # 1e999 is JSON, inf is not

@@ -159,8 +159,7 @@ def test_an_effect_is_not_repeated_unless_somebody_says_so() -> None:
         """Send it."""
 
     assert not FunctionTool(send).spec.repeatable
-    assert FunctionTool(send, repeatable=True).spec.repeatable
-    assert not FunctionTool(look_up, repeatable=False).spec.repeatable
+    assert FunctionTool(look_up).spec.repeatable
 
 
 async def untyped(word, n: int = 1) -> None:  # type: ignore[no-untyped-def]
