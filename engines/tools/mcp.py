@@ -295,6 +295,6 @@ def _part_text(part: Any) -> str:
             return str(part.resource.text)
         case "resource_link":
             return f"[link: {part.uri}]"
-    data = str(getattr(part, "data", None) or getattr(part.resource, "blob", ""))
+    data = str(getattr(part, "data", None) or getattr(getattr(part, "resource", None), "blob", ""))
     kind = getattr(part, "mime_type", None) or "unknown kind"
     return f"[{part.type}: {kind}, {len(data) * 3 // 4:,} bytes]"

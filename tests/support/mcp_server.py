@@ -73,17 +73,27 @@ def honest_server() -> MCPServer:
 
 
 @asynccontextmanager
-async def serve_http(port: int = 0) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """The honest server on a port of the loopback interface."""
+async def serve_http(
+    port: int = 0, seen: list[tuple[bytes, bytes]] | None = None
+) -> AsyncIterator[int]:
+    """The honest server on a port of the loopback interface; notes the headers it has `seen`."""
     app = honest_server().streamable_http_app()
-    config = uvicorn.Config(app, "127.0.0.1", port, log_level="error", timeout_graceful_shutdown=1)
+
+    async def note_headers(scope: Any, receive: Any, send: Any) -> None:
+        if seen is not None:
+            seen.extend(scope.get("headers", ()))
+        await app(scope, receive, send)
+
+    config = uvicorn.Config(
+        note_headers, "127.0.0.1", port, log_level="error", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0)
     try:
-        yield server, server.servers[0].sockets[0].getsockname()[1]
+        yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
         await task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -101,7 +102,7 @@ async def test_a_call_that_is_never_answered_is_ended_and_the_next_one_works() -
 
 async def test_a_server_over_http_serves_its_tools_and_may_go_and_come_back() -> None:
     told: list[str] = []
-    async with serve_http() as (_, port):
+    async with serve_http() as port:
         settings = ToolSettings(mcp_url=f"http://127.0.0.1:{port}/mcp", only=("add", "fail"))
         toolbox = open_toolbox([settings], tell=told.append, environment=ENVIRONMENT)
         await toolbox.check()
@@ -166,3 +167,28 @@ async def test_a_tool_that_the_server_has_not_is_refused_with_the_nearest() -> N
     with pytest.raises(ConfigError, match=r'it has no tool "ad"\. Did you mean "add"'):
         async with opened(a_server("honest", only=("ad",))):
             pass
+
+
+async def test_a_header_has_the_value_of_the_variable_that_is_named() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+    async with serve_http(seen=seen) as port:
+        url, headers = f"http://127.0.0.1:{port}/mcp", {"X-Key": "SECRET"}
+        async with opened(ToolSettings(mcp_url=url, headers=headers)):
+            pass
+    assert (b"x-key", b"no") in seen
+
+
+async def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    said = await refusal(a_server("honest"))
+    assert "the package mcp is not installed. Run: " in said and "[mcp]" in said
+
+
+async def test_calls_at_one_time_share_a_server_and_each_learns_of_its_end() -> None:
+    told: list[str] = []
+    async with opened(a_server("honest"), told=told) as toolbox:
+        calls = [called(toolbox, name) for name in ("hang", "hang", "die")]
+        assert [result.status for result in await asyncio.gather(*calls)] == ["error"] * 3
+        again = [called(toolbox, "add", f'{{"a": {n}, "b": 1}}') for n in range(5)]
+        assert [result.text for result in await asyncio.gather(*again)] == list("12345")
+    assert len(told) == 1
