@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.arithmetic import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
 from engines.agents.calculator import CalculatorLoop, requested_expression, result_line
 from engines.agents.open import KINDS, open_agent
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText
+from engines.core.text.arithmetic import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
 from engines.core.types import Attempt, Completion, Message, Sampling, Usage
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger

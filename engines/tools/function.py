@@ -1,0 +1,162 @@
+"""A tool that is a typed function with a docstring.
+
+Name, schema and what the model is told come from the function itself. Runs in the studio's own
+process and is not contained: the code is the user's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NotRequired, get_type_hints
+
+from engines.core.errors import ConfigError
+from engines.core.protocols import ToolTry
+from engines.core.tools import ToolResult, ToolSpec
+from engines.tools.arguments import shown_value, usage_text
+
+NO_OUTPUT = "(no output)"
+_ARGS = re.compile(r"^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", re.MULTILINE)
+_ARG = re.compile(r"^(\w+)(?: \([^)]*\))?:[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
+_REPEATABLE = re.compile(r"^Repeatable:[ \t]*(yes|no)\b.*\n?", re.MULTILINE)
+_PLACES = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class FunctionTool:
+    """A function as a tool; a plain one runs in a thread.
+
+    A parameter that is annotated with `ToolTry` receives the try, and the model does not know
+    of it. A line `Repeatable: yes` of the docstring says that a call may be made twice.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, place: str = "") -> None:
+        name = getattr(function, "__name__", "")
+        self._place, self._function = place or f'tool "{name}"', function
+        self._is_async = inspect.iscoroutinefunction(function)
+        text = inspect.cleandoc(function.__doc__ or "")
+        described = {n: " ".join(said.split()) for n, said in _read_args(text).items()}
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", name):
+            raise self._refusal(f'"{name}" is no name for a tool.', "Define it with def NAME.")
+        told = re.sub(r"\n{3,}", "\n\n", _REPEATABLE.sub("", _ARGS.sub("", text))).strip()
+        if not told:
+            move = "Say in it what the tool does, its limits and how to use it well."
+            raise self._refusal("it has no docstring.", move)
+        self._within: str | None = None
+        self._adapter = self._build_adapter(described)
+        schema = self._adapter.json_schema()
+        for titled in (schema, *schema.setdefault("properties", {}).values()):
+            titled.pop("title", None)
+        says = _REPEATABLE.search(text)
+        self.spec = ToolSpec(
+            name=name,
+            description=told,
+            parameters=schema,
+            repeatable=bool(says and says[1] == "yes"),
+        )
+
+    async def check(self) -> None:
+        """Nothing is left to test: what can be wrong with it was found when it was made."""
+
+    async def call(self, arguments: Mapping[str, Any], within: ToolTry) -> ToolResult:
+        from pydantic import ValidationError
+        from pydantic_core import to_json
+
+        try:
+            # As JSON: strict, and yet a date may be a text.
+            given = self._adapter.validate_json(to_json(arguments), strict=True)
+        except ValidationError as error:
+            return ToolResult(_objection_text(error, self.spec), "refused")
+        if self._within:
+            given[self._within] = within
+        if self._is_async:
+            value = await self._function(**given)
+        else:
+            value = await _run_in_thread(lambda: self._function(**given))
+        if isinstance(value, ToolResult):
+            return value
+        if isinstance(value, str):
+            return ToolResult(value)
+        return ToolResult(to_json(value, fallback=str).decode() if value is not None else NO_OUTPUT)
+
+    async def aclose(self) -> None:
+        """It holds nothing."""
+
+    def _build_adapter(self, described: Mapping[str, str]) -> Any:
+        from pydantic import ConfigDict, Field, TypeAdapter, with_config
+        from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
+
+        try:
+            hints = get_type_hints(self._function, include_extras=True)
+        except Exception as error:
+            cause = f"the type of a parameter cannot be told ({error})."
+            raise self._refusal(cause, "Import what its annotations name.") from error
+        fields: dict[str, Any] = {}
+        for name, parameter in inspect.signature(self._function).parameters.items():
+            if parameter.kind not in _PLACES:
+                cause = f'the parameter "{parameter}" cannot be given by name.'
+                raise self._refusal(cause, "Write out each parameter with its type.")
+            if name not in hints:
+                cause = f'the parameter "{name}" has no type.'
+                raise self._refusal(cause, f"Write one, such as {name}: str.")
+            if hints[name] is ToolTry:
+                self._within = name
+                continue
+            more: dict[str, Any] = {"description": described[name]} if name in described else {}
+            if parameter.default is not parameter.empty:
+                more["json_schema_extra"] = {"default": _as_plain(parameter.default)}
+            kind: Any = Annotated[hints[name], Field(**more)]
+            fields[name] = NotRequired[kind] if "json_schema_extra" in more else kind
+        build: Any = TypedDict  # of fields that are known only here
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        shape = with_config(config)(build("Arguments", fields))
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(shape)
+            adapter.json_schema()
+        except Exception as error:
+            cause = f"its parameters have no JSON schema ({str(error).splitlines()[0]})."
+            raise self._refusal(cause, "Use texts, numbers, lists and such as types.") from error
+        return adapter
+
+    def _refusal(self, cause: str, move: str) -> ConfigError:
+        return ConfigError(self._place, cause, move)
+
+
+def _read_args(docstring: str) -> dict[str, str]:
+    """What the section `Args:` says of each parameter, in Google's form."""
+    section = _ARGS.search(docstring)
+    return dict(_ARG.findall(inspect.cleandoc(f"\n{section[1]}"))) if section else {}
+
+
+def _as_plain(value: object) -> Any:
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value, fallback=str)
+
+
+def _objection_text(error: Any, spec: ToolSpec) -> str:
+    first = error.errors(include_url=False)[0]
+    at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    said = f"{first['msg'].replace('Input should', 'should')}, is {shown_value(first['input'])}"
+    return f"arguments{at}: {said}. {usage_text(spec.parameters)}"
+
+
+async def _run_in_thread(work: Callable[[], Any]) -> Any:
+    """In a thread of its own that nobody waits for: one that hangs ends with the process."""
+    outcome: concurrent.futures.Future[tuple[Any, BaseException | None]]
+    outcome = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result((work(), None))
+        except BaseException as error:  # sys.exit, too
+            outcome.set_result((None, error))
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    value, error = await asyncio.shield(asyncio.wrap_future(outcome))
+    if error is not None:
+        raise error
+    return value

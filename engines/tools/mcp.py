@@ -1,0 +1,301 @@
+"""The tools of an MCP server, by the official SDK; the only module that knows it.
+
+What a server says is not trusted: descriptions are bounded and shown as they are, what is no
+tool is refused before the run. A server that dies costs the calls of its tools, not the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from engines.core.codec import fix_surrogates
+from engines.core.errors import ConfigError, suggest_name
+from engines.core.extras import install_command
+from engines.core.protocols import ToolTry
+from engines.core.text.sanitize import escape_unsafe, one_line
+from engines.core.tools import ToolError, ToolResult, ToolSpec
+from engines.tools.error_text import error_text
+from engines.tools.settings import ToolSettings
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+MAX_STARTS = 4
+"""Connections in one run: a server that dies of each call is given up."""
+MAX_TOOLS, MAX_PAGES = 200, 20
+MAX_DESCRIPTION_CHARS, MAX_WORDING_CHARS, MAX_SCHEMA_CHARS = 2_000, 500, 20_000
+_STDERR_BYTES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """One tool of a server, which is opened and closed for all of them."""
+
+    spec: ToolSpec
+    remote_name: str
+    server: McpServer
+
+    async def check(self) -> None:
+        """It was listed when the server was opened."""
+
+    async def call(self, arguments: Mapping[str, Any], within: ToolTry) -> ToolResult:
+        return await self.server.call(self.remote_name, arguments)
+
+    async def aclose(self) -> None:
+        """The server is closed by the toolbox."""
+
+
+class _Connection:
+    """A client, entered and left in a task of its own: cancel scopes do not cross tasks."""
+
+    def __init__(self, enter: Callable[[AsyncExitStack], Awaitable[Client]]) -> None:
+        self.client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._closing, self._usable = asyncio.Event(), True
+        self.task = asyncio.create_task(self._hold(enter))
+
+    @property
+    def usable(self) -> bool:
+        return self._usable and not self.task.done()
+
+    def close(self) -> None:
+        self._usable = False
+        self._closing.set()
+        if not self.client.done():
+            self.task.cancel()
+
+    async def _hold(self, enter: Callable[[AsyncExitStack], Awaitable[Client]]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                self.client.set_result(await enter(stack))
+                await self._closing.wait()
+        except BaseException as error:  # whoever waits is told, also that it was called off
+            if not self.client.done():
+                self.client.set_exception(ConnectionError(error_text(error)))
+                self.client.exception()  # nobody may wait any more
+
+
+class McpServer:
+    """A server and its tools. `environment` is where the variables of the settings are read."""
+
+    def __init__(
+        self,
+        settings: ToolSettings,
+        environment: Mapping[str, str],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._settings, self._environment, self._on_trouble = settings, environment, on_trouble
+        self._connections: list[_Connection] = []
+        self._connecting = asyncio.Lock()  # one task connects, the others use its client
+        self._told, self._stderr, self._tools = False, b"", list[McpTool]()
+
+    async def open(self) -> Sequence[McpTool]:
+        self._check_settings()
+        settings, found, cursor = self._settings, list[Any](), None
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                client = (await self._connect()).client.result()
+                for _ in range(MAX_PAGES):
+                    page = await client.list_tools(cursor=cursor)
+                    found += page.tools
+                    if not (cursor := page.next_cursor) or len(found) > MAX_TOOLS:
+                        break
+        except TimeoutError as error:
+            raise self._error(f"it lists no tools within {settings.timeout_s:g} s") from error
+        except Exception as error:  # sloppy servers raise errors of validation, too
+            raise self._error(f"its tools cannot be listed ({error_text(error)})") from error
+        names = [tool.name for tool in found]
+        for wanted in settings.only:
+            if wanted not in names:
+                move = suggest_name(wanted, names)
+                raise ConfigError(settings.title, f'it has no tool "{wanted}".', move)
+        offered = [tool for tool in found if not settings.only or tool.name in settings.only]
+        self._tools = self._tools or [self._read_tool(tool) for tool in offered[:MAX_TOOLS]]
+        return self._tools
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        connection = None
+        try:
+            connection = await self._connect()
+            result = await connection.client.result().call_tool(name, dict(arguments))
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED and error.message != "Session terminated":
+                return ToolResult(f"The server refused it: {one_line(error.message)}", "error")
+            return self._lose(connection, "it ended")
+        except ConnectionError as error:
+            return self._lose(connection, str(error))
+        text = "\n".join(map(_part_text, result.content))
+        if not text and result.structured_content is not None:
+            text = json.dumps(result.structured_content, ensure_ascii=False)
+        return ToolResult(text, "error" if result.is_error else "ok")
+
+    async def aclose(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        if tasks := [connection.task for connection in self._connections]:
+            _, hanging = await asyncio.wait(tasks, timeout=15)
+            for task in hanging:
+                task.cancel()
+
+    async def _connect(self) -> _Connection:
+        """A connection that lives; ConnectionError where there is none any more."""
+        async with self._connecting:
+            if not self._connections or not self._connections[-1].usable:
+                if len(self._connections) == MAX_STARTS:
+                    raise ConnectionError(f"it was lost {MAX_STARTS} times")
+                self._connections.append(_Connection(self._enter_client))
+            connection = self._connections[-1]
+            try:
+                await asyncio.shield(connection.client)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    async def _enter_client(self, stack: AsyncExitStack) -> Client:
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS, stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        settings, values = self._settings, self._environment
+        if settings.mcp_url:
+            import httpx2
+
+            headers = {name: values[variable] for name, variable in settings.headers.items()}
+            limits = httpx2.Timeout(30, read=settings.timeout_s + 60)
+            http = httpx2.AsyncClient(headers=headers, timeout=limits)
+            await stack.enter_async_context(http)
+            transport = streamable_http_client(settings.mcp_url, http_client=http)
+            return await stack.enter_async_context(Client(transport))
+        # The SDK adds HOME, USER and others of ours; env takes them away again.
+        kept = ("PATH", *settings.env)
+        unset = [part for n in DEFAULT_INHERITED_ENV_VARS if n not in kept for part in ("-u", n)]
+        parameters = StdioServerParameters(
+            command="env",
+            args=[*unset, *(settings.mcp_command or ())],
+            env={name: values[name] for name in kept if name in values},
+        )
+        errors = stack.enter_context(self._open_stderr())
+        return await stack.enter_async_context(Client(stdio_client(parameters, errlog=errors)))
+
+    @contextmanager
+    def _open_stderr(self) -> Iterator[TextIO]:
+        """Where the server complains; of what it says the end is kept."""
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            with suppress(BlockingIOError):
+                self._stderr = (self._stderr + os.read(ours, 65_536))[-_STDERR_BYTES:]
+
+        loop.add_reader(ours, read)
+        try:
+            with os.fdopen(theirs, "w") as stream:
+                yield stream
+        finally:
+            loop.remove_reader(ours)
+            read()
+            os.close(ours)
+
+    def _check_settings(self) -> None:
+        """Refuse what no server can be reached with, in words of the run file."""
+        settings, place = self._settings, self._settings.title
+        try:
+            import mcp  # noqa: F401
+        except ImportError as error:
+            move = f"Run: {install_command('mcp')}"
+            raise ToolError(place, "the package mcp is not installed.", move) from error
+        # Its log would stand between what the studio prints.
+        logging.getLogger("mcp").addHandler(logging.NullHandler())
+        for variable in (*settings.env, *settings.headers.values()):
+            if variable not in self._environment:
+                cause = f"the environment variable {variable} is not set."
+                raise ToolError(place, cause, "Set it, or take it out of env or headers.")
+        command = (settings.mcp_command or ("env",))[0]
+        if not shutil.which(command, path=self._environment.get("PATH")):
+            raise ToolError(place, f'there is no command "{command}".', "Install it.")
+
+    def _read_tool(self, tool: Any) -> McpTool:
+        settings, hints = self._settings, tool.annotations
+        place = f'{settings.title}, tool "{one_line(tool.name[:80])}"'
+        repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+        tier = f"a server at {settings.mcp_url}"
+        if settings.mcp_command:
+            variables = ", ".join(("PATH", *settings.env))
+            tier = f"a process of its own that nothing contains; it has {variables}"
+        spec = ToolSpec(
+            name=re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[:64],
+            description=escape_unsafe(tool.description or "")[:MAX_DESCRIPTION_CHARS],
+            parameters=_read_schema(tool.input_schema, place),
+            repeatable=repeatable if settings.repeatable is None else settings.repeatable,
+            network=settings.network or "public",
+            tier=tier,
+        )
+        return McpTool(spec, tool.name, self)
+
+    def _lose(self, connection: _Connection | None, reason: str) -> ToolResult:
+        """What a call comes to whose connection is gone; a person is told the first time."""
+        if connection is not None:
+            connection.close()
+        if not self._told:
+            self._told = True
+            self._on_trouble(f"{self._error(reason)} Calls of its tools fail until it is back.")
+        said = f"The server of this tool is gone: {reason}. Try again, or use another tool."
+        return ToolResult(said, "error")
+
+    def _error(self, reason: str) -> ToolError:
+        said = one_line(self._stderr.decode(errors="replace"))
+        return ToolError(self._settings.title, f"{reason}.", f"It said: {said}" if said else "")
+
+
+def _read_schema(given: Any, place: str) -> Mapping[str, Any]:
+    """A server's schema, if it is one of an object; bounded, with nothing hidden in its words."""
+
+    def clean(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: clean(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [clean(inner) for inner in value]
+        wording = key in ("description", "title") and isinstance(value, str)
+        return escape_unsafe(value)[:MAX_WORDING_CHARS] if wording else value
+
+    move = "Leave it out with only, or mend the server."
+    try:
+        text = fix_surrogates(json.dumps(clean(given), ensure_ascii=False))
+    except RecursionError:
+        raise ToolError(place, "its schema is nested too deeply.", move) from None
+    schema: Any = json.loads(text)
+    known, required = schema.setdefault("properties", {}), schema.get("required", [])
+    is_object = schema.get("type") == "object" and isinstance(known, dict)
+    if not is_object or not isinstance(required, list) or set(map(str, required)) - set(known):
+        raise ToolError(place, "its schema is not that of an object with its properties.", move)
+    if len(text) > MAX_SCHEMA_CHARS:
+        raise ToolError(place, f"its schema has {len(text):,} characters.", move)
+    whole: Mapping[str, Any] = schema
+    return whole
+
+
+def _part_text(part: Any) -> str:
+    """A part of a result; of pictures and sounds only what they are."""
+    match part.type:
+        case "text":
+            return str(part.text)
+        case "resource" if hasattr(part.resource, "text"):
+            return str(part.resource.text)
+        case "resource_link":
+            return f"[link: {part.uri}]"
+    data = str(getattr(part, "data", None) or getattr(getattr(part, "resource", None), "blob", ""))
+    kind = getattr(part, "mime_type", None) or "unknown kind"
+    return f"[{part.type}: {kind}, {len(data) * 3 // 4:,} bytes]"

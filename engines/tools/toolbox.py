@@ -1,0 +1,109 @@
+"""The tools of one agent, and what a call of one comes to, whatever a model made of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage, suggest_name
+from engines.core.protocols import Tool, ToolTry
+from engines.core.text.sanitize import one_line
+from engines.core.tools import ToolError, ToolResult, ToolSpec
+from engines.core.types import NO_USAGE, ToolCall, Usage
+from engines.tools.arguments import ArgumentsRefused, read_arguments
+from engines.tools.error_text import error_text
+from engines.tools.function import NO_OUTPUT
+from engines.tools.shorten import shorten_result
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """Where tools come from that are known only once it was asked for them: an MCP server."""
+
+    async def open(self) -> Sequence[Tool]:
+        """Its tools; raises ToolError."""
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tool or a source of several, with its limit of time and what messages call it."""
+
+    tool: Tool | ToolSource
+    title: str
+    timeout_s: float
+
+
+class CheckedToolbox:
+    """Calls tools by their names. Those of a server are known once `check` has returned."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        """ConfigError where two tools have one name."""
+        self._entries = entries
+        self._tools: dict[str, tuple[Tool, Entry]] = {}
+        for entry in entries:
+            if not isinstance(entry.tool, ToolSource):
+                self._add(entry.tool, entry)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool, _ in self._tools.values())
+
+    async def check(self) -> None:
+        for entry in self._entries:
+            if isinstance(entry.tool, ToolSource):
+                for tool in await entry.tool.open():
+                    self._add(tool, entry)
+            else:
+                await entry.tool.check()
+
+    async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
+        result = await self._call(call, within)
+        return replace(result, text=shorten_result(result.text) or NO_OUTPUT)
+
+    async def aclose(self) -> None:
+        async with AsyncExitStack() as stack:  # all of them, also where one fails
+            for entry in self._entries:
+                stack.push_async_callback(entry.tool.aclose)
+
+    def _add(self, tool: Tool, entry: Entry) -> None:
+        _, other = self._tools.setdefault(tool.spec.name, (tool, entry))
+        if self._tools[tool.spec.name][0] is not tool:
+            cause = f'it and {other.title} both have a tool "{tool.spec.name}".'
+            move = "Name the tools of a server that you want as only, or leave one of the two out."
+            raise ConfigError(entry.title, cause, move)
+
+    async def _call(self, call: ToolCall, within: ToolTry) -> ToolResult:
+        if call.name not in self._tools:
+            shown = one_line(call.name[:80])
+            move = suggest_name(shown, self._tools) if self._tools else "There are no tools."
+            return ToolResult(f'There is no tool "{shown}". {move}', "refused")
+        tool, entry = self._tools[call.name]
+        limit = asyncio.timeout(entry.timeout_s)
+        try:
+            arguments = read_arguments(call.arguments, tool.spec.parameters)
+            async with limit:
+                return await tool.call(arguments, within)
+        except ArgumentsRefused as refused:
+            return ToolResult(str(refused), "refused")
+        except ToolError as error:
+            return ToolResult(str(error), "error")
+        except StudioError:  # answers that are waited for, and what stops a run
+            raise
+        except TimeoutError as error:
+            if limit.expired():
+                said = f"It gave no result within {entry.timeout_s:g} s and was ended."
+                return ToolResult(said, "timeout", _usage_of(error.__cause__))
+            return ToolResult(error_text(error), "error")
+        except (Exception, SystemExit) as error:  # a tool's own code may do anything
+            return ToolResult(error_text(error), "error", _usage_of(error))
+
+
+def _usage_of(error: BaseException | None) -> Usage:
+    if isinstance(error, CallFailed):
+        return error.usage
+    return lost_usage(error) if isinstance(error, asyncio.CancelledError) else NO_USAGE

@@ -1,0 +1,66 @@
+"""What every tool keeps to: what it says of itself, and that a call has a result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from engines.core.protocols import Tool
+from engines.core.tools import ToolResult
+from engines.tools.function import FunctionTool
+from engines.tools.mcp import McpServer
+from engines.tools.settings import ToolSettings
+from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
+from engines.tools.toolbox import CheckedToolbox, Entry, ToolSource
+from tests.support.builders import answering
+from tests.support.sample_tool import shout
+from tests.support.tool_tries import FakeSandbox, a_call, a_try
+
+
+@dataclass(frozen=True)
+class Kind:
+    make: Callable[[], Tool | ToolSource]
+    name: str
+    arguments: str  # of a call that works
+
+
+def a_server() -> McpServer:
+    command = (sys.executable, "-m", "tests.support.mcp_server", "honest")
+    settings = ToolSettings(mcp_command=command, env=("PYTHONPATH",), only=("add",))
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": "."}
+    return McpServer(settings, path, pytest.fail)
+
+
+KINDS = {
+    "function": Kind(lambda: FunctionTool(shout), "shout", '{"word": "a"}'),
+    "calculator": Kind(calculator_tool, "calculator", '{"expression": "1+1"}'),
+    "ask_model": Kind(lambda: ask_model_tool(answering("A")), "ask_model", '{"question": "Q"}'),
+    "python": Kind(lambda: PythonTool(FakeSandbox()), "python", '{"code": "1"}'),
+    "mcp": Kind(a_server, "add", '{"a": 1, "b": 1}'),
+}
+every_tool = pytest.mark.parametrize("kind", list(KINDS.values()), ids=list(KINDS))
+
+
+@every_tool
+async def test_a_checked_tool_says_what_it_takes_and_answers_a_call(kind: Kind) -> None:
+    toolbox = CheckedToolbox([Entry(kind.make(), "it", 60)])
+    try:
+        await toolbox.check()
+        (spec,) = toolbox.specs
+        assert (spec.name, bool(spec.description)) == (kind.name, True)
+        json.dumps(spec.function)
+        assert spec.parameters["type"] == "object"
+        assert all(inner for inner in spec.parameters["properties"].values())
+        async with a_try() as within:
+            right = await toolbox.call(a_call(kind.name, kind.arguments), within)
+            missing = await toolbox.call(a_call(kind.name, "{}"), within)
+            extra = await toolbox.call(a_call(kind.name, '{"of_nobody": 1}'), within)
+    finally:
+        await toolbox.aclose()
+    assert right.status == "ok" and right.text
+    assert (missing.status, extra.status) == ("refused", "refused")
+    assert isinstance(right, ToolResult)

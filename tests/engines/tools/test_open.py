@@ -1,0 +1,130 @@
+"""From settings to tools: what may be written, and how functions are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core.errors import ConfigError
+from engines.core.tools import ToolResult
+from engines.tools.open import open_toolbox
+from engines.tools.settings import ToolSettings
+from tests.support.builders import answering
+from tests.support.tool_tries import FakeSandbox, a_call, a_try
+
+MINE = '''
+"""Tools of my own."""
+from numbers_of_mine import ONE
+
+seen = []
+
+async def count(word: str) -> int:
+    """Count the letters."""
+    seen.append(word)
+    return len(word) + ONE
+
+async def remember() -> list[str]:
+    """Tell the words."""
+    return seen
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "numbers_of_mine.py").write_text("ONE = 1")
+    (tmp_path / "bad.py").write_text("raise RuntimeError('no licence')")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "tools.name: it names no tool. Write exactly one of name, function, "),
+        (
+            {"name": "python", "function": "a.py:f"},
+            "tools.function: name and function stand together. Write exactly one of ",
+        ),
+        (
+            {"name": "calculater"},
+            'tools.name: there is no tool "calculater". Did you mean "calculator"? Known: python, ',
+        ),
+        ({"function": "mine.py"}, 'tools.function: "mine.py" names no file and function. Write'),
+        (
+            {"name": "python", "env": ("KEY",)},
+            "tools.env: it means nothing beside name. Take it out, or write it beside mcp_command.",
+        ),
+        ({"name": "python", "only": ("x",)}, "tools.only: it means nothing beside name."),
+        ({"mcp_command": ("x",), "headers": {"a": "b"}}, "tools.headers: it means nothing beside"),
+        ({"name": "python", "model": "openai:x"}, "tools.model: python asks no model."),
+        ({"name": "python", "timeout_s": 0}, "tools.timeout_s: 0 is out of bounds. Set it above 0"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ToolSettings(**given)
+    assert str(refused.value).startswith(said)
+
+
+async def test_functions_of_one_file_are_found_beside_each_other(folder: Path) -> None:
+    settings = [ToolSettings(function=f"mine.py:{name}") for name in ("count", "remember")]
+    toolbox = open_toolbox(settings, folders=[folder / "none", folder])
+    await toolbox.check()
+    async with a_try() as within:
+        assert await toolbox.call(a_call("count", '{"word": "ab"}'), within) == ToolResult("3")
+        assert await toolbox.call(a_call("remember"), within) == ToolResult('["ab"]')
+    await toolbox.aclose()
+
+
+def test_a_function_of_an_installed_package_is_found() -> None:
+    (spec,) = open_toolbox([ToolSettings(function="tests.support.sample_tool:shout")]).specs
+    assert (spec.name, spec.description) == ("shout", "Say it louder.")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("mime.py:count", 'there is no file mime.py. Did you mean "mine.py"? Searched: '),
+        ("mine.py:counts", 'there is no function "counts" in mine.py. Did you mean "count"?'),
+        ("bad.py:f", "bad.py cannot be loaded (RuntimeError: no licence)."),
+        ("no_package.here:f", "no_package.here cannot be loaded (ModuleNotFoundError: No module"),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused(folder: Path, function: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_toolbox([ToolSettings(function=function)], folders=[folder])
+    assert str(refused.value).startswith(f'tool "{function}": {said}')
+
+
+async def test_the_shipped_tools_are_opened_with_what_they_need() -> None:
+    asked: list[object] = []
+    sandbox = FakeSandbox()
+
+    def open_model(model: object) -> Any:
+        asked.append(model)
+        return answering()
+
+    settings = [
+        ToolSettings(name="python"),
+        ToolSettings(name="ask_model", model="openai:small"),
+        ToolSettings(name="calculator", repeatable=False),
+    ]
+    toolbox = open_toolbox(settings, sandbox=sandbox, open_model=open_model)
+    await toolbox.check()
+    assert [(spec.name, spec.repeatable) for spec in toolbox.specs] == [
+        ("python", True),
+        ("ask_model", True),
+        ("calculator", False),
+    ]
+    assert asked == ["openai:small"]
+    await toolbox.aclose()
+    assert sandbox.closed
+
+
+def test_a_tool_that_lacks_what_it_needs_is_refused() -> None:
+    for name in ("python", "ask_model"):
+        with pytest.raises(ConfigError, match="it cannot be used here"):
+            open_toolbox([ToolSettings(name=name)])
