@@ -216,7 +216,7 @@ async def measure_missing(
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
         unjudged = UnjudgedTries() if plan.step == "rollout" else None
         asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
-        roles = apply_budget(open_roles(asked, stack), config, budget)
+        roles = apply_budget(open_roles(asked, stack, tell), config, budget)
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
@@ -226,6 +226,7 @@ async def measure_missing(
             plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
         )
         await verifier.check()
+        await roles.acting.check()
         roles, outage = await _ready_roles(plan.step, roles, partial(give_up, "failed"))
         stack.callback(lambda: tell_each(tell, roles.notes))
         stack.callback(roles.tell_strays, tell)

@@ -138,6 +138,7 @@ async def run_trial(
         )
         await verifier.check()
         await roles.ping()
+        await roles.acting.check()
         on_start()
         attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(trial.job, on_piece)
         rollout = Rollout.from_job(trial.job, attempt, call_seed(config.seed, KEY))

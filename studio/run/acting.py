@@ -58,6 +58,7 @@ class Acting:
     """What the agent of a run acts with. An agent that only replies has none of it."""
 
     config: RunConfig
+    tell: Tell = lambda _: None
     toolbox: Toolbox | None = None
     sandbox: Sandbox | None = None
     models: tuple[ToolModel, ...] = ()
@@ -67,11 +68,12 @@ class Acting:
         for model in self.models:
             model.inner = wrap(model.inner, model.settings)
 
-    async def check(self, tell: Tell) -> None:
+    async def check(self) -> None:
         """Start and test all of it, before anything is spent, and tell what contains it.
 
         Raises ToolError, SandboxError: something cannot work.
         """
+        tell = self.tell
         if self.sandbox is not None:
             with slow_stage(tell, "testing the sandbox"):
                 report = await self.sandbox.start()
@@ -143,7 +145,7 @@ def open_acting(
     """
     agent = config.agent
     if agent.kind not in ("tools", "command"):
-        return Acting(config)
+        return Acting(config, tell)
     check_variables(agent)
     from engines.tools.open import open_toolbox
     from engines.tools.sandbox.limits import Limits
@@ -169,7 +171,7 @@ def open_acting(
         tools = [_tool_settings(tool) for tool in agent.tools]
         toolbox = open_toolbox(tools, sandbox=sandbox, open_model=open_tool_model, tell=tell)
         stack.push_async_callback(toolbox.aclose)
-    return Acting(config, toolbox, sandbox, tuple(models))
+    return Acting(config, tell, toolbox, sandbox, tuple(models))
 
 
 def _tool_settings(tool: ToolConfig) -> ToolSettings:

@@ -107,6 +107,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
         plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
     )
     await verifier.check()
+    await roles.acting.check()
 
 
 class _RunParts:
@@ -147,6 +148,7 @@ class _RunParts:
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
         tell_each(tell, self.roles.notes)
+        await roles.acting.check()
         stack.callback(roles.tell_strays, tell)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
