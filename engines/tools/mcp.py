@@ -112,13 +112,15 @@ class McpServer:
             raise self._error(f"it lists no tools within {settings.timeout_s:g} s") from error
         except Exception as error:  # sloppy servers raise errors of validation, too
             raise self._error(f"its tools cannot be listed ({error_text(error)})") from error
+        if len(found) > MAX_TOOLS:
+            raise self._error(f"it lists more than {MAX_TOOLS} tools")
         names = [tool.name for tool in found]
         for wanted in settings.only:
             if wanted not in names:
                 move = suggest_name(wanted, names)
                 raise ConfigError(settings.title, f'it has no tool "{wanted}".', move)
         offered = [tool for tool in found if not settings.only or tool.name in settings.only]
-        self._tools = self._tools or [self._read_tool(tool) for tool in offered[:MAX_TOOLS]]
+        self._tools = self._tools or [self._read_tool(tool) for tool in offered]
         return self._tools
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
