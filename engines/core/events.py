@@ -260,6 +260,17 @@ class EngineOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentOpened:
+    """What the agent acts with, once it was tested, where that is not what it was before.
+
+    `facts` are JSON values: "sandbox" (the layers in force) and "tools" (each with its name,
+    network, tier and whether it may be repeated).
+    """
+
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSaved:
     """The engine's state after a step is on disk, below the run's folder."""
 
@@ -341,7 +352,7 @@ StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | Ste
 LessonEvent = LessonProposed | LessonReturned | LessonCommitted
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
-EngineEvent = EvaluationFinished | EngineOpened | CheckpointSaved
+EngineEvent = EvaluationFinished | EngineOpened | AgentOpened | CheckpointSaved
 LibraryEvent = LibraryCreated | LibraryCurated | LibraryCredited | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 

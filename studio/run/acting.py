@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engines.agents.open import open_agent
 from engines.agents.tool_loop import ToolLoop
@@ -68,21 +68,30 @@ class Acting:
         for model in self.models:
             model.inner = wrap(model.inner, model.settings)
 
-    async def check(self) -> None:
-        """Start and test all of it, before anything is spent, and tell what contains it.
+    async def check(self) -> dict[str, Any]:
+        """Start and test all of it, before anything is spent; returns `AgentOpened.facts`.
 
         Raises ToolError, SandboxError: something cannot work.
         """
-        tell = self.tell
+        facts: dict[str, Any] = {}
         if self.sandbox is not None:
-            with slow_stage(tell, "testing the sandbox"):
-                report = await self.sandbox.start()
-            tell(f"sandbox: {report.sentence}")
+            with slow_stage(self.tell, "testing the sandbox"):
+                facts["sandbox"] = (await self.sandbox.start()).sentence
         if self.toolbox is not None:
-            with slow_stage(tell, "testing the tools"):
+            with slow_stage(self.tell, "testing the tools"):
                 await self.toolbox.check()
-            shown = (f"{spec.name} ({spec.network})" for spec in self.toolbox.specs)
-            tell(f"tools, and the network they reach: {', '.join(shown)}")
+            facts["tools"] = [
+                {
+                    "name": spec.name,
+                    "network": spec.network,
+                    "tier": spec.tier,
+                    "repeatable": spec.repeatable,
+                }
+                for spec in self.toolbox.specs
+            ]
+        elif self.sandbox is not None:
+            facts["network"] = self.config.agent.network
+        return facts
 
     def make_agent(self, sampling: Sampling) -> Agent:
         agent = self.config.agent

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from engines.core.events import AgentOpened
 from engines.core.protocols import Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
@@ -148,7 +149,7 @@ class _RunParts:
         with slow_stage(tell, f"asking {models} for a first reply"):
             await self.roles.ping()
         tell_each(tell, self.roles.notes)
-        await roles.acting.check()
+        self.agent_facts = await roles.acting.check()
         stack.callback(roles.tell_strays, tell)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)
@@ -177,6 +178,8 @@ class _RunParts:
         self.recorder = Recorder(journal, state)
         write_atomic(run.run_file, dump_run_yaml(self.config, mask).encode())
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
+        if self.agent_facts != dict(state.agent_facts):
+            await self.recorder.record(AgentOpened(self.agent_facts))
         if self.roles.local is not None:
             self.roles.local.is_watched = self.recorder.is_text_read
 

@@ -140,6 +140,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.losses.append(LostWork("held-out rollout", where, event.trouble))
         case ev.EngineOpened():
             state.engine_facts = event.facts
+        case ev.AgentOpened():
+            state.agent_facts = event.facts
         case ev.CheckpointSaved():
             state.checkpoints.append(event)
         case ev.RunPaused():

@@ -153,6 +153,7 @@ class RunState:
     # Of a run that trains weights: what it runs on, each step's computed update, what became
     # of it, the checkpoints in order, and the steps that were taken back to earlier weights.
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
+    agent_facts: Mapping[str, Any] = field(default_factory=dict)
     training: dict[int, Mapping[str, float]] = field(default_factory=dict)
     checkpoints: list[ev.CheckpointSaved] = field(default_factory=list)
     rolled_back: dict[int, int] = field(default_factory=dict)  # step → step gone back to
