@@ -37,8 +37,8 @@ from studio.report.summary import (
     withheld_text,
 )
 from studio.report.tables import indent_text, table
-from studio.report.training import figure_text, training_data, training_lines
 from studio.report.tool_use import mean_acts_text
+from studio.report.training import figure_text, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_LOSSES = 10

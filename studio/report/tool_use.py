@@ -17,11 +17,13 @@ def try_acts_text(turns: int, tool_calls: int, failed_calls: int) -> str:
     return f"{count_text(turns, 'turn')}, {count_text(tool_calls, 'tool call')}{failed}"
 
 
-def acts_cell(found: RolloutFinished | None) -> str:
-    """`4/3` for the narrow column of a table, `4/3!` where a call failed."""
-    return (
-        "" if found is None else f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
-    )
+def acted_text(found: RolloutFinished) -> str:
+    return try_acts_text(found.turns, found.tool_calls, found.failed_calls)
+
+
+def acts_cell(found: RolloutFinished) -> str:
+    """`4/3` for a narrow column of a table, `4/3!` where a call failed."""
+    return f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
 
 
 def mean_acts_text(turns: int, tool_calls: int, failed_calls: int, tries: int) -> str:

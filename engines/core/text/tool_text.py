@@ -22,6 +22,11 @@ def split_status(text: str) -> tuple[ToolStatus, str]:
     return next(name for name in STATUSES if name == found[1]), text[found.end() :]
 
 
+def model_text(status: ToolStatus, text: str) -> str:
+    """A result as a model is told it: of a failed call with its status before it."""
+    return text if status in ("ok", split_status(text)[0]) else f"{status}: {text}"
+
+
 def argument_text(arguments: str) -> str:
     """The arguments of a call: the text of a single one, such as code, else compact JSON.
 

@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from engines.core.types import Message, RecordRef
+from engines.core.text.tool_marks import MARK_END, call_mark, clean_text, result_mark
+from engines.core.text.tool_text import split_status
+from engines.core.tools import ToolResult
+from engines.core.types import Message, RecordRef, ToolCall
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.drawing.canvas import StreamCanvas
@@ -77,7 +80,7 @@ class Streams:
         """What is kept of a text before an offset; rows that scrolled away long ago are not."""
         if not offset:
             return ""
-        text = self._canvases()[0].pane_text(name)
+        text = self._canvases()[0].marked_text(name)
         lost = max(0, self._known[name] - len(text))
         return text[: max(0, offset - lost)]
 
@@ -189,11 +192,17 @@ def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> di
 
 def transcript_text(messages: Sequence[Message]) -> str:
     """The replies of a try with the tools they called, as its text streamed."""
-    parts = []
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    parts: list[str] = []
     for message in messages:
         if message.role == "assistant":
-            parts.append(message.content)
-            parts += [f"[calls {call.name}] {call.arguments}" for call in message.tool_calls]
+            if message.content:
+                lead = "\n" if parts and not parts[-1].endswith(MARK_END) else ""
+                parts.append(lead + clean_text(message.content))
+            parts += [call_mark(call) for call in message.tool_calls]
         elif message.role == "tool":
-            parts.append(f"[tool] {message.content}")
-    return "\n".join(part for part in parts if part)
+            call_id = message.tool_call_id or ""
+            call = calls.get(call_id) or ToolCall(call_id, "tool", "")
+            status = split_status(message.content)[0]
+            parts.append(result_mark(call, ToolResult(message.content, status)))
+    return "".join(parts)
