@@ -42,15 +42,15 @@ def argument_text(arguments: str) -> str:
     if len(values) == len(texts) == 1:
         return texts[0]
     if not any("\n" in text for text in texts):
-        return orjson.dumps(values).decode() if values else ""
+        return orjson.dumps(values).decode()
     shown = {k: v if isinstance(v, str) else orjson.dumps(v).decode() for k, v in values.items()}
     return "\n".join(f"{k}:\n{v}" if "\n" in v else f"{k}: {v}" for k, v in shown.items())
 
 
 def call_text(name: str, arguments: str) -> str:
-    """`python  print(6 * 7)`; several lines begin below the name."""
+    """`python print(6 * 7)`; several lines begin below the name."""
     said = argument_text(arguments).strip("\n")
-    return f"{name}\n{said}" if "\n" in said else f"{name}  {said}".rstrip()
+    return f"{name}\n{said}" if "\n" in said else f"{name} {said}".rstrip()
 
 
 def count_acts(messages: Sequence[Message]) -> tuple[int, int, int]:

@@ -98,7 +98,7 @@ class TailBuffer:
         if isinstance(mark, ResultMark):
             found = (
                 piece
-                for piece in reversed(self._blocks)
+                for piece in self._blocks
                 if (block := self._blocks[piece]).result is None and block.call.id == mark.id
             )
             if (piece := next(found, None)) is not None:
