@@ -211,13 +211,13 @@ def _acts_text(steps: list[dict[str, Any]]) -> str:
     """Turns and tool calls of a try; "" where every one of them was a single reply."""
     turns, calls, failed, tries = (
         sum(step[name] for step in steps)
-        for name in ("turns", "tool_calls", "failed_calls", "tries")
+        for name in ("turns", "tool_calls", "failed_calls", "rollouts_done")
     )
     return mean_acts_text(turns, calls, failed, tries) if any(map(_acts, steps)) else ""
 
 
 def _acts(step: dict[str, Any]) -> bool:
-    return bool(step["tool_calls"] or step["turns"] > step["tries"])
+    return bool(step["tool_calls"] or step["turns"] > step["rollouts_done"])
 
 
 def _head_text(facts: dict[str, Any]) -> str:
@@ -284,7 +284,7 @@ def _step_facts(step: StepState) -> dict[str, Any]:
         "mean_reward": step.rewards.mean,
         "n": step.rewards.n,
         "failed": step.failed,
-        "tries": step.rollouts_done,
+        "rollouts_done": step.rollouts_done,
         "turns": step.turns,
         "tool_calls": step.tool_calls,
         "failed_calls": step.failed_calls,
@@ -299,7 +299,7 @@ def _step_facts(step: StepState) -> dict[str, Any]:
 
 
 def _steps_table(steps: list[dict[str, Any]]) -> str:
-    tries = [max(1, step["tries"]) for step in steps]
+    tries = [max(1, step["rollouts_done"]) for step in steps]
     # Of agents that give a single reply there is nothing to say.
     more = ("turns", "tool_calls") if any(map(_acts, steps)) else ()
     rows = [

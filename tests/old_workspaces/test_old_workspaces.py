@@ -54,7 +54,7 @@ _PINS = {"prompts", "experiences.[].pinned", "decision.evidence"}
 _READ = {"fates", "shown", "reflection.credits", "reflection.doubts", "reflection.notes"}
 _READ |= {"lesson.fates", "lesson.notes"}
 _COUNTED = {"credited", "streaks", "tries", "cited", "uses", "uses_before"}
-_COUNTED |= {"experiences.[].history.[].uses_before"}
+_COUNTED |= {"experiences.[].history.[].uses_before", "turns", "tool_calls", "failed_calls"}
 ADDED = {3: {"prompts"}, 4: _PINS, 5: _PINS | _READ | {"remarks"} | _COUNTED}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""

@@ -68,6 +68,14 @@ def split_marks(text: str) -> Iterator[str | CallMark | ResultMark]:
         yield rest
 
 
+def said_length(text: str) -> int:
+    """Characters of it that the model wrote: results of tools, and marks as such, are not."""
+    if _OPEN not in text:
+        return len(text)
+    said = (p if isinstance(p, str) else getattr(p, "arguments", "") for p in split_marks(text))
+    return sum(map(len, said))
+
+
 def unfinished_mark(text: str) -> str:
     """The beginning of a mark whose end has not come yet, "" where there is none."""
     at = text.rfind(_OPEN)

@@ -15,6 +15,8 @@ from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, normalize_width, wr
 from studio.tui.drawing.tool_block import ToolBlock
 
 ROWS = 400
+_UNFOLDED_ROWS = 5
+"""So many times as many while tool blocks are unfolded: folded again, nothing is missing."""
 
 _OPEN_END = re.compile(
     "(?:[\u200c\u200d]?\U0001f3f4[\U000e0061-\U000e007a]{0,5}|[\u200c\u200d])\\Z"
@@ -205,7 +207,8 @@ class TailBuffer:
 
     def _drop_surplus(self) -> None:
         # In blocks, so that dropping costs nothing a row.
-        if (surplus := len(self._rows) - self._cap) > 0:
+        cap = self._cap * (_UNFOLDED_ROWS if self.unfolded else 1)
+        if (surplus := len(self._rows) - cap) > 0:
             if self._blocks:
                 for piece in self._pieces[:surplus]:
                     self._blocks.pop(piece, None)

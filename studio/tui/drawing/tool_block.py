@@ -14,8 +14,8 @@ from engines.core.tools import ToolResult
 from engines.core.types import ToolCall
 from studio.tui.drawing.cells import Glyphs, cell_width, fit, wrap
 
-_MOST_CHARS = 10_000
-"""Of a call or a result, unfolded in a pane that keeps 400 rows; Inspect has the whole."""
+_MOST_CHARS, _MOST_ROWS = 10_000, 100
+"""Of a call and of a result, unfolded in a pane that keeps a few hundred; Inspect has all."""
 _WIDE = 40
 """Cells from which on there is room for wider gaps."""
 
@@ -85,7 +85,8 @@ def _one_line(text: str) -> str:
 
 def _rail(text: str, width: int, signs: Glyphs) -> list[str]:
     """Its lines, each behind a rail that says where it begins and ends."""
-    text = escape_unsafe(text.strip("\n"))
-    if (more := len(text) - _MOST_CHARS) > 0:
-        text = f"{text[:_MOST_CHARS]}\n({more:,} more characters)"
-    return [f"{signs.v} {row}" for row in wrap(text, max(1, width - 2))] if text else []
+    text = text.strip("\n")
+    rows = wrap(escape_unsafe(text[:_MOST_CHARS]), max(1, width - 2)) if text else []
+    if len(rows) > _MOST_ROWS or len(text) > _MOST_CHARS:
+        rows = [*rows[: _MOST_ROWS - 1], fit("(more of it in Inspect)", max(1, width - 2))]
+    return [f"{signs.v} {row}" for row in rows]

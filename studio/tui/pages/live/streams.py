@@ -9,7 +9,13 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from engines.core.text.tool_marks import MARK_END, call_mark, clean_text, result_mark
+from engines.core.text.tool_marks import (
+    MARK_END,
+    call_mark,
+    clean_text,
+    result_mark,
+    said_length,
+)
 from engines.core.text.tool_text import split_status
 from engines.core.tools import ToolResult
 from engines.core.types import Message, RecordRef, ToolCall
@@ -36,6 +42,7 @@ class Streams:
     def __init__(self, page: Page, cursor: BatchCursor, canvases: _Canvases) -> None:
         self._page, self._cursor, self._canvases = page, cursor, canvases
         self._known: dict[str, int] = {}  # rollout → characters heard or read
+        self._unsaid: dict[str, int] = {}  # of those, what the model did not write
         self._whole: set[str] = set()  # rollouts of which there is no more to come
         self._awaited: set[str] = set()  # whose text was asked for and has not begun to come
         self._asked: frozenset[str] = frozenset()  # subscribed to
@@ -48,7 +55,8 @@ class Streams:
 
     def estimate(self, rollout: str) -> int | None:
         """Tokens of its text so far, about; None while that says nothing."""
-        tokens = self._known.get(rollout, 0) // CHARS_A_TOKEN
+        said = self._known.get(rollout, 0) - self._unsaid.get(rollout, 0)
+        tokens = said // CHARS_A_TOKEN
         return tokens if tokens >= _LEAST_TOKENS else None
 
     # -- text that comes -----------------------------------------------------------------------
@@ -73,6 +81,8 @@ class Streams:
                 canvas.feed(name, piece.text)
         else:
             self._set_text(name, self._text_before(name, offset) + piece.text)
+        unsaid = self._unsaid.get(name, 0) if offset else 0
+        self._unsaid[name] = unsaid + len(piece.text) - said_length(piece.text)
         self._known[name] = offset + len(piece.text)
         return True
 
@@ -115,6 +125,7 @@ class Streams:
         self._held = now
         for name in gone:
             self._known.pop(name, None)
+            self._unsaid.pop(name, None)
         self._whole -= gone
         self._awaited -= gone
         if gone & self._asked and self._page.session is not None:
