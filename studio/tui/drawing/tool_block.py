@@ -45,9 +45,12 @@ class ToolBlock:
             said = shown or "(nothing)"
         elif shown:
             said += f": {shown}"
-        end = fit(f"{gap}-> {said}", max(8, width // 2), signs.ellipsis)
-        room = max(0, width - cell_width(head) - cell_width(end))
-        asked = fit(_one_line(argument_text(self.call.arguments)), room, signs.ellipsis)
+        asked = _one_line(argument_text(self.call.arguments))
+        left = width - cell_width(head)
+        # What came back has half of the row at least, and all that the call leaves.
+        end = f"{gap}-> {said}"
+        end = fit(end, max(8, width // 2, left - cell_width(asked)), signs.ellipsis)
+        asked = fit(asked, max(0, left - cell_width(end)), signs.ellipsis)
         return fit(head + asked + end, width, signs.ellipsis)
 
     def _status_text(self, signs: Glyphs) -> str:

@@ -222,7 +222,7 @@ def rollout_parts(
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
             case "tool":
                 style = "" if split_status(message.content)[0] == "ok" else "failed"
-                out.append(_make_part("tool" + key, "tool", message.content, style))
+                out.append(_make_part("tool" + key, "tool", message.content.rstrip("\n"), style))
             case role:
                 out.append(_make_part(role + key, role, message.content))
     if whole.rollout.cited:
