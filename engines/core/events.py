@@ -100,6 +100,14 @@ class RolloutFinished:
     refs: tuple[RecordRef, ...] = ()
     shown: tuple[str, ...] | None = None  # see `Job.shown`
     cited: tuple[str, ...] | None = None  # of the experiences shown; None in older journals
+    turns: int = 0  # replies of the model; 0 in older journals
+    tool_calls: int = 0
+    failed_calls: int = 0  # of those
+
+    @property
+    def acts(self) -> bool:
+        """Whether it is more than one reply to one question."""
+        return self.turns > 1 or self.tool_calls > 0
 
 
 @dataclass(frozen=True, slots=True)

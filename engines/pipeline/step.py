@@ -20,12 +20,14 @@ from engines.core.errors import AnswersPending
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import cited_experiences, guidance_ids
+from engines.core.text.tool_text import count_acts
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.judging import GroupJudge
 from engines.pipeline.replay_training import last_answer, load_rollout
+from engines.record.ledger import read_trajectory
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
@@ -204,6 +206,8 @@ async def _roll_out(
         on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
     )
     cited = cited_experiences(attempt.messages, guidance_ids(job.guidance))
+    # A try that failed hands no messages on; what it said until then is recorded.
+    turns, calls, failed = count_acts(attempt.messages or read_trajectory(practice.records, refs))
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,
@@ -218,6 +222,9 @@ async def _roll_out(
         refs=refs,
         shown=job.shown,
         cited=cited,
+        turns=turns,
+        tool_calls=calls,
+        failed_calls=failed,
     )
     await practice.recorder.record(finished)
     return Rollout.from_job(job, attempt, seed)

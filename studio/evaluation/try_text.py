@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from engines.core.codec import to_dict
+from engines.core.text.tool_text import count_acts
 from studio.evaluation.try_problem import Trial, TrialResult
 from studio.report.rates import metrics_text
 from studio.report.summary import count_text, usage_text
+from studio.report.tool_use import streamed_text, try_acts_text
 from studio.secrets.sanitize import sanitize
 
 
@@ -29,11 +31,13 @@ def after_text(trial: Trial, tried: TrialResult) -> str:
     """The result; the reply again only where it differs from what was streamed."""
     attempt = tried.rollout.attempt
     lines = [""]
-    if attempt.answer is not None and attempt.answer != tried.streamed:
+    if attempt.answer is not None and attempt.answer != tried.streamed[-len(attempt.answer) :]:
         again = ["[whole reply]"] if tried.streamed else []
         lines += [*again, sanitize(attempt.answer), ""]
     if attempt.status != "ok":
         lines.append(f"status   {attempt.status}: {sanitize(attempt.error or 'cut at max_tokens')}")
+    if acted := try_acts_text(*count_acts(attempt.messages)):
+        lines.append(f"acted    {acted}")
     lines += [
         f"truth    {sanitize(' or '.join(trial.problem.accepted_answers)) or '(none)'}",
         f"verdict  {verdict_text(trial, tried)}",
@@ -56,6 +60,7 @@ def verdict_text(trial: Trial, tried: TrialResult) -> str:
 
 def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
     attempt, verdict = tried.rollout.attempt, tried.verdict
+    turns, calls, failed = count_acts(attempt.messages)
     return {
         "rehearsal": trial.rehearsal,
         "model": trial.loaded.config.policy.model,
@@ -73,9 +78,12 @@ def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
         "usage": to_dict(attempt.usage + verdict.usage),
         "judge_usage": to_dict(verdict.usage),
         "elapsed_s": attempt.elapsed_s,
+        "turns": turns,
+        "tool_calls": calls,
+        "failed_calls": failed,
     }
 
 
 def print_piece(text: str) -> None:
     """Print a piece of a reply as it comes, with control characters escaped."""
-    print(sanitize(text), end="", flush=True)
+    print(streamed_text(text), end="", flush=True)

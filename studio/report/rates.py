@@ -67,14 +67,19 @@ def mean_text(rewards: Rewards) -> str:
 
 
 def evaluation_text(found: EvaluationFinished) -> str:
-    """`0.310 [0.22, 0.40] (n=100)`, and what could not be judged."""
+    """`0.310 [0.22, 0.40] (n=100)`, what could not be judged, and mean tool calls."""
     if found.mean is None:
         shown = "none known"
     else:  # a journal of an earlier version holds no rewards, hence no interval
         rows = tuple(question_rewards(found).values())
         shown = mean_text(rows) if rows else f"{found.mean:.3f}"
     lost = f", {found.unjudged} unjudged" if found.unjudged else ""
-    return f"{shown} (n={found.n}){lost}"
+    calls = f", {calls_per_try(found):.1f} tool calls a try" if found.tool_calls else ""
+    return f"{shown} (n={found.n}){lost}{calls}"
+
+
+def calls_per_try(found: EvaluationFinished) -> float:
+    return found.tool_calls / max(1, found.n + found.unjudged)
 
 
 def difference_text(found: Comparison) -> str:

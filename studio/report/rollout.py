@@ -16,6 +16,7 @@ from engines.record.ledger import read_record, read_trajectory
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
 from studio.report.rates import metrics_text
+from studio.report.tool_use import call_lines, try_acts_text
 from studio.secrets.sanitize import sanitize
 
 
@@ -92,6 +93,9 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
         "seed": finished.seed,
         "elapsed_s": finished.elapsed_s,
         "tokens": finished.usage.tokens,
+        "turns": finished.turns,
+        "tool_calls": finished.tool_calls,
+        "failed_calls": finished.failed_calls,
         "cited": list(finished.cited or ()),
         "verdict": to_dict(verdict) if verdict else None,
         "messages": [to_dict(m) for m in read_trajectory(run.records, finished.refs)],
@@ -105,10 +109,14 @@ def rollout_text(facts: dict[str, Any]) -> str:
     reward += metrics_text(verdict.get("metrics") or {})
     made = f"{facts['tokens']} tokens  seed {facts['seed']}  {', '.join(facts['records'])}"
     lines = [f"{facts['id']}  {facts['status']}  reward {reward}  {made}"]
+    if acted := try_acts_text(*(facts[name] for name in ("turns", "tool_calls", "failed_calls"))):
+        lines.append(acted)
     for message in facts["messages"]:
         lines += ["", f"[{message['role']}]", sanitize(message["content"])]
         if message["reasoning"]:
             lines += ["[reasoning]", sanitize(message["reasoning"])]
+        for call in message["tool_calls"]:
+            lines += call_lines(call["name"], call["arguments"])
     if facts["cited"]:
         lines += ["", f"cites {sanitize(', '.join(facts['cited']))}"]
     for what in (verdict.get("critique"), verdict.get("error"), facts["error"]):

@@ -14,6 +14,7 @@ from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import (
+    calls_per_try,
     change_data,
     evaluation_text,
     interval_data,
@@ -36,6 +37,7 @@ from studio.report.summary import (
     withheld_text,
 )
 from studio.report.tables import indent_text, table
+from studio.report.tool_use import mean_acts_text
 from studio.report.training import figure_text, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -115,6 +117,7 @@ def _evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, A
         "n": found.n,
         "unjudged": found.unjudged,
         "reused": found.reused,
+        "tool_calls_per_try": calls_per_try(found),
         "text": evaluation_text(found),
     }
 
@@ -171,7 +174,8 @@ def run_text(facts: dict[str, Any]) -> str:
             f"epoch {e['epoch']}  {reward_rate_text(e['mean_reward'], e['n'], 'no reward known')}"
             for e in facts["epochs"]
         ]
-        lines += _section("practice", epochs)
+        acted = _acts_text(facts["steps"])
+        lines += _section("practice", epochs + ([f"tools    {acted}"] if acted else []))
         lines.append(f"  groups  {counted_outcomes(facts['groups'])}")
         lines += [f"  {facts['nothing_read']}", ""] if facts["nothing_read"] else [""]
     lines += _section("training", facts["training_lines"])
@@ -201,6 +205,19 @@ def run_text(facts: dict[str, Any]) -> str:
     places = facts["places"].items()
     lines += _section("places", [f"{name:<10} {sanitize(path)}" for name, path in places])
     return "\n".join(lines).rstrip()
+
+
+def _acts_text(steps: list[dict[str, Any]]) -> str:
+    """Turns and tool calls of a try; "" where every one of them was a single reply."""
+    turns, calls, failed, tries = (
+        sum(step[name] for step in steps)
+        for name in ("turns", "tool_calls", "failed_calls", "rollouts_done")
+    )
+    return mean_acts_text(turns, calls, failed, tries) if any(map(_acts, steps)) else ""
+
+
+def _acts(step: dict[str, Any]) -> bool:
+    return bool(step["tool_calls"] or step["turns"] > step["rollouts_done"])
 
 
 def _head_text(facts: dict[str, Any]) -> str:
@@ -267,6 +284,10 @@ def _step_facts(step: StepState) -> dict[str, Any]:
         "mean_reward": step.rewards.mean,
         "n": step.rewards.n,
         "failed": step.failed,
+        "rollouts_done": step.rollouts_done,
+        "turns": step.turns,
+        "tool_calls": step.tool_calls,
+        "failed_calls": step.failed_calls,
         "unjudged": step.unjudged,
         "doubts": step.doubts,
         "groups": dict(step.groups),
@@ -278,21 +299,26 @@ def _step_facts(step: StepState) -> dict[str, Any]:
 
 
 def _steps_table(steps: list[dict[str, Any]]) -> str:
+    tries = [max(1, step["rollouts_done"]) for step in steps]
+    # Of agents that give a single reply there is nothing to say.
+    more = ("turns", "tool_calls") if any(map(_acts, steps)) else ()
     rows = [
         (
             str(step["step"]),
             str(step["epoch"]),
             reward_rate_text(step["mean_reward"], step["n"], "-"),
+            *(f"{step[name] / n:.1f}" for name in more),
             ", ".join(f"{n} {name}" for name, n in sorted(step["groups"].items())) or "-",
             str(step["operations"]),
             str(sum(n for kind, n in step["applied"].items() if kind != "keep")),
             "-" if step["library_version"] is None else f"v{step['library_version']}",
             "done" if step["finished"] else "under way",
         )
-        for step in steps
+        for step, n in zip(steps, tries, strict=True)
     ]
-    headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "STATE")
-    return table(headings, rows)
+    acted = ("TURNS/TRY", "TOOLS/TRY") if more else ()
+    headings = ("STEP", "EPOCH", "REWARD", *acted, "GROUPS")
+    return table((*headings, "PROPOSED", "CHANGED", "LIBRARY", "STATE"), rows)
 
 
 _PRACTICE_COLUMNS = dict(

@@ -1,6 +1,6 @@
 """Where a winner and a loser of one group part: the first step, and its words. Pure.
 
-A step is a sentence of a reply, a tool call, or a line of a tool's result. The winner has a
+A step is a sentence of a reply, or a line of a tool call or of a tool's result. The winner has a
 step of the loser too, in whatever place, where the words are alike, or where both find the same
 numbers by the same calculation, however it is written: 16 - 7 after 3 + 4 = 7 is 16 - 3 - 4. What
 only repeats the question or what was said before parts nobody. The first step of the loser after
@@ -18,6 +18,7 @@ from itertools import islice, product
 from typing import Literal
 
 from engines.core.text.similarity import Change
+from engines.core.text.tool_text import call_text
 from engines.core.types import Message
 from studio.review.calculation import (
     SIGNS,
@@ -35,6 +36,8 @@ _MOST_STEPS, _MOST_TOKENS, MOST_OF_A_SIDE = 120, 120, 3
 """Compared of a side and of a step, and winners and losers tried: 9 pairs of 0.5 to 25 ms each."""
 _MOST_LINES = 8
 """Of a tool's result: it follows from its call."""
+_AROUND = 2
+"""Lines of a call that are shown before and after the one where it parts."""
 _MOST_SHOWN = 240
 """Characters of a step that stand together where only its words are shown."""
 _SAME_WORDS, _SAME_CALL, _SAME_TOPIC = 0.6, 0.8, 0.25
@@ -45,6 +48,8 @@ _RESTATES = 0.8
 
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?。！？]+(?=\s|$)|$)", re.MULTILINE)
 _LINE = re.compile(r"[^\n]+")
+_CALL_LINE = re.compile(r"\A[^\n]+\n[^\n]+|[^\n]+")
+"""The name of a tool is no step by itself: it goes with the first line of the code."""
 _NUMBERING = re.compile(
     r"\s*(?:[-*•#>]+\s+)*"
     r"(?:\**(?:step\s*\d+\s*(?:\([^()]*\)\s*)?|\(?\d{1,2}\s?)[.:)]\**(?:\s|$))?",
@@ -104,8 +109,11 @@ class PartingStep:
         for start, end in self.marked:
             out += [("same", text[at:start]), (kind, text[start:end])]
             at = end
-        whole = (*out, ("same", text[at : self.end]))
-        return tuple((kind, _shorten(piece)) for kind, piece in whole if piece)
+        whole = [*out, ("same", text[at : self.end])]
+        shortened: list[Change] = [(kind, _shorten(piece)) for kind, piece in whole if piece]
+        if not self.key.startswith("call"):
+            return tuple(shortened)
+        return (*_lines_before(text[: self.start]), *shortened, *_lines_after(text[self.end :]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +185,26 @@ def said_pieces(messages: Sequence[Message]) -> tuple[Piece, ...]:
     for number, message in enumerate(messages):
         if message.role == "assistant":
             out += [(f"think{number}", message.reasoning), (f"answer{number}", message.content)]
-            calls = (f"{call.name} {call.arguments}" for call in message.tool_calls)
+            calls = (call_text(call.name, call.arguments) for call in message.tool_calls)
             out += [(f"call{number}.{at}", text) for at, text in enumerate(calls)]
         elif message.role == "tool":
             out.append((f"tool{number}", message.content))
     return tuple((key, sanitize(text)) for key, text in out if text)
+
+
+def _lines_before(text: str) -> tuple[Change, ...]:
+    """The tool's name and the last lines of these."""
+    name, *lines = (line for line in text.split("\n") if line.strip() or not text)
+    cut = ["…"] if len(lines) > _AROUND else []
+    shown = [name, *cut, *map(_shorten, lines[-_AROUND:]), ""]
+    return (("same", "\n".join(shown)),) if text else ()
+
+
+def _lines_after(text: str) -> tuple[Change, ...]:
+    lines = [line for line in text.split("\n") if line.strip()]
+    cut = ["…"] if len(lines) > _AROUND else []
+    shown = ["", *map(_shorten, lines[:_AROUND]), *cut]
+    return (("same", "\n".join(shown)),) if lines else ()
 
 
 def _shorten(text: str) -> str:
@@ -216,9 +239,11 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
     out, seen = [], set(asked)
     made: dict[str, Calculation] = {}  # how numbers of earlier steps were found
     for key, text in pieces:
-        whole_lines = key.startswith(("call", "tool"))
-        parts = (_LINE if whole_lines else _SENTENCE).finditer(text)
-        for part in islice(parts, _MOST_LINES if whole_lines else None):
+        pattern = {"call": _CALL_LINE, "tool": _LINE}.get(key[:4], _SENTENCE)
+        most = _MOST_LINES if pattern is _LINE else None
+        for part in islice(pattern.finditer(text), most):
+            if pattern is _CALL_LINE and part[0].lstrip().startswith("#"):
+                continue  # what a program says of itself changes nothing
             at = part.start()
             tokens = tuple((t, a + at, b + at) for t, a, b in _tokens(part[0])[:_MOST_TOKENS])
             names = [token for token, _, _ in tokens if token != "$"]
@@ -226,7 +251,8 @@ def _split_steps(pieces: Sequence[Piece], asked: set[str]) -> list[_Step]:
             words = frozenset(name for name in names if name[0].isalpha())
             if not words and not numbers:
                 continue
-            found = find_equations(names, made)
+            # `n <= 2` in a program finds nothing.
+            found = [] if pattern is _CALL_LINE else find_equations(names, made)
             made |= {e.result: e.whole for e in found if e.is_right and e.result not in asked}
             verbs = filter(None, map(_OPERATION.match, words))
             out.append(
@@ -249,7 +275,10 @@ def _is_same(step: _Step, other: _Step, findings: frozenset[str], asked: set[str
     alike = _share(step.words, other.words)
     operation = step.verbs == other.verbs or not (step.verbs and other.verbs)
     if step.key.startswith("call") or not findings:
-        least = _SAME_CALL if step.key.startswith("call") else _SAME_WORDS
+        calls = step.key.startswith("call")
+        if calls and _other_tokens(step) != _other_tokens(other):
+            return False  # `<` is not `<=`, and n + 1 is not n - 1
+        least = _SAME_CALL if calls else _SAME_WORDS
         return alike >= least and step.numbers == other.numbers and operation
     if step.result and other.result:
         # "write 6" and "write 6, carry 1" are two steps; that it is in 3 days is no news.
@@ -260,6 +289,11 @@ def _is_same(step: _Step, other: _Step, findings: frozenset[str], asked: set[str
     both = _share(step.words | step.numbers, other.words | other.numbers)
     stated = other.fresh if step.result else other.numbers
     return both >= _SAME_TOPIC and findings <= stated and operation
+
+
+def _other_tokens(step: _Step) -> list[str]:
+    """Signs and numbers of a step, each as often as it stands there."""
+    return sorted(token for token, _, _ in step.tokens if not token[0].isalpha())
 
 
 def _is_same_way(step: _Step, other: _Step) -> bool:

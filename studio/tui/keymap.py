@@ -127,6 +127,7 @@ KEYS: tuple[Key, ...] = (
         ("open", "enter", "open", "Open the rollout under the cursor.", 6),
         ("zoom", "z", "zoom", "Wall, group, solo.", 7),
         ("follow", "f", "follow", "Follow the end of the text, or stay.", 5),
+        ("tools", "Z", "tools", "Fold or unfold the tool calls of a rollout.", 4),
         ("previous_group", "left_square_bracket", "group", "Previous group.", 0),
         ("next_group", "right_square_bracket", "group", "Next group.", 2),
         ("kill", "K", "kill", "End this rollout: an error, never a loss.", 0),
@@ -247,6 +248,7 @@ KEYS: tuple[Key, ...] = (
         ("parting", "enter", "parting", "Go to the step where winner and loser part.", 6),
         ("tokens", "dollar_sign", "tokens", "Tokens, times and cost of each call.", 2),
         ("fold", "z", "fold", "Fold or unfold a part.", 5),
+        ("tools", "Z", "tools", "Fold or unfold the tool calls of the rollout.", 4),
         ("pager", "o", "pager", "Read it in $PAGER.", 2),
     ),
     *_make_keys(

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
+from engines.core.text.tool_marks import said_length
 from studio.session.base import TextPiece
 
 _WINDOW_S = 10.0
@@ -56,7 +57,7 @@ class Throughput:
         chars = 0
         for piece in pieces:
             if piece.offset and piece.offset == self._known.get(piece.rollout):
-                chars += len(piece.text)
+                chars += said_length(piece.text)
             self._known[piece.rollout] = piece.offset + len(piece.text)
         if chars:
             self._chars.append((now, chars))

@@ -174,7 +174,7 @@ def keys_below(event: Any) -> frozenset[str]:
 LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened"})
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
-LATER |= {"credits", "credited"}
+LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}
 """Keys of answers that a later release added, whatever they say."""
 
 

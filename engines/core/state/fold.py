@@ -220,6 +220,9 @@ def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
     step = state.steps[event.step]
     step.rollouts[event.position, event.index] = event
     step.rollouts_done += 1
+    step.turns += event.turns
+    step.tool_calls += event.tool_calls
+    step.failed_calls += event.failed_calls
     _spend_at(state, event.step, event.usage, "rollouts")
     if event.status == "failed":
         step.failed += 1

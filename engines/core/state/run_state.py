@@ -60,6 +60,9 @@ class StepState:
     groups: Counter[GroupOutcome] = field(default_factory=Counter)
     rollouts_done: int = 0
     failed: int = 0
+    turns: int = 0  # of all rollouts, like the calls
+    tool_calls: int = 0
+    failed_calls: int = 0
     unjudged: int = 0
     doubts: int = 0  # verdicts that the reflector found to contradict their attempt
     operations: int = 0

@@ -17,6 +17,8 @@ from engines.core.tools import ToolResult, ToolStatus
 from engines.core.types import ToolCall
 
 _OPEN, _CLOSE = "\x1e", "\x1f"
+MARK, MARK_END = _OPEN, _CLOSE
+"""With which each mark begins and ends: a text without them holds none."""
 _MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _CONTROLS = str.maketrans("", "", _OPEN + _CLOSE)
 
@@ -64,6 +66,20 @@ def split_marks(text: str) -> Iterator[str | CallMark | ResultMark]:
         yield CallMark(*fields) if kind == "call" else ResultMark(*fields)
     if rest := text[end:].partition(_OPEN)[0]:
         yield rest
+
+
+def said_length(text: str) -> int:
+    """Characters of it that the model wrote: results of tools, and marks as such, are not."""
+    if _OPEN not in text:
+        return len(text)
+    said = (p if isinstance(p, str) else getattr(p, "arguments", "") for p in split_marks(text))
+    return sum(map(len, said))
+
+
+def unfinished_mark(text: str) -> str:
+    """The beginning of a mark whose end has not come yet, "" where there is none."""
+    at = text.rfind(_OPEN)
+    return text[at:] if at >= 0 and text.find(_CLOSE, at) < 0 else ""
 
 
 def _mark(fields: list[str]) -> str:

@@ -81,6 +81,15 @@ class StreamCanvas(Widget, can_focus=True):
         """What is kept of a pane's text, sanitized."""
         return self._panes[id].text if id in self._panes else ""
 
+    def marked_text(self, id: str) -> str:
+        """The same with its tool calls and results, as another canvas may be fed it."""
+        return self._panes[id].marked_text if id in self._panes else ""
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the focused pane shows a tool call."""
+        return self.focused_id in self._boxes and self._panes[self.focused_id].has_tools
+
     def set_panes(self, panes: Sequence[PaneModel], *, columns: int | None = None) -> None:
         """Show these panes in this order, and forget texts of others; cheap where nothing changed.
 
@@ -89,7 +98,7 @@ class StreamCanvas(Widget, can_focus=True):
         order = tuple(model.id for model in panes)
         for model in panes:
             if (pane := self._panes.get(model.id)) is None:
-                self._panes[model.id] = Pane(model)
+                self._panes[model.id] = Pane(model, self._glyphs)
             else:
                 pane.model = model
         if (order, columns) == (self._order, self._columns):
@@ -189,6 +198,14 @@ class StreamCanvas(Widget, can_focus=True):
             self._scrolled = self._scroll_range()[1]
         self._repaint(self.focused_id)
         return self.follow
+
+    def toggle_tools(self) -> bool | None:
+        """Fold the tool calls of the focused pane, or unfold them; None where it has none."""
+        if self.mode == "wall" or not self.has_tools or self.focused_id is None:
+            return None
+        unfolded, self._scrolled = self._panes[self.focused_id].toggle_tools(self._scrolled)
+        self._repaint(self.focused_id)
+        return unfolded
 
     def scroll_rows(self, rows: int) -> None:
         """Move within the text of the focused pane, in solo; at its end it is followed again."""

@@ -163,6 +163,8 @@ class Glyphs:
     bar_full: str = "#"
     bar_empty: str = "."
     cursor: str = "|"
+    folded: str = "▸"
+    unfolded: str = "▾"
     ellipsis: str = ".."
     h: str = "─"
     v: str = "│"
@@ -195,6 +197,7 @@ GLYPHS_UNICODE = Glyphs()
 # Signs of decisions are letters nowhere: a letter beside an operation reads like a key.
 GLYPHS_ASCII = Glyphs(
     h="-", v="|", tl="+", tr="+", bl="+", br="+", cursor="_",
+    folded=">", unfolded="v",
     undecided=".", approved="@", rejected="#", edited="&", later=";", pinned="%",
 )  # fmt: skip
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from studio.tui.drawing.cells import Glyphs, cell_width, crop, fit, normalize_width
+from engines.core.text.tool_marks import MARK, split_marks, unfinished_mark
+from studio.tui.drawing.cells import (
+    GLYPHS_UNICODE,
+    Glyphs,
+    cell_width,
+    crop,
+    fit,
+    normalize_width,
+)
 from studio.tui.drawing.tail import TailBuffer
 
 _PENDING_CHARS = 65_536
@@ -30,20 +38,22 @@ class Pane:
     """
 
     __slots__ = (
-        *("_last", "_pending", "_size", "_tail", "_top"),
+        *("_last", "_mark", "_pending", "_size", "_tail", "_top", "_unfolds"),
         *("above", "head", "lead", "model", "shown"),
     )
 
-    def __init__(self, model: PaneModel) -> None:
+    def __init__(self, model: PaneModel, signs: Glyphs = GLYPHS_UNICODE) -> None:
         self.model = model
         self.head = model  # what its title was drawn from
         self.lead = ""  # what its line on the wall begins with
         self.shown: list[str] = []  # rows as they are drawn
         self.above = 0  # rows of the text before those
-        self._tail = TailBuffer(20)
+        self._tail = TailBuffer(20, signs=signs)
         self._pending: list[str] = []
         self._size = 0  # characters pending
-        self._top = 0
+        self._mark = ""  # the beginning of one, whose end has not come yet
+        self._top = 0  # below 0: as low as the window is full
+        self._unfolds = False  # its tool blocks
         self._last: str | None = None  # the last line of the text, once somebody asked
 
     @property
@@ -55,6 +65,17 @@ class Pane:
         self._drain()
         return self._tail.text
 
+    @property
+    def marked_text(self) -> str:
+        """Its text with tool calls and results as they stood in the stream."""
+        self._drain()
+        return self._tail.marked_text + self._mark
+
+    @property
+    def has_tools(self) -> bool:
+        self._drain()
+        return self._tail.has_blocks
+
     def feed(self, text: str) -> None:
         if text:
             self._pending.append(text)
@@ -64,6 +85,7 @@ class Pane:
 
     def reset(self, text: str) -> None:
         self._pending, self._size, self._top, self._last = [], 0, 0, None
+        self._mark = ""
         self._tail.reset()
         self.feed(text)
 
@@ -72,7 +94,25 @@ class Pane:
             self._last = None
             text = "".join(self._pending)
             self._pending, self._size = [], 0
-            self._tail.feed(text)
+            if MARK in text or self._mark:
+                self._feed_marks(self._mark + text)
+            else:
+                self._tail.feed(text)
+
+    def _feed_marks(self, text: str) -> None:
+        self._mark = unfinished_mark(text)
+        for part in split_marks(text):
+            if isinstance(part, str):
+                self._tail.feed(part)
+            else:
+                self._tail.feed_mark(part)
+
+    def toggle_tools(self, row: int) -> tuple[bool, int]:
+        """Fold its tool blocks, or unfold them: whether they are now, and where that row is."""
+        self._unfolds, at = not self._unfolds, self._tail.anchor(row)
+        self._tail.resize(self._tail.width, unfolded=self._unfolds)
+        self._top = -1
+        return self._unfolds, self._tail.row_of(at)
 
     def visible_rows(
         self, columns: int, rows: int, glyphs: Glyphs, top: int | None = None
@@ -80,8 +120,9 @@ class Pane:
         """The rows to draw in a window; `top` is the row to begin with, None follows the end."""
         self._drain()
         total, grows = self._tail.total, self.model.state == "streaming"
-        if self._tail.width != max(1, columns):
-            self._tail.resize(columns)
+        wrapped_for = self._tail.width, self._tail.unfolded
+        if wrapped_for != (max(1, columns), self._unfolds) or self._top < 0:
+            self._tail.resize(columns, unfolded=self._unfolds)
             total = self._tail.total
             self._top = max(0, total - rows)  # all that fits
         if top is None:
@@ -129,7 +170,7 @@ class Pane:
         """The row that is being filled; after a sign where its line began before it."""
         self._drain()
         lead = f"{glyphs.ellipsis} "
-        self._tail.resize(columns - len(lead))
+        self._tail.resize(columns - len(lead), unfolded=False)
         total = self._tail.total
         for at in (total - 1, total - 2):  # the last one may have just begun
             row = "".join(self._tail.rows(at, at + 1)) if at >= 0 else ""

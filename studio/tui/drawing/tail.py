@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import islice
 
 from engines.core.text.sanitize import escape_unsafe
-from studio.tui.drawing.cells import normalize_width, wrap_pieces
+from engines.core.text.tool_marks import MARK, CallMark, ResultMark
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, normalize_width, wrap_pieces
+from studio.tui.drawing.tool_block import ToolBlock
 
 ROWS = 400
+_UNFOLDED_ROWS = 5
+"""So many times as many while tool blocks are unfolded: folded again, nothing is missing."""
 
 _OPEN_END = re.compile(
     "(?:[\u200c\u200d]?\U0001f3f4[\U000e0061-\U000e007a]{0,5}|[\u200c\u200d])\\Z"
 )
 """What may be shown otherwise once more is known: joiners, and the beginning of a flag."""
+
+
+_BLOCK = re.compile(f"({MARK}[0-9]+\n)")
+"""Stands for a tool block among the pieces; sanitized text never holds its first character."""
 
 
 class StreamSanitizer:
@@ -53,13 +62,21 @@ class StreamSanitizer:
 
 
 class TailBuffer:
-    """The last `cap` rows of one text at one width, in cells."""
+    """The last `cap` rows of one text at one width, in cells.
 
-    __slots__ = ("_cap", "_open", "_pieces", "_rows", "_stream", "first", "width")
+    A tool block is one piece with as many rows as it has; the pieces beside its other rows are "".
+    """
 
-    def __init__(self, width: int, cap: int = ROWS) -> None:
+    __slots__ = (
+        *("_blocks", "_cap", "_open", "_pieces", "_rows", "_signs", "_stream"),
+        *("first", "unfolded", "width"),
+    )
+
+    def __init__(self, width: int, cap: int = ROWS, signs: Glyphs = GLYPHS_UNICODE) -> None:
         self.width = max(1, width)
         self._cap = max(1, cap)
+        self._signs = signs
+        self.unfolded = False
         self.reset()
 
     def reset(self, text: str = "") -> None:
@@ -67,6 +84,7 @@ class TailBuffer:
         self._pieces: list[str] = []  # rows that are done, with what ends them
         self._rows: list[str] = []  # the same as they are shown
         self._open = ""  # from where the last row begins
+        self._blocks: dict[str, ToolBlock] = {}  # by the pieces that stand for them
         self.first = 0  # how many rows were dropped: the number of the first one kept
         self._stream = StreamSanitizer(self._add)
         self.feed(text)
@@ -76,15 +94,55 @@ class TailBuffer:
         if text:
             self._stream.feed(text)
 
-    def resize(self, width: int) -> None:
-        """Wrap what is kept to another width."""
-        width = max(1, width)
-        if width == self.width:
+    def feed_mark(self, mark: CallMark | ResultMark) -> None:
+        """Take a tool call in, or the result of one, which joins its call wherever that stands."""
+        block = None
+        if isinstance(mark, ResultMark):
+            found = (
+                piece
+                for piece in self._blocks
+                if (block := self._blocks[piece]).result is None and block.call.id == mark.id
+            )
+            if (piece := next(found, None)) is not None:
+                self._blocks[piece].result = mark
+                self._draw_block(piece)
+                return
+            block = ToolBlock(CallMark(mark.id, mark.name, ""), mark)  # its call scrolled away
+        else:
+            block = ToolBlock(mark)
+        if self._open or self._stream.provisional_text:
+            self._stream.feed("\n")
+        number = int(next(reversed(self._blocks))[1:]) + 1 if self._blocks else 0
+        piece = f"{MARK}{number}\n"
+        self._blocks[piece] = block
+        self._add_block(piece)
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self._blocks)
+
+    def resize(self, width: int, *, unfolded: bool | None = None) -> None:
+        """Wrap what is kept to another width, or with its tool blocks folded or not."""
+        width, unfolded = max(1, width), self.unfolded if unfolded is None else unfolded
+        if width == self.width and (unfolded == self.unfolded or not self._blocks):
+            self.unfolded = unfolded
             return
         kept = "".join(self._pieces) + self._open
-        self.width = width
+        self.width, self.unfolded = width, unfolded
         self._pieces, self._rows, self._open, self.first = [], [], "", 0
-        self._wrap(kept)
+        for piece in _BLOCK.split(kept) if self._blocks else (kept,):
+            if piece in self._blocks:
+                self._add_block(piece)
+            else:
+                self._wrap(self._open + piece)
+
+    def anchor(self, row: int) -> int:
+        """What a row is called whether tool blocks are folded or not: see `row_of`."""
+        return sum(map(bool, self._pieces[: max(0, row - self.first)]))
+
+    def row_of(self, anchor: int) -> int:
+        solid = (at for at, piece in enumerate(self._pieces) if piece)
+        return self.first + next(islice(solid, anchor, None), len(self._pieces))
 
     @property
     def total(self) -> int:
@@ -103,7 +161,18 @@ class TailBuffer:
     @property
     def text(self) -> str:
         """What is kept, inert."""
-        return "".join(self._pieces) + self._open + normalize_width(self._stream.provisional_text)
+        return self._join_pieces(lambda block: block.text)
+
+    @property
+    def marked_text(self) -> str:
+        """The same with marks, to be fed to another buffer."""
+        return self._join_pieces(lambda block: block.marks)
+
+    def _join_pieces(self, write: Callable[[ToolBlock], str]) -> str:
+        pieces = self._pieces
+        if self._blocks:
+            pieces = [write(self._blocks[p]) if p in self._blocks else p for p in pieces]
+        return "".join(pieces) + self._open + normalize_width(self._stream.provisional_text)
 
     def is_line_start(self, row: int) -> bool:
         """Whether this row is where a line of the text begins, and no rest of one."""
@@ -115,10 +184,12 @@ class TailBuffer:
     def last_line(self) -> str:
         """The last line of the text in which something stands, whole as far as it is kept."""
         line = self._open + normalize_width(self._stream.provisional_text)
-        for piece in reversed(self._pieces):
+        for at, piece in enumerate(reversed(self._pieces), 1):
             if piece.endswith("\n"):
                 if line.strip():
                     break
+                if piece in self._blocks:
+                    return self._rows[-at]
                 line = ""
             line = piece + line
         return line.strip()
@@ -132,10 +203,32 @@ class TailBuffer:
         if pieces:
             self._pieces += pieces
             self._rows += [piece.rstrip(" \n") for piece in pieces]
-            # In blocks, so that dropping costs nothing a row.
-            if (surplus := len(self._rows) - self._cap) > 0:
-                del self._pieces[:surplus], self._rows[:surplus]
-                self.first += surplus
+            self._drop_surplus()
+
+    def _drop_surplus(self) -> None:
+        # In blocks, so that dropping costs nothing a row.
+        cap = self._cap * (_UNFOLDED_ROWS if self.unfolded else 1)
+        if (surplus := len(self._rows) - cap) > 0:
+            if self._blocks:
+                for piece in self._pieces[:surplus]:
+                    self._blocks.pop(piece, None)
+            del self._pieces[:surplus], self._rows[:surplus]
+            self.first += surplus
+
+    def _add_block(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._rows.append("")
+        self._draw_block(piece)
+
+    def _draw_block(self, piece: str) -> None:
+        rows = self._blocks[piece].rows(self.width, self._signs, unfolded=self.unfolded)
+        at = self._pieces.index(piece)
+        end = next(
+            (n for n in range(at + 1, len(self._pieces)) if self._pieces[n]), len(self._rows)
+        )
+        self._pieces[at:end] = [piece, *[""] * (len(rows) - 1)]
+        self._rows[at:end] = rows
+        self._drop_surplus()
 
     def _last_rows(self) -> list[str]:
         rest = normalize_width(self._stream.provisional_text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult, SuspendNotSupported
@@ -17,7 +17,7 @@ from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import EventReceived, Message, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.keymap import bindings
+from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.loader import GroupRecords, find_rollouts, open_pager
@@ -265,7 +265,8 @@ class InspectPage(Page):
         if group is None:
             return
         if pane is None:
-            self.transcripts.fold_long_parts(self.transcripts.parts(self.records.chosen, group))
+            parts = self.transcripts.parts(self.records.chosen, group)
+            self.transcripts.fold_all(parts, ("system", "think"))
             self.host.draw_now()
             return
         key, before = view.part_key(pane.key), pane.key
@@ -274,6 +275,23 @@ class InspectPage(Page):
         if pane.key != before:  # the row is folded away: stay at its part
             first = next((row.key for row in pane.rows if view.part_key(row.key) == key), "")
             pane.go_to(first)
+
+    def action_tools(self) -> None:
+        """All tool calls and results, in whichever pane has the focus."""
+        pane = self._focused_text_pane() or self.text_pane
+        part = view.part_key(pane.key)
+        unfolded = self.transcripts.fold_all(self._shown_parts(pane), view.TOOLS)
+        if unfolded is None:
+            self.host.tell("this rollout called no tool", "failed")
+            return
+        self.host.draw_now()
+        pane.go_to(next((row.key for row in pane.rows if view.part_key(row.key) == part), ""))
+        self.host.tell("tool calls unfolded; Z folds them" if unfolded else "tool calls folded")
+
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
+        parts = self._shown_parts(self._focused_text_pane() or self.text_pane)
+        acts = any(part.label in view.TOOLS for part in parts)
+        return super().usable_keys([key for key in keys if acts or key.id != "inspect.tools"])
 
     def apply_filter(self, text: str) -> None:
         """`/` finds, as in a pager: a rollout is read whole, and nothing of it is hidden."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from textual.content import Content
 
 from studio.review.divergence import MOST_OF_A_SIDE, Divergence, choose_pair
@@ -110,11 +112,12 @@ class Transcripts:
         follows = name in self._records.live and at_end
         pane.show_rows(rows, rows[-1].key if follows else None)
 
-    def fold_long_parts(self, parts: tuple[Part, ...]) -> None:
-        """Fold or unfold all parts that begin folded."""
-        long = frozenset(part.key for part in parts if part.label in ("system", "think"))
+    def fold_all(self, parts: tuple[Part, ...], labels: Collection[str]) -> bool | None:
+        """Fold or unfold all parts of these labels; whether they are unfolded, None of none."""
+        found = frozenset(part.key for part in parts if part.label in labels)
         before = self._unfolded
-        self._unfolded = before - long if long <= before else before | long
+        self._unfolded = before - found if found <= before else before | found
+        return found <= self._unfolded if found else None
 
     def fold(self, key: str, parts: tuple[Part, ...]) -> None:
         """Fold or unfold one part."""

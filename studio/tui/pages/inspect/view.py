@@ -13,8 +13,11 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from engines.core.text.tool_marks import MARK, MARK_END, CallMark, split_marks
+from engines.core.text.tool_text import call_text, model_text, split_status
 from studio.report.rates import metrics_text
 from studio.report.summary import count_text
+from studio.report.tool_use import acted_text, acts_cell
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
@@ -29,7 +32,9 @@ LIVE_TAIL_CHARS = 20_000
 """Shown of a text under way: it is wrapped anew with every frame."""
 _DIFFERENT = re.compile(r"expected (.+), got (.+)", re.DOTALL)
 _EQUAL = re.compile(r"(.+) == (.+)", re.DOTALL)
-_FIRST_LINES = {"system": 0, "think": 3}
+TOOLS = ("calls", "tool")
+"""Labels of tool calls and their results."""
+_FIRST_LINES = {"system": 0, "think": 3, **dict.fromkeys(TOOLS, 1)}
 """Lines of a part that stay when it is folded; other parts fold to one."""
 
 
@@ -43,6 +48,7 @@ class Member:
     reward: float | None = None
     tokens: int = 0  # of its replies, as on every other page
     note: str = ""
+    acts: str = ""  # its turns and tool calls, `4/3`; "" of a single reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +139,19 @@ def make_member(whole: RecordedRollout | None, rollout_id: str, index: int, live
         state, note = ("open", "not judged yet") if verdict is None else ("error", "no verdict")
     else:
         state = "won" if reward >= 0.5 else "lost"
-    return Member(whole.id, index, state, reward, whole.rollout.usage.completion_tokens, note)
+    acts = acts_cell(whole.rollout) if whole.rollout.acts else ""
+    return Member(whole.id, index, state, reward, whole.rollout.usage.completion_tokens, note, acts)
 
 
 def group_rows(group: GroupSummary, width: int) -> list[Row]:
-    """A row a rollout: its sign, reward, tokens, and what went wrong."""
+    """A row a rollout: its sign, reward, tokens, turns and calls, and what went wrong."""
     rows = []
+    room = max((len(one.acts) + 1 for one in group.members if one.acts), default=0)
     for one in group.members:
         reward = "    " if one.reward is None else f"{one.reward:4.2f}"
         tokens = f"{one.tokens:>6}t" if one.tokens else " " * 7
         note = {"streaming": "under way", "queued": "queued"}.get(one.state, one.note)
-        figures = f"{reward} {tokens} " if (reward + tokens).strip() else ""
+        figures = f"{reward} {tokens} {one.acts:<{room}}" if (reward + tokens).strip() else ""
         text = f"r{one.index:<2} {_MARKS[one.state]} {figures}{note}".rstrip()
         style = one.state if one.state not in ("open", "error") else "flag"
         rows.append(Row(one.id, line((fit(text, width), style))))
@@ -161,6 +169,8 @@ def answer_lines(
     if got is not None:
         out += labelled_lines("got", one_line(got, 300), width)
     out += labelled_lines("problem", one_line(group.question or group.problem, 60), width)
+    if whole is not None and (acted := acted_text(whole.rollout)):
+        out += labelled_lines("acted", acted, width)
     won = sum(member.state == "won" for member in group.members)
     text = f"epoch {group.epoch}, {won} of {len(group.members)} won"
     return [*out, *labelled_lines("group", text, width)]
@@ -208,8 +218,11 @@ def rollout_parts(
                 if message.content or not message.tool_calls:
                     out.append(_make_part("answer" + key, "answer", message.content))
                 for at, tool_call in enumerate(message.tool_calls):
-                    asked = f"{tool_call.name} {tool_call.arguments}"
+                    asked = call_text(tool_call.name, tool_call.arguments)
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
+            case "tool":
+                style = "" if split_status(message.content)[0] == "ok" else "failed"
+                out.append(_make_part("tool" + key, "tool", message.content.rstrip("\n"), style))
             case role:
                 out.append(_make_part(role + key, role, message.content))
     if whole.rollout.cited:
@@ -230,7 +243,21 @@ def live_parts(text: str) -> tuple[Part, ...]:
     """What is known of a rollout under way."""
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
-    return (_make_part("live", "answer", text[-LIVE_TAIL_CHARS:], "", note, folds=False),)
+    text = text[-LIVE_TAIL_CHARS:]
+    head, end, rest = text.partition(MARK_END)
+    if cut and end and MARK not in head:
+        text = rest  # it began within a mark
+    out: list[Part] = []
+    for number, part in enumerate(split_marks(text)):
+        key, about = f"live{number}", note if not out else ""
+        if isinstance(part, str):
+            out.append(_make_part(key, "answer", part.strip("\n"), "", about, folds=False))
+        elif isinstance(part, CallMark):
+            out.append(_make_part(key, "calls", call_text(part.name, part.arguments), "", about))
+        else:
+            style = "" if part.status == "ok" else "failed"
+            out.append(_make_part(key, "tool", model_text(part.status, part.text), style, about))
+    return tuple(out) or (_make_part("live", "answer", "", "", note, folds=False),)
 
 
 def _verdict_parts(whole: RecordedRollout) -> list[Part]:
@@ -268,8 +295,8 @@ def rollout_rows(
 ) -> list[Row]:
     """The parts wrapped under their labels, a row of the list each; `>` stands beside `step`.
 
-    System and think begin folded; `opened` and `closed` are keys of parts that a person unfolded
-    and folded. A part with a hit, which is highlighted, is never folded.
+    System, think and tools begin folded; `opened` and `closed` are keys of parts that a person
+    unfolded and folded. A part with a hit, which is highlighted, is never folded.
     """
     by_part: dict[str, list[Hit]] = {}
     for hit in hits:
@@ -292,6 +319,10 @@ def _part_rows(
     hidden = len(pieces) - kept
     indent: Span = (" " * LABEL, "")
     rows: list[Row] = []
+    if folded and part.label in TOOLS and not part.note:
+        more = f"  [fold {count_text(hidden, 'line')}]" if hidden else ""
+        said = fit(" ".join(part.text[:1_000].split()), max(1, width - LABEL - len(more)))
+        return [Row(f"{part.key}:0", (label, (said, part.style), (more, "dim")))]
     if part.note or not kept:
         mark: Span = (f"[fold {count_text(hidden, 'line')}] " if hidden and not kept else "", "dim")
         for text in paragraph((mark, (part.note, "dim")), max(1, width - LABEL)):

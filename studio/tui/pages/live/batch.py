@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
+from studio.report.tool_use import acted_text, acts_cell
 from studio.secrets.sanitize import one_line
 
 WON = 0.5
@@ -32,6 +33,8 @@ class RolloutStatus:
     trouble: str = ""  # why it failed or has no reward; "" for most
     refs: tuple[RecordRef, ...] = ()
     tail: str = ""
+    acts: str = ""  # its turns and tool calls, `4/3`; "" until it ends
+    acted: str = ""  # the same in words; "" of a single reply
 
     @property
     def has_ended(self) -> bool:
@@ -62,6 +65,11 @@ class Batch:
     def group_size(self) -> int:
         """Of the largest group."""
         return max(self.sizes, default=0)
+
+    @property
+    def acts(self) -> bool:
+        """Whether any try that has ended called a tool, or gave more than one reply."""
+        return any(rollout.acts for rollout in self.rollouts.values())
 
     @property
     def outcomes(self) -> Counter[GroupOutcome]:
@@ -99,7 +107,9 @@ class Batch:
         state, said, trouble = _describe_ended(found, self.verdicts.get((position, index)))
         tokens, why = found.usage.completion_tokens or None, one_line(trouble, 200)
         return RolloutStatus(
-            name, position, index, state, tokens, said, why, found.refs, found.tail
+            *(name, position, index, state, tokens, said, why, found.refs, found.tail),
+            acts=acts_cell(found),
+            acted=acted_text(found),
         )
 
 

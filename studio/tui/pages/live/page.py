@@ -214,6 +214,8 @@ class LivePage(Page):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What would be of no use now is left away."""
+        if not self.wall.shows_tools:
+            keys = [key for key in keys if key.id != "live.tools"]
         if self.has_nothing or self.cursor.is_showing_streams:
             return super().usable_keys(keys)
         return [key for key in keys if key.id not in ("live.follow", "live.next_group")]
@@ -296,6 +298,13 @@ class LivePage(Page):
             return
         on = self.wall.toggle_follow()
         self.host.tell("following the end of the text" if on else "staying; f follows again")
+
+    def action_tools(self) -> None:
+        unfolded = self.wall.toggle_tools() if self.cursor.is_showing_streams else None
+        if unfolded is None:
+            self.host.tell("no tool call is shown here", "failed")
+        else:
+            self.host.tell("tool calls unfolded; Z folds them" if unfolded else "tool calls folded")
 
     def action_next_group(self) -> None:
         self.wall.choose_next_group(1)

@@ -9,7 +9,16 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from engines.core.types import Message, RecordRef
+from engines.core.text.tool_marks import (
+    MARK_END,
+    call_mark,
+    clean_text,
+    result_mark,
+    said_length,
+)
+from engines.core.text.tool_text import split_status
+from engines.core.tools import ToolResult
+from engines.core.types import Message, RecordRef, ToolCall
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.drawing.canvas import StreamCanvas
@@ -33,6 +42,7 @@ class Streams:
     def __init__(self, page: Page, cursor: BatchCursor, canvases: _Canvases) -> None:
         self._page, self._cursor, self._canvases = page, cursor, canvases
         self._known: dict[str, int] = {}  # rollout → characters heard or read
+        self._unsaid: dict[str, int] = {}  # of those, what the model did not write
         self._whole: set[str] = set()  # rollouts of which there is no more to come
         self._awaited: set[str] = set()  # whose text was asked for and has not begun to come
         self._asked: frozenset[str] = frozenset()  # subscribed to
@@ -45,7 +55,8 @@ class Streams:
 
     def estimate(self, rollout: str) -> int | None:
         """Tokens of its text so far, about; None while that says nothing."""
-        tokens = self._known.get(rollout, 0) // CHARS_A_TOKEN
+        said = self._known.get(rollout, 0) - self._unsaid.get(rollout, 0)
+        tokens = said // CHARS_A_TOKEN
         return tokens if tokens >= _LEAST_TOKENS else None
 
     # -- text that comes -----------------------------------------------------------------------
@@ -70,6 +81,8 @@ class Streams:
                 canvas.feed(name, piece.text)
         else:
             self._set_text(name, self._text_before(name, offset) + piece.text)
+        unsaid = self._unsaid.get(name, 0) if offset else 0
+        self._unsaid[name] = unsaid + len(piece.text) - said_length(piece.text)
         self._known[name] = offset + len(piece.text)
         return True
 
@@ -77,7 +90,7 @@ class Streams:
         """What is kept of a text before an offset; rows that scrolled away long ago are not."""
         if not offset:
             return ""
-        text = self._canvases()[0].pane_text(name)
+        text = self._canvases()[0].marked_text(name)
         lost = max(0, self._known[name] - len(text))
         return text[: max(0, offset - lost)]
 
@@ -112,6 +125,7 @@ class Streams:
         self._held = now
         for name in gone:
             self._known.pop(name, None)
+            self._unsaid.pop(name, None)
         self._whole -= gone
         self._awaited -= gone
         if gone & self._asked and self._page.session is not None:
@@ -189,11 +203,17 @@ def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> di
 
 def transcript_text(messages: Sequence[Message]) -> str:
     """The replies of a try with the tools they called, as its text streamed."""
-    parts = []
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    parts: list[str] = []
     for message in messages:
         if message.role == "assistant":
-            parts.append(message.content)
-            parts += [f"[calls {call.name}] {call.arguments}" for call in message.tool_calls]
+            if message.content:
+                lead = "\n" if parts and not parts[-1].endswith(MARK_END) else ""
+                parts.append(lead + clean_text(message.content))
+            parts += [call_mark(call) for call in message.tool_calls]
         elif message.role == "tool":
-            parts.append(f"[tool] {message.content}")
-    return "\n".join(part for part in parts if part)
+            call_id = message.tool_call_id or ""
+            call = calls.get(call_id) or ToolCall(call_id, "tool", "")
+            status = split_status(message.content)[0]
+            parts.append(result_mark(call, ToolResult(message.content, status)))
+    return "".join(parts)

@@ -35,6 +35,8 @@ from studio.tui.pages.training_view import panel_lines
 STRIP_CELLS = 16
 """A longer strip of glyphs gives way to numbers."""
 _SAID_CELLS = len("0.0 cut")
+_ACTS_CELLS = len("12/11!")
+ACTS_MEANING = "4/3: turns/tool calls, ! failed"
 _ORDER = ("won", "lost", "streaming", "queued", "error", "open")
 _STYLES = {"error": "failed", "open": "flag"}
 NO_QUESTIONS: Mapping[str, str] = {}
@@ -274,6 +276,7 @@ def facts_lines(
     trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
     out = panel_lines(state, width, signs) if trains and state else legend_lines(signs)
+    out += [line((ACTS_MEANING, "dim"))] if batch is not None and batch.acts else []
     if batch is not None and state is not None:
         out += [] if trains else [BLANK]
         out.append(line((f"stage of batch {batch.step}", "title")))
@@ -316,11 +319,12 @@ def pane_model(
     has_text: bool,
     *,
     is_alone: bool = True,
+    acts: bool = False,
 ) -> PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
     `estimate` is about how many tokens its text under way has; None where nothing is known.
-    `is_alone`: no other group is shown beside its own.
+    `is_alone`: no other group is shown beside its own. `acts`: tries of the batch call tools.
     """
     title = {
         "wall": f"{f'p{one.position}r{one.index}':<6}",
@@ -338,4 +342,7 @@ def pane_model(
     said = one.said
     if mode == "wall":  # a column of its own, so that texts begin below each other
         said = f"{one.said.removeprefix('reward '):<{_SAID_CELLS}}"
+        said += f" {one.acts:<{_ACTS_CELLS}}" if acts else ""
+    elif one.acted:
+        said += f", {one.acted}" if mode == "solo" else f"  {one.acts}"
     return PaneModel(one.id, title, one.state, tokens, said, one_line(note, 300))

@@ -45,6 +45,7 @@ class RolloutWall(Vertical):
         super().__init__(id="live-right")
         self._page, self._tracker, self._cursor = page, tracker, cursor
         self._streams, self._questions = streams, questions
+        self._acts = False  # whether tries of the batch call tools
         self.placeholder = LineView(id="live-told", classes="pane")
         self.question = Chrome(id="live-question")  # what the selected problem asks
 
@@ -99,9 +100,12 @@ class RolloutWall(Vertical):
         rollouts, mode = cursor.shown_rollouts(), cursor.mode
         self._streams.prune([one.id for one in rollouts])
         canvas.set_mode(mode)
+        self._acts = batch is not None and batch.acts
         models = [self._pane_model(one, mode) for one in rollouts]
         canvas.set_panes(models, columns=cursor.groups_at_once[1] or None)
         caption = f"Wall  step {batch.step}" if batch else "Wall"
+        if self._acts:
+            caption += f"  {view.ACTS_MEANING}"
         if cursor.is_measuring and self._tracker.evaluating is not None:
             caption = f"Held-out problems of {one_line(self._tracker.evaluating.data, 40)}"
         canvas.set_caption(caption if mode == "wall" else "")
@@ -135,7 +139,7 @@ class RolloutWall(Vertical):
         before = followed.focused_id
         followed.set_panes([self._pane_model(one, "solo")])
         if before != one.id:
-            followed.reset(one.id, self.canvas.pane_text(one.id))
+            followed.reset(one.id, self.canvas.marked_text(one.id))
 
     def _pane_model(self, one: RolloutStatus, mode: Mode) -> PaneModel:
         estimate, has_text = self._streams.estimate(one.id), self._streams.has_text(one.id)
@@ -144,7 +148,7 @@ class RolloutWall(Vertical):
             asked = self._questions.known.get(found.problem, "")
             return view.held_out_model(found, evaluating, mode, asked, has_text)
         is_alone = self._cursor.groups_at_once[0] == 1
-        return view.pane_model(one, mode, estimate, has_text, is_alone=is_alone)
+        return view.pane_model(one, mode, estimate, has_text, is_alone=is_alone, acts=self._acts)
 
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder
@@ -208,6 +212,17 @@ class RolloutWall(Vertical):
             self._cursor.zoom = "solo"  # only there a text can be scrolled, hence left or followed
             self._page.host.draw_now()
         return self._reading_canvas.toggle_follow()
+
+    @property
+    def shows_tools(self) -> bool:
+        return self._cursor.is_showing_streams and self._reading_canvas.has_tools
+
+    def toggle_tools(self) -> bool | None:
+        """Fold the tool calls of the text that is read, or unfold them; None where it has none."""
+        if not self.followed.display and self._cursor.mode == "wall" and self.canvas.has_tools:
+            self._cursor.zoom = "solo"  # on the wall each rollout has one line
+            self._page.host.draw_now()
+        return self._reading_canvas.toggle_tools()
 
     def move(self, across: int, down: int) -> None:
         """Between rollouts; on the wall across is between groups, alone down is in the text."""

@@ -1,0 +1,61 @@
+"""Tool calls and their results as people read them, from what a trajectory holds of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import get_args
+
+import orjson
+
+from engines.core.tools import ToolStatus
+from engines.core.types import Message
+
+STATUSES: tuple[ToolStatus, ...] = get_args(ToolStatus)
+_FAILED = re.compile(rf"({'|'.join(name for name in STATUSES if name != 'ok')}): ?")
+
+
+def split_status(text: str) -> tuple[ToolStatus, str]:
+    """How a call ended, and the rest: what a model is told of a failed one begins with it."""
+    if (found := _FAILED.match(text)) is None:
+        return "ok", text
+    return next(name for name in STATUSES if name == found[1]), text[found.end() :]
+
+
+def model_text(status: ToolStatus, text: str) -> str:
+    """A result as a model is told it: of a failed call with its status before it."""
+    return text if status in ("ok", split_status(text)[0]) else f"{status}: {text}"
+
+
+def argument_text(arguments: str) -> str:
+    """The arguments of a call: the text of a single one, such as code, else compact JSON.
+
+    Where one of several has many lines, each stands on lines of its own.
+    """
+    try:
+        values = orjson.loads(arguments)
+    except ValueError:
+        return arguments  # a model may write anything
+    if not isinstance(values, dict):
+        return orjson.dumps(values).decode()
+    texts = [one for one in values.values() if isinstance(one, str)]
+    if len(values) == len(texts) == 1:
+        return texts[0]
+    if not any("\n" in text for text in texts):
+        return orjson.dumps(values).decode()
+    shown = {k: v if isinstance(v, str) else orjson.dumps(v).decode() for k, v in values.items()}
+    return "\n".join(f"{k}:\n{v}" if "\n" in v else f"{k}: {v}" for k, v in shown.items())
+
+
+def call_text(name: str, arguments: str) -> str:
+    """`python print(6 * 7)`; several lines begin below the name."""
+    said = argument_text(arguments).strip("\n")
+    return f"{name}\n{said}" if "\n" in said else f"{name} {said}".rstrip()
+
+
+def count_acts(messages: Sequence[Message]) -> tuple[int, int, int]:
+    """Replies, tool calls, and calls that failed."""
+    said = [message for message in messages if message.role == "assistant"]
+    results = (message for message in messages if message.role == "tool")
+    failed = sum(split_status(message.content)[0] != "ok" for message in results)
+    return len(said), sum(len(message.tool_calls) for message in said), failed
