@@ -11,7 +11,6 @@ import json
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +28,12 @@ from engines.agents.left_files import (
     remove_folder,
 )
 from engines.core.errors import ConfigError
-from engines.core.finish import is_cut
 from engines.core.ids import call_seed
 from engines.core.programs import ProgramResult, ProgramRunner
 from engines.core.protocols import OnText, Policy
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.tools import Network
-from engines.core.types import Attempt, Job, Message, Problem, Sampling
+from engines.core.types import Attempt, Job, Problem, Sampling
 
 REWARD_FILE = "reward.json"
 _SHOWN_LINES, _SHOWN_CHARS = 5, 600
@@ -101,7 +99,7 @@ class CommandAgent:
     _told: set[str] = field(default_factory=set, init=False)
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        began, key = time.monotonic(), job.key
+        key = job.key
         name = folder_name(job.problem, key.epoch, key.step, key.position, key.index)
         folder = self.folders / name if self.folders else Path(tempfile.mkdtemp(prefix="try-"))
         guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
@@ -119,17 +117,8 @@ class CommandAgent:
                 await asyncio.to_thread(keep_folder, folder, self.kept / name)
         finally:
             await asyncio.to_thread(remove_folder, folder)
-        cut = guided.last is not None and is_cut(guided.last.finish)
-        asked = () if guided.trajectory else (Message("user", job.problem.question),)
-        return Attempt(
-            messages=(*asked, *guided.messages(answer)),
-            answer=answer,
-            status="failed" if error else "truncated" if cut else "ok",
-            usage=guided.usage,
-            elapsed_s=round(time.monotonic() - began, 4),
-            error=error or None,
-            metrics=self._read_metrics(reward),
-        )
+        metrics = self._read_metrics(reward)
+        return guided.attempt(job.problem.question, answer, error or None, metrics)
 
     async def _run(self, gateway: Gateway, folder: Path, job: Job) -> ProgramResult:
         argv, readable = self._arguments(job.problem)
@@ -183,15 +172,15 @@ class CommandAgent:
                     argv.append(values["problem_file"])
         return argv, (*files, *self.settings.readable)
 
-    def _read_answer(self, folder: Path, result: ProgramResult) -> tuple[str | None, str]:
-        """The answer, or why there is none."""
+    def _read_answer(self, folder: Path, result: ProgramResult) -> tuple[str, str]:
+        """The answer, or "" and why there is none."""
         said = escape_unsafe(result.stderr.decode(errors="replace")).strip().splitlines()
         shown = "\n".join(said[-_SHOWN_LINES:])[-_SHOWN_CHARS:]
         because = f": {shown}" if shown else ", without a word on standard error"
         if result.status != "ok":
-            return None, f"{result.status}: the program was ended{because}"
+            return "", f"{result.status}: the program was ended{because}"
         if result.returncode:
-            return None, f"failed: the program ended with exit code {result.returncode}{because}"
+            return "", f"failed: the program ended with exit code {result.returncode}{because}"
         source = self.settings.answer_from
         if source.startswith("file:"):
             text = read_left_file(folder, source.removeprefix("file:")) or ""
@@ -201,7 +190,7 @@ class CommandAgent:
         answer = "\n".join(lines[-1:] if source == "last_line" else lines)
         if not answer:
             where = source if source.startswith("file:") else "standard output"
-            return None, f"empty: the program left no answer in {where}{because}"
+            return "", f"empty: the program left no answer in {where}{because}"
         return answer, ""
 
     def _read_metrics(self, reward: str | None) -> Mapping[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 from engines.agents.guided_try import GuidedTry
 from engines.core.errors import ConfigError, suggest_name
-from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Sampling
 
@@ -66,7 +64,6 @@ class FunctionAgent:
     instructions: str = ""  # for requests without a system message of their own
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        began = time.monotonic()
         guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
         model = Model(guided)
         try:
@@ -80,17 +77,9 @@ class FunctionAgent:
             if guided.fatal is not None:
                 raise guided.fatal
         answer = getattr(made, "answer", made)
-        text = "" if answer is None else str(answer)
-        cut = guided.last is not None and is_cut(guided.last.finish)
-        asked = () if guided.trajectory else (Message("user", job.problem.question),)
-        return Attempt(
-            messages=(*asked, *guided.messages(text or None)),
-            answer=text if text.strip() else None,
-            status="failed" if not text.strip() else "truncated" if cut else "ok",
-            usage=guided.usage,
-            elapsed_s=round(time.monotonic() - began, 4),
-            error=None if text.strip() else "empty: the function returned no answer",
-        )
+        text = "" if answer is None else str(answer).strip()
+        error = None if text else "empty: the function returned no answer"
+        return guided.attempt(job.problem.question, text, error, {})
 
 
 def load_function(spec: str, folders: Sequence[Path]) -> Callable[..., Any]:
@@ -102,11 +91,11 @@ def load_function(spec: str, folders: Sequence[Path]) -> Callable[..., Any]:
     if path is None:
         searched = ", ".join(map(str, folders)) or "no folder"
         raise ConfigError(_PLACE, f"there is no {file}.", f"Searched: {searched}.")
-    found = importlib.util.spec_from_file_location(f"studio_agent_{path.stem}", path)
-    assert found is not None and found.loader is not None  # it ends in .py
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(f"studio_agent_{path.stem}", path)
+    assert module_spec is not None and module_spec.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(module_spec)
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except Exception as error:
         cause = f"{path} does not load ({type(error).__name__}: {error})."
         raise ConfigError(_PLACE, cause, "Mend the file.") from error

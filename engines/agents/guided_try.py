@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engines.agents.single_turn import system_messages
 from engines.core.errors import CallFailed, lost_usage
+from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Policy
 from engines.core.text.tool_marks import call_mark, clean_text, result_mark
 from engines.core.tools import ToolResult
-from engines.core.types import NO_USAGE, Completion, Message, Sampling, ToolCall, Usage
+from engines.core.types import NO_USAGE, Attempt, Completion, Message, Sampling, ToolCall, Usage
 
 MOST_CALLS = 1_000
 """Of one try: a program that asks in a circle ends, however short its replies are."""
@@ -47,6 +49,7 @@ class GuidedTry:
     fatal: Exception | None = None  # what has to end the rollout, whatever the agent makes of it
     stopped: asyncio.Event = field(default_factory=asyncio.Event)  # set with `fatal`
     trajectory: list[Message] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # numbers calls: one at a time
     _latest: tuple[Message, ...] = ()  # the last request and its reply
     _replies: dict[_Words, Message] = field(default_factory=dict)
@@ -85,12 +88,24 @@ class GuidedTry:
         """Take no more calls."""
         self.over = self.over or reason
 
-    def messages(self, answer: str | None) -> tuple[Message, ...]:
-        """The trajectory, and the answer at its end where the last reply is another text."""
+    def attempt(
+        self, question: str, answer: str, error: str | None, metrics: Mapping[str, float]
+    ) -> Attempt:
+        """What came of it: the trajectory, and the answer where the last reply is another text."""
+        self.end("the try has ended")
         said = self.last.text if self.last else ""
-        if answer is None or answer.strip() == said.strip():
-            return tuple(self.trajectory)
-        return (*self.trajectory, Message("assistant", answer))
+        cut = self.last is not None and is_cut(self.last.finish)
+        asked = () if self.trajectory else (Message("user", question),)
+        final = () if error or answer == said.strip() else (Message("assistant", answer),)
+        return Attempt(
+            messages=(*asked, *self.trajectory, *final),
+            answer=None if error else answer,
+            status="failed" if error else "truncated" if cut else "ok",
+            usage=self.usage,
+            elapsed_s=round(time.monotonic() - self.began, 4),
+            error=error,
+            metrics=metrics,
+        )
 
     async def _complete(
         self, asked: tuple[Message, ...], sampling: Sampling, on_text: OnText | None

@@ -25,6 +25,7 @@ from engines.core.waiting.current_call import name_call
 from engines.core.waiting.replayed_call import mark_replayed
 from engines.record import lines
 from engines.record.appender import Appender
+from engines.record.earlier_turns import EarlierTurns
 
 NO_REPLY = Completion("")
 _Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
@@ -69,6 +70,7 @@ class RecordLedger:
         self._known: dict[str, _Known] = {}
         # Try → hashes of its latest request: the texts themselves would add up over a step.
         self._turns: dict[CallKey, tuple[int, ...]] = {}
+        self._earlier = EarlierTurns()
         self.reused = 0
         self.asked = 0
         self.paid = NO_USAGE  # for what was asked, not for what was taken from the record
@@ -90,9 +92,19 @@ class RecordLedger:
         request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
         hashes = tuple(hash(message) for message in messages)
-        base = _shared_prefix(self._turns.get(this_try, ()), hashes) if key.turn else 0
+
+        def hash_at(other: CallKey) -> str:
+            drawn = replace(sampling, seed=call_seed(self.run_seed, other))
+            return request_hash(policy.name, messages, drawn)
+
+        place = self._earlier.find(key, request, hash_at)
+        # Where calls come in another order, a record holds all of its messages.
+        after = key.turn and self._earlier.keeps_order(key)
+        base = _shared_prefix(self._turns.get(this_try, ()), hashes) if after else 0
         self._turns[this_try] = hashes
-        found = known.get((key, request))
+        found = None
+        if place is not None:
+            found = known.get((place, request if place is key else hash_at(place)))
         if found is not None:
             self.reused += 1
             if again:
@@ -160,6 +172,7 @@ class RecordLedger:
         self._files.clear()
         self._known.clear()
         self._turns.clear()
+        self._earlier.clear()
 
     async def aclose(self) -> None:
         for file in self._files.values():
@@ -189,6 +202,7 @@ class RecordLedger:
                     return
                 ref = RecordRef(name, line.offset, line.length, line.digest)
                 known[record.key, record.request] = (record.reply, ref)
+                self._earlier.add(record.key, record.request)
 
             contents = lines.read(path, chained=False, visit=index_line)
             if contents.torn or contents.newline_missing:

@@ -6,7 +6,7 @@ what `Asked.replaced` names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,18 +120,3 @@ def usage_fields(usage: Usage, prompt: str, completion: str) -> dict[str, Any]:
 def sse(data: Mapping[str, Any], name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + orjson.dumps(data) + b"\n\n"
-
-
-def merge_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """One reply that came as several items (text, then calls) as one message."""
-    merged: list[Message] = []
-    for message in messages:
-        before = merged[-1] if merged else None
-        if message.role == "assistant" and message.tool_calls and before is not None:
-            if before.role == "assistant" and (before.tool_calls or not message.content):
-                calls = (*before.tool_calls, *message.tool_calls)
-                text = before.content + message.content
-                merged[-1] = Message("assistant", text, tool_calls=calls)
-                continue
-        merged.append(message)
-    return tuple(merged)

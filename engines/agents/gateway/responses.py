@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from engines.agents.gateway.chat import error_body
@@ -10,7 +11,6 @@ from engines.agents.gateway.request import (
     Asked,
     BadRequest,
     finish_word,
-    merge_calls,
     read_call,
     read_limit,
     read_list,
@@ -30,14 +30,21 @@ def parse_request(body: Mapping[str, Any]) -> Asked:
             raise BadRequest(f'"{name}" is not offered, since nothing is stored: send all of it')
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    parsed = [_parse_item(item) for item in read_list(items, '"input"')]
-    messages = [message for message in parsed if message is not None]
+    messages: list[Message] = []
+    for item in read_list(items, '"input"'):
+        message = _parse_item(item)
+        if message and message.tool_calls and messages and messages[-1].role == "assistant":
+            before = messages.pop()  # one reply: a text, then its calls
+            calls = (*before.tool_calls, *message.tool_calls)
+            message = replace(before, tool_calls=calls)
+        if message is not None:
+            messages.append(message)
     if not messages:
         raise BadRequest('"input" must be text or a non-empty array')
     if instructions := read_text(body.get("instructions"), '"instructions"'):
         messages.insert(0, Message("system", instructions))
     return Asked(
-        messages=merge_calls(messages),
+        messages=tuple(messages),
         tools=tuple(read_tool(tool) for tool in read_list(body.get("tools"), '"tools"')),
         max_tokens=read_limit(body, "max_output_tokens"),
         stream=bool(body.get("stream")),
