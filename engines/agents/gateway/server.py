@@ -66,6 +66,7 @@ class Gateway:
         self._state = ServerState()
         self._config = Config(
             self._answer,
+            interface="asgi3",
             http="h11",
             ws="none",
             lifespan="off",
