@@ -26,6 +26,7 @@ from engines.agents.left_files import (
     parse_reward,
     read_left_file,
     remove_folder,
+    task_folder,
 )
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed
@@ -113,7 +114,7 @@ class CommandAgent:
             if error and guided.failure:
                 error += f"; its last failed call: {guided.failure}"
             reward = read_left_file(folder, REWARD_FILE)
-            if self.kept is not None and "task" in job.problem.meta:
+            if self.kept is not None and task_folder(job.problem):
                 await asyncio.to_thread(keep_folder, folder, self.kept / name)
         finally:
             await asyncio.to_thread(remove_folder, folder)
@@ -217,8 +218,8 @@ def lay_out_problem(folder: Path, problem: Problem) -> None:
     """Make the folder of a try: question and options, and never what would tell the truth."""
     remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
-    if isinstance(files := problem.meta.get("files"), str):
-        copy_folder(Path(files), folder)
+    if (task := task_folder(problem)) and (task / "environment").is_dir():
+        copy_folder(task / "environment", folder)
     (folder / "problem.txt").write_text(problem.question, "utf-8")
     known = {"id": problem.id, "question": problem.question, "options": dict(problem.options)}
     (folder / "problem.json").write_text(json.dumps(known, ensure_ascii=False), "utf-8")

@@ -27,6 +27,13 @@ def folder_name(problem: Problem, *place: int) -> str:
     return "-".join([*map(str, place), digest(problem.id, 6)])
 
 
+def task_folder(problem: Problem) -> Path | None:
+    """Where the task of a problem lies, in the Harbor layout; None for any other problem."""
+    task = Path(str(problem.meta.get("task") or "/"))
+    # A row of any data set may have such a field: it must name no folder but a task's.
+    return task if (task / "task.toml").is_file() and (task / "tests").is_dir() else None
+
+
 def read_left_file(folder: Path, name: str) -> str | None:
     """The text of a file, cut at `MOST_CHARS`; None where there is no such plain file."""
     try:
