@@ -28,9 +28,9 @@ from engines.agents.left_files import (
     remove_folder,
     task_folder,
 )
+from engines.agents.programs import Program, ProgramResult, ProgramRunner
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed
-from engines.core.programs import ProgramResult, ProgramRunner
 from engines.core.protocols import OnText, Policy
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.tools import Network
@@ -124,7 +124,7 @@ class CommandAgent:
     async def _run(self, gateway: Gateway, folder: Path, job: Job) -> ProgramResult:
         argv, readable = self._arguments(job.problem)
         # A box has all ports of its own, so the gateway's is free there: one address for both.
-        program = await self.runner.start_program(
+        program: Program = await self.runner.start_program(
             argv,
             folder=folder,
             env={
@@ -138,7 +138,7 @@ class CommandAgent:
             },
             readable=readable,
             stdin=job.problem.question.encode() if self.settings.problem_as == "stdin" else b"",
-            network=self.settings.network,
+            network="public" if self.settings.network == "public" else "none",
             limits=self.limits,
             port=gateway.port,
         )
@@ -175,18 +175,20 @@ class CommandAgent:
 
     def _read_answer(self, folder: Path, result: ProgramResult) -> tuple[str, str]:
         """The answer, or "" and why there is none."""
-        said = escape_unsafe(result.stderr.decode(errors="replace")).strip().splitlines()
+        said = escape_unsafe(result.stderr).strip().splitlines()
         shown = "\n".join(said[-_SHOWN_LINES:])[-_SHOWN_CHARS:]
         because = f": {shown}" if shown else ", without a word on standard error"
-        if result.status != "ok":
-            return "", f"{result.status}: the program was ended{because}"
+        if result.status not in ("ok", "error"):
+            return "", f"{result.status}: {result.error or 'the program was ended'}{because}"
+        if result.error:
+            return "", f"failed: {result.error}{because}"
         if result.returncode:
             return "", f"failed: the program ended with exit code {result.returncode}{because}"
         source = self.settings.answer_from
         if source.startswith("file:"):
             text = read_left_file(folder, source.removeprefix("file:")) or ""
         else:
-            text = result.stdout.decode(errors="replace")
+            text = result.stdout
         lines = text.strip()[-MOST_CHARS:].splitlines()
         answer = "\n".join(lines[-1:] if source == "last_line" else lines)
         if not answer:

@@ -23,8 +23,8 @@ from engines.agents.left_files import (
     remove_folder,
     task_folder,
 )
+from engines.agents.programs import Program, ProgramResult, ProgramRunner
 from engines.core.errors import VerifierError
-from engines.core.programs import ProgramResult, ProgramRunner
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
@@ -76,7 +76,7 @@ class HarborVerifier:
         env = {f"STUDIO_{name.upper()}": str(folder / name) for name in ("app", "tests", "logs")}
         env |= {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
         env |= {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
-        program = await self.runner.start_program(
+        program: Program = await self.runner.start_program(
             _START, folder=folder, env=env, limits=self.limits
         )
         try:
@@ -90,8 +90,8 @@ def _read_verdict(folder: Path, result: ProgramResult) -> Verdict:
     safe = not any(at.is_symlink() for at in (logs, logs.parent))
     texts = (read_left_file(logs, f"reward.{kind}") for kind in ("json", "txt") if safe)
     text = next((text for text in texts if text is not None), None)
-    said = short_text(escape_unsafe(result.stderr.decode(errors="replace")).strip()[-400:], 300)
-    if result.status != "ok":
+    said = short_text(escape_unsafe(result.stderr).strip()[-400:], 300)
+    if result.status not in ("ok", "error"):
         return Verdict(None, error=f"{result.status}: the grader was ended: {said}")
     if text is None:
         return Verdict(None, error=f"failed: the grader left no reward: {said or 'silently'}")

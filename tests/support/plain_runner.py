@@ -14,12 +14,18 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from engines.core.programs import ProgramResult
-from engines.core.tools import Network
+from typing import Any, Literal
 
 TAIL = 200_000
+
+
+@dataclass(frozen=True)
+class PlainResult:
+    status: str
+    returncode: int | None
+    stdout: str
+    stderr: str
+    error: str = ""
 
 
 @dataclass
@@ -29,20 +35,25 @@ class PlainProgram:
     timeout_s: float
     listener: socket.socket | None = None
 
-    async def wait(self) -> ProgramResult:
-        status = "ok"
+    async def wait(self) -> PlainResult:
         try:
             async with asyncio.timeout(self.timeout_s):
                 out, err = await self.process.communicate(self.stdin)
         except TimeoutError:
-            status, out, err = "timeout", b"", b""
             await self.kill()
-        return ProgramResult(self.process.returncode or 0, out[-TAIL:], err[-TAIL:], status)
+            return PlainResult(
+                "timeout", None, "", "", f"it was stopped after {self.timeout_s:g} s"
+            )
+        status = "error" if self.process.returncode else "ok"
+        texts = (data[-TAIL:].decode(errors="replace") for data in (out, err))
+        return PlainResult(status, self.process.returncode, *texts)
 
     async def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.process.wait()
+        if self.listener is not None:
+            self.listener.close()
 
 
 @dataclass
@@ -60,9 +71,9 @@ class PlainRunner:
         env: Mapping[str, str],
         readable: Sequence[Path] = (),
         stdin: bytes = b"",
-        network: Network = "none",
-        limits: Any = None,
+        network: Literal["none", "public"] = "none",
         port: int = 8080,
+        limits: Any = None,
     ) -> PlainProgram:
         listener, env = None, dict(env)
         if self.own_listener:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from engines.core.codec import dumps
 from engines.core.finish import meaning_of
 from engines.core.types import Completion, Message, ToolCall, Usage
 
@@ -119,4 +120,4 @@ def usage_fields(usage: Usage, prompt: str, completion: str) -> dict[str, Any]:
 
 def sse(data: Mapping[str, Any], name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + orjson.dumps(data) + b"\n\n"
+    return head + b"data: " + dumps(data) + b"\n\n"

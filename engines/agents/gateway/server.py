@@ -28,12 +28,15 @@ from engines.agents.gateway import chat, messages, responses
 from engines.agents.gateway.proxy import forward
 from engines.agents.gateway.request import Asked, BadRequest
 from engines.agents.guided_try import GuidedTry
+from engines.core.codec import dumps
 from engines.core.errors import CallFailed
 from engines.core.finish import meaning_of
 from engines.core.types import Completion
 
 MOST_BYTES = 32_000_000
 """Of one request."""
+MOST_CONNECTIONS = 128
+"""Of one try at a time; all their calls but one wait."""
 _APIS: dict[str, tuple[Any, type[Any]]] = {
     "/v1/chat/completions": (chat, chat.ChatReply),
     "/v1/responses": (responses, responses.ResponsesReply),
@@ -76,6 +79,7 @@ class Gateway:
             server_header=False,
             date_header=False,
             timeout_keep_alive=3600,  # it ends with the try
+            limit_concurrency=MOST_CONNECTIONS,
         )
         self._config.load()
 
@@ -95,14 +99,15 @@ class Gateway:
         return env
 
     async def __aenter__(self) -> Gateway:
-        await self.listen(socket.create_server(("127.0.0.1", 0), backlog=256))
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+            await self.listen(listener)
         return self
 
     async def listen(self, listener: socket.socket) -> None:
-        """Serve on a listener, too; it is closed at the end."""
-        listener.setblocking(False)
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(lambda: _Connection(self), sock=listener))
+        """Serve on a listener, too, until the end, also where its owner closes it before."""
+        own, loop = listener.dup(), asyncio.get_running_loop()
+        own.setblocking(False)
+        self._servers.append(await loop.create_server(lambda: _Connection(self), sock=own))
 
     async def __aexit__(self, *_: object) -> None:
         self.guided.end("the try has ended")
@@ -149,12 +154,12 @@ class Gateway:
         headers = dict(scope["headers"])
         bearer = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
         token = headers.get(b"x-api-key", b"").decode("latin-1") or bearer
-        body = await _read_body(receive)
-        if body is None:
-            return
         if not self.knows(token):
             await _send_json(send, 401, api.error_body(401, "this token opens no try"))
-        elif (scope["method"], path) == ("GET", "/v1/models"):
+            return
+        if (body := await _read_body(receive)) is None:
+            return
+        if (scope["method"], path) == ("GET", "/v1/models"):
             row = {"id": self.guided.policy.name, "object": "model", "owned_by": "practice studio"}
             await _send_json(send, 200, {"object": "list", "data": [row], "has_more": False})
         elif scope["method"] != "POST" or path not in _APIS:
@@ -240,6 +245,10 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
         self._gateway.transports.add(transport)
+        connection = transport.get_extra_info("socket")
+        if connection.family != socket.AF_UNIX:
+            # asyncio does so only where a listener names its protocol; else each reply waits 40 ms.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
@@ -314,7 +323,7 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 async def _send_json(send: Send, status: int, value: object) -> None:
-    data = orjson.dumps(value)
+    data = dumps(value)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
     if status != 200:  # the policy has tried again as often as it makes sense
         headers.append((b"x-should-retry", b"false"))

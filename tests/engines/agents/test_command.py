@@ -166,7 +166,7 @@ async def test_an_answer_file_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -
             "exit code 1: no\\u001b[31m such luck",
         ),
         ("pass", "empty: the program left no answer in standard output"),
-        ("import time; time.sleep(60)", "timeout: the program was ended"),
+        ("import time; time.sleep(60)", "timeout: it was stopped after 1 s"),
     ],
 )
 async def test_a_program_that_fails_says_why(code: str, reason: str) -> None:
@@ -341,3 +341,37 @@ async def test_a_folder_of_a_killed_studio_is_the_same_one_and_empty_again(tmp_p
     (folder / "left").touch()
     attempt = await agent.attempt(a_job(), answering())
     assert runner.started[1]["folder"] == folder and "left" not in (attempt.answer or "")
+
+
+KILLED_STUDIO = """
+import asyncio, os, sys
+from pathlib import Path
+from engines.core.types import Completion, Usage
+from engines.policies.limits.throttle import Slots
+from engines.record.ledger import RecordLedger
+from engines.rollouts.manager import RolloutManager
+from tests.engines.agents.test_command import a_command, asks
+from tests.support.builders import FakePolicy, a_job
+
+class Dies(FakePolicy):
+    async def complete(self, messages, sampling, on_text=None):
+        if messages[-1].content == "ask 2":
+            os.kill(os.getpid(), 9)
+        return Completion("reply to " + messages[-1].content, usage=Usage(1, 1, 1))
+
+agent = a_command(asks("ask 0", "ask 1", "ask 2"))
+ledger = RecordLedger(Path(sys.argv[1]), 7)
+asyncio.run(RolloutManager(agent, Dies(), ledger, Slots(1), 60).roll_out(a_job()))
+"""
+
+
+async def test_a_studio_killed_with_its_gateway_pays_for_nothing_twice(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", KILLED_STUDIO, str(tmp_path))
+    killed = await asyncio.create_subprocess_exec(*command, cwd=PROGRAMS.parents[2])
+    assert await killed.wait() == -9
+    policy, ledger = answering("now"), RecordLedger(tmp_path, 7)
+    agent = a_command(asks("ask 0", "ask 1", "ask 2"), answer_from="stdout")
+    attempt, _refs = await RolloutManager(agent, policy, ledger, Slots(1), 60).roll_out(a_job())
+    assert attempt.answer == "reply to ask 0\nreply to ask 1\nnow"
+    assert (ledger.asked, ledger.reused) == (1, 2)
+    await ledger.aclose()
