@@ -68,6 +68,10 @@ def prompt_messages(
     instructions: str, guidance: str, question: str, images: tuple[str, ...] = ()
 ) -> tuple[Message, ...]:
     """The request of a first turn, the same for a library and for a mounted `agent.yaml`."""
+    return (*system_messages(instructions, guidance), Message("user", question, images=images))
+
+
+def system_messages(instructions: str, guidance: str) -> tuple[Message, ...]:
+    """What stands in front of every request; nothing where both are empty."""
     system = "\n\n".join(part for part in (instructions.strip(), guidance) if part)
-    user = Message("user", question, images=images)
-    return (Message("system", system), user) if system else (user,)
+    return (Message("system", system),) if system else ()

@@ -221,6 +221,8 @@ class Attempt:
     elapsed_s: float = 0.0
     error: str | None = None
     turns: tuple[Turn, ...] = ()  # where the policy owns its weights, also of a failed try
+    # What a program's own grader said, by name; no reward, and empty for all other agents.
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tool_calls(self) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
+from engines.data.harbor import find_tasks
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 """Of files that a bare name may mean, in the order in which they are tried."""
@@ -39,6 +40,8 @@ _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f
 
 def find_splits(folder: Path) -> Splits:
     """The splits of a folder, by name; raises DataError where some is missing or not clear."""
+    if tasks := find_tasks(folder):
+        return {"": tasks}
     if (folder / "dataset_dict.json").is_file():
         return _saved_dict_splits(folder)
     if (folder / "state.json").is_file():

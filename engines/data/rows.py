@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from engines.core.errors import DataError
 from engines.data.folder import SUFFIXES, broken_link_error
+from engines.data.harbor import TASK_FILE, read_task
 from engines.data.json_row import DECODER, BadToken
 from engines.data.sample_database import is_database, read_samples
 from engines.data.source import DataSource, choose_split
@@ -73,6 +74,8 @@ def open_table(source: DataSource | Path) -> Table:
 
 
 def _open_file(path: Path) -> Table:
+    if path.name == TASK_FILE:
+        return Table("row", iter([(1, str(path), _task_row(path))]))
     head = _read_bytes(path, _HEAD_BYTES)
     suffix = path.suffix.lower()
     for magic, (cause, move) in _OTHERS.items():
@@ -94,6 +97,13 @@ def _open_file(path: Path) -> Table:
     if suffix == ".json" and start == b"{" and not _is_object(data.lstrip().split(b"\n", 1)[0]):
         _refuse_one_object(path, data)
     return Table("line", _jsonl_rows(path, data), verbatim=True)
+
+
+def _task_row(path: Path) -> dict[str, Any] | DataError:
+    try:
+        return read_task(path)
+    except DataError as error:
+        return error
 
 
 def _refuse_misnamed(path: Path, data: bytes) -> None:

@@ -36,6 +36,7 @@ from engines.core.waiting.gather import gather_all
 from engines.core.waiting.replayed_call import mark_replayed
 from engines.record import lines
 from engines.record.appender import Appender
+from engines.record.earlier_turns import EarlierTurns
 
 NO_REPLY = Completion("")
 TOOL = "tool:"
@@ -107,6 +108,7 @@ class RecordLedger:
         self._begun: set[tuple[CallKey, str]] = set()  # calls of tools that have an effect
         # Try → hashes of its messages so far: the texts themselves would add up over a step.
         self._turns: dict[CallKey, tuple[int, ...]] = {}
+        self._earlier = EarlierTurns()
         self.reused = 0
         self.asked = 0
         self.paid = NO_USAGE  # for what was asked, not for what was taken from the record
@@ -128,8 +130,18 @@ class RecordLedger:
         request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
         hashes = tuple(hash(message) for message in messages)
-        base = _shared_prefix(self._turns.get(this_try, ()), hashes) if key.turn else 0
-        found = known.get((key, request))
+
+        def hash_at(other: CallKey) -> str:
+            drawn = replace(sampling, seed=call_seed(self.run_seed, other))
+            return request_hash(policy.name, messages, drawn)
+
+        place = self._earlier.find(key, request, hash_at)
+        # Where calls come in another order, a record holds all of its messages.
+        after = key.turn and self._earlier.keeps_order(key)
+        base = _shared_prefix(self._turns.get(this_try, ()), hashes) if after else 0
+        found = None
+        if place is not None:
+            found = known.get((place, request if place is key else hash_at(place)))
         if found is not None:
             self.reused += 1
             self._turns[this_try] = (*hashes, hash(found[0].as_message()))
@@ -250,6 +262,7 @@ class RecordLedger:
         self._known.clear()
         self._begun.clear()
         self._turns.clear()
+        self._earlier.clear()
 
     async def aclose(self) -> None:
         for file in self._files.values():
@@ -282,6 +295,8 @@ class RecordLedger:
                     return
                 ref = RecordRef(name, line.offset, line.length, line.digest)
                 known[record.key, record.request] = (record.reply, ref)
+                if not record.is_tool_result:
+                    self._earlier.add(record.key, record.request)
 
             contents = lines.read(path, chained=False, visit=index_line)
             if contents.torn or contents.newline_missing:

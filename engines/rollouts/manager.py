@@ -217,7 +217,9 @@ class RolloutManager:
             if attempt.answer is not None and job.guidance:
                 judged = without_citations(attempt.answer, guidance_ids(job.guidance))
                 attempt = replace(attempt, answer=judged)
-            return attempt, tuple(recorded.refs)
+            # In the order of their records, by which each is told from the one before.
+            refs = sorted(recorded.refs, key=lambda ref: (ref.file, ref.offset))
+            return attempt, tuple(refs)
 
     async def rejoin_batch(self, job: Job) -> None:
         """Take part once more with a try whose result is known; nothing comes of it.

@@ -1,0 +1,112 @@
+"""A function of the user's own as the agent: `async (problem, model) -> answer`.
+
+It runs in this process, with all that this process may; `command` agents have boxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.agents.guided_try import GuidedTry
+from engines.core.errors import ConfigError, suggest_name
+from engines.core.protocols import OnText, Policy
+from engines.core.types import Attempt, Completion, Job, Message, Sampling
+
+Asked = str | Sequence[Message | Mapping[str, Any]]
+_PLACE = "agent.function"
+
+
+class Model:
+    """What the function is given: the policy, with the library in front of what it asks.
+
+    Calls are recorded and paid for once; made at the same time, they wait for each other.
+    """
+
+    def __init__(self, guided: GuidedTry) -> None:
+        self._guided = guided
+
+    async def ask(
+        self, messages: Asked, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> Completion:
+        """The reply to a text, or to messages: {"role": …, "content": …} or `Message`."""
+        return await self._guided.ask(_as_messages(messages), tools=tools or ())
+
+    async def __call__(self, text: str) -> str:
+        return (await self.ask(text)).text
+
+
+class BlockingModel:
+    """The same for a function that is not async, which runs in a thread."""
+
+    def __init__(self, model: Model, loop: asyncio.AbstractEventLoop) -> None:
+        self._model, self._loop = model, loop
+
+    def ask(self, messages: Asked, tools: Sequence[Mapping[str, Any]] | None = None) -> Completion:
+        work = self._model.ask(messages, tools)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def __call__(self, text: str) -> str:
+        return self.ask(text).text
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionAgent:
+    """Calls the function once a try. Its answer is a text, or an object with `answer`."""
+
+    call: Callable[..., Any]
+    sampling: Sampling
+    instructions: str = ""  # for requests without a system message of their own
+
+    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
+        guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
+        model = Model(guided)
+        try:
+            if inspect.iscoroutinefunction(self.call):
+                made = await self.call(job.problem, model)
+            else:
+                blocking = BlockingModel(model, asyncio.get_running_loop())
+                made = await asyncio.to_thread(self.call, job.problem, blocking)
+        finally:
+            guided.end("the try has ended")  # a thread cannot be stopped, its calls can
+            if guided.fatal is not None:
+                raise guided.fatal
+        answer = getattr(made, "answer", made)
+        text = "" if answer is None else str(answer).strip()
+        error = None if text else "empty: the function returned no answer"
+        return guided.attempt(job.problem.question, text, error, {})
+
+
+def load_function(spec: str, folders: Sequence[Path]) -> Callable[..., Any]:
+    """The function that `my_agent.py:solve` names, the file in the first of the folders."""
+    file, colon, name = spec.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(_PLACE, f"{spec!r} names no function.", "Write my_agent.py:solve.")
+    path = next((found for at in folders if (found := at / file).is_file()), None)
+    if path is None:
+        searched = ", ".join(map(str, folders)) or "no folder"
+        raise ConfigError(_PLACE, f"there is no {file}.", f"Searched: {searched}.")
+    module_spec = importlib.util.spec_from_file_location(f"studio_agent_{path.stem}", path)
+    assert module_spec is not None and module_spec.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        cause = f"{path} does not load ({type(error).__name__}: {error})."
+        raise ConfigError(_PLACE, cause, "Mend the file.") from error
+    call = getattr(module, name, None)
+    if not callable(call):
+        functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
+        raise ConfigError(_PLACE, f"{path} has no function {name}.", suggest_name(name, functions))
+    return call  # type: ignore[no-any-return]
+
+
+def _as_messages(asked: Asked) -> tuple[Message, ...]:
+    if isinstance(asked, str):
+        return (Message("user", asked),)
+    return tuple(m if isinstance(m, Message) else Message(**m) for m in asked)

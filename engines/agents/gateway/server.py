@@ -1,0 +1,341 @@
+"""The gateway of one try: an HTTP server on loopback, and on listeners that boxes hand out.
+
+Owns who may ask (a token of this try alone) and where a request goes; what the try may ask is
+`GuidedTry`'s. No key of an endpoint is anywhere here: the policy has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextvars
+import hmac
+import logging
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import orjson
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from engines.agents.gateway import chat, messages, responses
+from engines.agents.gateway.proxy import forward
+from engines.agents.gateway.request import Asked, BadRequest
+from engines.agents.guided_try import GuidedTry
+from engines.core.codec import dumps
+from engines.core.errors import CallFailed
+from engines.core.finish import meaning_of
+from engines.core.types import Completion
+
+MOST_BYTES = 32_000_000
+"""Of one request."""
+MOST_CONNECTIONS = 128
+"""Of one try at a time; all their calls but one wait."""
+_APIS: dict[str, tuple[Any, type[Any]]] = {
+    "/v1/chat/completions": (chat, chat.ChatReply),
+    "/v1/responses": (responses, responses.ResponsesReply),
+    "/v1/messages": (messages, messages.MessagesReply),
+}
+_SILENT = logging.getLogger("practice_studio.gateway")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False  # what a program sends must not write on the terminal
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+
+class Gateway:
+    """Serves one `GuidedTry` inside `async with`.
+
+    Calls run in the context in which it was opened, so that deadlines stand still in them as in
+    any other call of the try. With `hosts` it is a proxy to those, too, and to nothing else.
+    """
+
+    def __init__(self, guided: GuidedTry, hosts: Sequence[str] = ()) -> None:
+        self.guided, self.hosts = guided, tuple(hosts)
+        self.token = f"try-{secrets.token_urlsafe(24)}"
+        self.replaced: Counter[str] = Counter()  # fields of requests whose place ours took
+        self._context = contextvars.copy_context()
+        self._calls: set[asyncio.Task[Completion]] = set()
+        self.transports: WeakSet[Any] = WeakSet()  # also of connections that a proxy has
+        self._servers: list[asyncio.Server] = []
+        self._state = ServerState()
+        self._config = Config(
+            self._answer,
+            interface="asgi3",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=3600,  # it ends with the try
+            limit_concurrency=MOST_CONNECTIONS,
+        )
+        self._config.load()
+
+    @property
+    def port(self) -> int:
+        return int(self._servers[0].sockets[0].getsockname()[1])
+
+    def environment(self) -> dict[str, str]:
+        """What tells a program where to ask, the same on loopback and on a handed listener."""
+        root = f"http://127.0.0.1:{self.port}"
+        env = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_KEY": self.token}
+        env |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": self.token}
+        if self.hosts:
+            proxy = f"http://try:{self.token}@127.0.0.1:{self.port}"
+            env |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy)
+            env |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
+        return env
+
+    async def __aenter__(self) -> Gateway:
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+            await self.listen(listener)
+        return self
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Serve on a listener, too, until the end, also where its owner closes it before."""
+        own, loop = listener.dup(), asyncio.get_running_loop()
+        own.setblocking(False)
+        self._servers.append(await loop.create_server(lambda: _Connection(self), sock=own))
+
+    async def __aexit__(self, *_: object) -> None:
+        self.guided.end("the try has ended")
+        for server in self._servers:
+            server.close()
+        for transport in tuple(self.transports):
+            transport.abort()
+        calls = [*self._calls, *self._state.tasks]
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    def knows(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+    def http_protocol(self) -> asyncio.Protocol:
+        protocol = H11Protocol(self._config, self._state, {})
+        protocol.logger = _SILENT
+        return protocol
+
+    def ask(
+        self, asked: Asked, on_text: Callable[[str], None] | None = None
+    ) -> asyncio.Task[Completion]:
+        self.replaced.update(asked.replaced)
+        call = asyncio.get_running_loop().create_task(
+            self.guided.ask(
+                asked.messages,
+                tools=asked.tools,
+                stop=asked.stop,
+                max_tokens=asked.max_tokens,
+                on_text=on_text,
+            ),
+            context=self._context.copy(),
+        )
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
+
+    async def _answer(self, scope: Event, receive: Receive, send: Send) -> None:
+        path = scope["path"].rstrip("/")
+        if "://" in path:  # a client that takes us for its proxy writes the whole address
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        api, writer = _APIS.get(path, (chat, chat.ChatReply))
+        headers = dict(scope["headers"])
+        bearer = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
+        token = headers.get(b"x-api-key", b"").decode("latin-1") or bearer
+        if not self.knows(token):
+            await _send_json(send, 401, api.error_body(401, "this token opens no try"))
+            return
+        if (body := await _read_body(receive)) is None:
+            return
+        if (scope["method"], path) == ("GET", "/v1/models"):
+            row = {"id": self.guided.policy.name, "object": "model", "owned_by": "practice studio"}
+            await _send_json(send, 200, {"object": "list", "data": [row], "has_more": False})
+        elif scope["method"] != "POST" or path not in _APIS:
+            known = f"there is nothing at {scope['method']} {scope['path']}"
+            await _send_json(send, 404, api.error_body(404, known))
+        elif len(body) > MOST_BYTES:
+            await _send_json(send, 413, api.error_body(413, f"at most {MOST_BYTES:,} bytes"))
+        else:
+            try:
+                given = orjson.loads(body)
+                asked = api.parse_request(given if isinstance(given, dict) else {})
+            except (orjson.JSONDecodeError, BadRequest) as error:
+                await _send_json(send, 400, api.error_body(400, str(error)))
+                return
+            mark = secrets.token_hex(12)
+            reply = writer(asked, self.guided.policy.name, mark, int(time.time()))
+            gone = asyncio.ensure_future(_until_gone(receive))
+            try:
+                await (self._stream if asked.stream else self._whole)(api, reply, asked, gone, send)
+            finally:
+                gone.cancel()
+
+    async def _whole(
+        self, api: Any, reply: Any, asked: Asked, gone: asyncio.Future[None], send: Send
+    ) -> None:
+        call = self.ask(asked)
+        await _wait_for(call, gone)
+        if failed := _failure(call):
+            await _send_json(send, 400, api.error_body(400, failed))
+        elif not call.cancelled():
+            await _send_json(send, 200, reply.whole(call.result()))
+
+    async def _stream(
+        self, api: Any, reply: Any, asked: Asked, gone: asyncio.Future[None], send: Send
+    ) -> None:
+        """Text as it comes; the head waits for the first of it, since a refusal needs its status.
+
+        A recorded reply is not streamed by the policy: it comes as one piece.
+        """
+        pieces: list[str] = []
+        news = asyncio.Event()
+
+        def note(piece: str) -> None:
+            pieces.append(piece)
+            news.set()
+
+        call, said = self.ask(asked, note), ""
+        call.add_done_callback(lambda _: news.set())
+        gone.add_done_callback(lambda _: call.cancel())
+        while not call.done():
+            await news.wait()
+            news.clear()
+            if pieces:
+                begin = b"" if said else await _begin_stream(send, reply)
+                text = "".join(pieces)
+                pieces.clear()
+                said += text
+                await _send_body(send, begin + reply.text(text))
+        failed = _failure(call)
+        if failed and not said:
+            await _send_json(send, 400, api.error_body(400, failed))
+            return
+        if not failed and call.cancelled():
+            return
+        if not failed and not call.result().text.startswith(said + "".join(pieces)):
+            failed = "cut: the reply was begun anew, and its first part was passed on already"
+        if failed:
+            await _send_body(send, reply.broken(failed), last=True)
+            return
+        done = call.result()
+        begin = b"" if said else await _begin_stream(send, reply)
+        rest = done.text[len(said) :]
+        end = (reply.text(rest) if rest else b"") + reply.end(done)
+        await _send_body(send, begin + end, last=True)
+
+
+class _Connection(asyncio.Protocol):
+    """Looks at the first bytes of a connection: a proxy is asked in words of its own."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._seen = gateway, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        self._gateway.transports.add(transport)
+        connection = transport.get_extra_info("socket")
+        if connection.family != socket.AF_UNIX:
+            # asyncio does so only where a listener names its protocol; else each reply waits 40 ms.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        method, found, target = self._seen.partition(b" ")
+        if not found and len(method) < 16:
+            return
+        gateway, own = self._gateway, f"http://127.0.0.1:{self._gateway.port}/".encode()
+        for_proxy = method == b"CONNECT" or (
+            target.startswith(b"http://") and not target.startswith(own)
+        )
+        protocol: asyncio.Protocol
+        if for_proxy:
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await forward(reader, writer, gateway.hosts, self._is_known)
+
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader, serve)
+        else:
+            protocol = gateway.http_protocol()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(self._seen)
+
+    def _is_known(self, credentials: str) -> bool:
+        try:
+            said = base64.b64decode(credentials.removeprefix("Basic ")).decode("latin-1")
+        except ValueError:
+            return False
+        return self._gateway.knows(said.partition(":")[2])
+
+
+def _failure(call: asyncio.Task[Completion]) -> str:
+    """What to say of a call without a usable reply; "" for one that has one, or was cancelled."""
+    if call.cancelled():
+        return ""
+    error = call.exception()
+    if error is not None:
+        shown = isinstance(error, CallFailed)  # of what ends the run a program is told no more
+        return str(error) if shown else "the try has ended"
+    if meaning_of(call.result().finish) == "broken":
+        return f"broken off: the endpoint ended the reply with {call.result().finish!r}"
+    return ""
+
+
+async def _wait_for(call: asyncio.Task[Completion], gone: asyncio.Future[None]) -> None:
+    """Until a call is through; one whose program has left is cancelled."""
+    try:
+        await asyncio.wait((call, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not call.done():
+            call.cancel()
+            await asyncio.wait((call,))
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The request's body, of one that is too long only so much; None where the client left."""
+    body = bytearray()
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            return None
+        if len(body) <= MOST_BYTES:
+            body += event.get("body", b"")
+        if not event.get("more_body"):
+            return bytes(body)
+
+
+async def _send_json(send: Send, status: int, value: object) -> None:
+    data = dumps(value)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+    if status != 200:  # the policy has tried again as often as it makes sense
+        headers.append((b"x-should-retry", b"false"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await _send_body(send, data, last=True)
+
+
+async def _begin_stream(send: Send, reply: Any) -> bytes:
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    return bytes(reply.begin())
+
+
+async def _send_body(send: Send, data: bytes, last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": not last})
