@@ -50,6 +50,7 @@ class RecordedPolicy:
     turns: list[Turn] = field(default_factory=list)  # those that can be trained on
     usage: Usage = NO_USAGE
     chars: int = 0  # of all replies
+    ran_tools: bool = False
 
     @property
     def name(self) -> str:
@@ -72,6 +73,17 @@ class RecordedPolicy:
             raise CallFailed("too long", text)
         return reply
 
+    @property
+    def conversation(self) -> tuple[RecordRef, ...]:
+        """The records in order: that of a loop with tools, or that in which they were written.
+
+        A program that asks several things at once may ask in another order after a resume, and
+        each record tells what is new since the one before it.
+        """
+        if self.ran_tools:
+            return tuple(self.refs)
+        return tuple(sorted(self.refs, key=lambda ref: (ref.file, ref.offset)))
+
     async def run_tools(
         self,
         calls: Sequence[ToolCall],
@@ -86,6 +98,7 @@ class RecordedPolicy:
             restored.add(call.id)
             on_restored(call)
 
+        self.ran_tools = True
         found = await self.ledger.run_tools(key, calls, run, specs, restore)
         self.refs += (ref for _, ref in found)
         results = tuple(result for result, _ in found)
@@ -217,9 +230,7 @@ class RolloutManager:
             if attempt.answer is not None and job.guidance:
                 judged = without_citations(attempt.answer, guidance_ids(job.guidance))
                 attempt = replace(attempt, answer=judged)
-            # In the order of their records, by which each is told from the one before.
-            refs = sorted(recorded.refs, key=lambda ref: (ref.file, ref.offset))
-            return attempt, tuple(refs)
+            return attempt, recorded.conversation
 
     async def rejoin_batch(self, job: Job) -> None:
         """Take part once more with a try whose result is known; nothing comes of it.

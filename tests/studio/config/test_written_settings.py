@@ -18,7 +18,7 @@ from studio.config.settings.fingerprint import differences, fingerprint
 from studio.presets import list_presets
 
 WRITTEN = Path(__file__).parent / "written"
-NEWER = ("demo",)  # that version did not have it
+NEWER = ("demo", "math")  # that version did not have it
 NEWER_SETTINGS = re.compile(
     r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
