@@ -9,17 +9,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.tools.sandbox.errors import SandboxError
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.tiers import STUDIO, TierReport
 
+T = TypeVar("T")
+
 START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
 # Keys in our environment are not the code's business. The hash seed is fixed because sympy's
-# choice between equal forms follows it; one thread, because a namespace cannot be entered with more.
+# choice between equal forms follows it; one thread, because none may run when a process is forked.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -49,6 +51,19 @@ def start_module(
         raise
     ours.setblocking(False)
     return process, ours
+
+
+async def finish(doing: Coroutine[Any, Any, T]) -> T:
+    """Await something short to its end, also where we are cancelled.
+
+    An order given up halfway would end the template, and with it the interpreters of others.
+    """
+    task = asyncio.create_task(doing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class Host:
@@ -84,16 +99,25 @@ class Host:
                     "Free processes and memory, and start again.",
                 ) from error
 
-    async def fork(self, folder: str, descriptors: Sequence[int]) -> int:
-        """The process id of a new interpreter, valid for the other orders alone."""
-        async with self._ordering:
-            reply = await self._ask({"fork": folder}, descriptors)
-        return int(reply["pid"])
+    async def fork(
+        self, folder: str, descriptors: Sequence[int], take: Callable[[int], object]
+    ) -> None:
+        """Fork an interpreter; `take` gets its process id, which is valid for orders alone."""
+
+        async def ask() -> None:
+            async with self._ordering:
+                take(int((await self._ask({"fork": folder}, descriptors))["pid"]))
+
+        await finish(ask())
 
     async def order(self, word: str, pid: int) -> Mapping[str, Any]:
-        """Send "end", "stop" or "continue". Raises OSError: the template is gone, all with it."""
-        async with self._ordering:
-            return await self._ask({word: pid})
+        """Send "end", "drop", "stop" or "continue". Raises OSError: the template is gone."""
+
+        async def ask() -> Mapping[str, Any]:
+            async with self._ordering:
+                return await self._ask({word: pid})
+
+        return await finish(ask())
 
     async def _ask(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engines.tools.sandbox import kernel, landlock, namespaces, seccomp
+from engines.tools.sandbox.layers import kernel, landlock, namespaces, seccomp
 from engines.tools.sandbox.limits import Limits, limit_resources
 
 CHECK_S = 0.1

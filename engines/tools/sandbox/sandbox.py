@@ -14,6 +14,7 @@ of the kernel itself. Names of files outside can be asked for where there are no
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from typing import Literal
 from engines.tools.sandbox.errors import SandboxError
 from engines.tools.sandbox.host import Host
 from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.program import Program, start_confined_program
+from engines.tools.sandbox.program import Program, launch_program
 from engines.tools.sandbox.session import Session
 from engines.tools.sandbox.tiers import TierReport, find_tier
 
@@ -96,17 +97,17 @@ class Sandbox:
         Raises SandboxError: as `start`, or it cannot be confined.
         """
         report = await self._accepted_tier()
-        program = await start_confined_program(
-            argv,
-            report=report,
-            folder=folder,
-            env=env,
-            readable=readable,
-            stdin=stdin,
-            network=network,
-            port=port,
-            limits=limits or self.limits,
-        )
+        order = {
+            "argv": list(argv),
+            "tier": report.tier,
+            "landlock": report.holds("landlock"),
+            "folder": os.path.realpath(folder),
+            "env": dict(env),
+            "readable": [os.path.abspath(path) for path in readable],
+            "network": network,
+            "port": port,
+        }
+        program = await launch_program(order, stdin, limits or self.limits)
         self._programs.add(program)
         program.on_end(self._programs.discard)
         return program
