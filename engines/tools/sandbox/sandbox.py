@@ -91,7 +91,8 @@ class Sandbox:
             stdin: what it reads from its standard input, before the end of that.
             network: "none" leaves it 127.0.0.1:`port` alone; "public" the host's network.
             port: where `Program.listener` listens in the program's own network. Without
-                namespaces there is no listener: it may connect to this port of the host's.
+                namespaces there is no listener: it may connect to this port of any host, and
+                before Linux 6.12 signal other processes of the user.
             limits: instead of the sandbox's own; memory holds for each process by itself.
 
         Raises SandboxError: as `start`, or it cannot be confined.

@@ -215,6 +215,15 @@ async def test_a_program_gets_no_power(sandbox: Sandbox, tmp_path: Path, code: s
     assert result.status == "error" and "Error" in result.stderr, result
 
 
+async def test_a_program_has_no_descriptor_but_its_streams(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    result = await run_python(sandbox, tmp_path, "import os; print(os.listdir('/proc/self/fd'))")
+    if result.status != "ok":
+        pytest.skip("this machine mounts no /proc in a namespace")
+    assert result.stdout == "['0', '1', '2', '3']\n"  # 3 is that of the listing
+
+
 async def test_a_program_that_is_not_there_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin"}
     program = await sandbox.start_program(["no-such-program"], folder=tmp_path, env=env)

@@ -144,6 +144,15 @@ async def test_calls_that_are_given_up_at_any_moment_cost_no_other_session_its_s
     assert (await kept.run("x")).value == "7"
 
 
+async def test_an_interpreter_has_no_descriptor_of_the_template(sandbox: Sandbox) -> None:
+    code = (
+        "import os\nfound = 0\nfor n in range(64):\n"
+        "    try: os.fstat(n); found += 1\n    except OSError: pass\nfound"
+    )
+    # stdin, stdout, stderr, the last two kept twice, and its channel
+    assert (await sandbox.session().run(code)).value == "6"
+
+
 async def test_code_that_is_too_long_is_refused(sandbox: Sandbox) -> None:
     assert (await sandbox.session().run("1" * (MAX_CODE + 1))).status == "error"
 
