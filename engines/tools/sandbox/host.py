@@ -79,6 +79,7 @@ class Host:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._closed = False
         # Protects the control socket: its replies carry no name, so one order at a time.
         self._ordering = asyncio.Lock()
 
@@ -86,6 +87,8 @@ class Host:
         async with self._ordering:
             if self._control is not None:
                 return
+            if self._closed:
+                raise SandboxError("sandbox", "it was closed.", "Start it again.")
             try:
                 self._process, self._control = start_module(
                     "engines.tools.sandbox.template", _ENVIRONMENT
@@ -156,6 +159,7 @@ class Host:
 
     async def aclose(self) -> None:
         async with self._ordering:
+            self._closed = True
             await self._end()
 
     async def _end(self) -> None:

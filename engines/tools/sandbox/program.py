@@ -141,8 +141,9 @@ class Program:
 
     async def _read_to_end(self) -> bytes:
         said = b""
-        while part := await asyncio.get_running_loop().sock_recv(self._control, TAIL):
-            said = (said + part)[-TAIL:]
+        with contextlib.suppress(ConnectionError):  # the launcher was killed from outside
+            while part := await asyncio.get_running_loop().sock_recv(self._control, TAIL):
+                said = (said + part)[-TAIL:]
         return said
 
     async def _read_rest(self) -> bytes:

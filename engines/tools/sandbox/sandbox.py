@@ -120,7 +120,8 @@ class Sandbox:
         for session in list(self._sessions):
             await session.aclose()
         if self._host is not None:
-            await self._host.aclose()
+            host, self._host = self._host, None
+            await host.aclose()
 
     async def _accepted_tier(self) -> TierReport:
         if self._report is None:

@@ -93,8 +93,10 @@ class Interpreter:
         for text in self._output:
             text.clear()
         self._finished = loop.create_future()
-        if self._reply or self._has_ended:  # before it was asked: it failed, or wrote on its own
+        if self._reply:  # before it was asked: it failed, or wrote on its own
             self._finish("reply" if self._reply.startswith(b'{"failed"') else "garbage")
+        elif self._has_ended:
+            self._finish("ended")
         began = time.perf_counter()
         watching = asyncio.create_task(self._watch_folder()) if self._folder else None
         try:

@@ -153,6 +153,16 @@ async def test_an_interpreter_has_no_descriptor_of_the_template(sandbox: Sandbox
     assert (await sandbox.session().run(code)).value == "6"
 
 
+async def test_a_closed_sandbox_starts_nothing_until_it_is_started(sandbox: Sandbox) -> None:
+    session = sandbox.session()
+    await session.run("1")
+    await sandbox.aclose()
+    with pytest.raises(SandboxError, match="closed"):
+        await session.run("1")
+    await sandbox.start()
+    assert (await sandbox.session().run("2")).value == "2"
+
+
 async def test_code_that_is_too_long_is_refused(sandbox: Sandbox) -> None:
     assert (await sandbox.session().run("1" * (MAX_CODE + 1))).status == "error"
 
