@@ -32,7 +32,7 @@ def confine_worker(
     layers: list[str] = []
     if tier == "resource-limits-only" or sys.platform != "linux":
         return layers
-    from engines.tools.sandbox import landlock, namespaces, seccomp
+    from engines.tools.sandbox.layers import landlock, namespaces, seccomp
 
     own = () if readable is None else namespaces.system_paths(programs=False)
     with contextlib.suppress(OSError):

@@ -9,17 +9,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.tools.sandbox.errors import SandboxError
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.tiers import STUDIO, TierReport
 
+T = TypeVar("T")
+
 START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
 # Keys in our environment are not the code's business. The hash seed is fixed because sympy's
-# choice between equal forms follows it; one thread, because a namespace cannot be entered with more.
+# choice between equal forms follows it; one thread, because none may run when a process is forked.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -51,6 +53,19 @@ def start_module(
     return process, ours
 
 
+async def finish(doing: Coroutine[Any, Any, T]) -> T:
+    """Await something short to its end, also where we are cancelled.
+
+    An order given up halfway would end the template, and with it the interpreters of others.
+    """
+    task = asyncio.create_task(doing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 class Host:
     def __init__(self, limits: Limits, report: TierReport, preload: Sequence[str]) -> None:
         self._order = {
@@ -64,6 +79,7 @@ class Host:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._closed = False
         # Protects the control socket: its replies carry no name, so one order at a time.
         self._ordering = asyncio.Lock()
 
@@ -71,6 +87,8 @@ class Host:
         async with self._ordering:
             if self._control is not None:
                 return
+            if self._closed:
+                raise SandboxError("sandbox", "it was closed.", "Start it again.")
             try:
                 self._process, self._control = start_module(
                     "engines.tools.sandbox.template", _ENVIRONMENT
@@ -84,16 +102,25 @@ class Host:
                     "Free processes and memory, and start again.",
                 ) from error
 
-    async def fork(self, folder: str, descriptors: Sequence[int]) -> int:
-        """The process id of a new interpreter, valid for the other orders alone."""
-        async with self._ordering:
-            reply = await self._ask({"fork": folder}, descriptors)
-        return int(reply["pid"])
+    async def fork(
+        self, folder: str, descriptors: Sequence[int], take: Callable[[int], object]
+    ) -> None:
+        """Fork an interpreter; `take` gets its process id, which is valid for orders alone."""
+
+        async def ask() -> None:
+            async with self._ordering:
+                take(int((await self._ask({"fork": folder}, descriptors))["pid"]))
+
+        await finish(ask())
 
     async def order(self, word: str, pid: int) -> Mapping[str, Any]:
-        """Send "end", "stop" or "continue". Raises OSError: the template is gone, all with it."""
-        async with self._ordering:
-            return await self._ask({word: pid})
+        """Send "end", "drop", "stop" or "continue". Raises OSError: the template is gone."""
+
+        async def ask() -> Mapping[str, Any]:
+            async with self._ordering:
+                return await self._ask({word: pid})
+
+        return await finish(ask())
 
     async def _ask(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
@@ -132,6 +159,7 @@ class Host:
 
     async def aclose(self) -> None:
         async with self._ordering:
+            self._closed = True
             await self._end()
 
     async def _end(self) -> None:

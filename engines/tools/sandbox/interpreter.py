@@ -24,7 +24,9 @@ from typing import Any
 
 MAX_VALUE, MAX_ERROR, MAX_SHORT, MAX_VARIABLES = 20_000, 4_000, 200, 50
 DESCRIBE_S = 0.2
-OUT_OF_MEMORY = b'{"status": "memory", "error": "MemoryError: it needs more memory than it may have"}\n'
+OUT_OF_MEMORY = (
+    b'{"status": "memory", "error": "MemoryError: it needs more memory than it may have"}\n'
+)
 FRAMES = 4
 
 _SHORT = reprlib.Repr()
@@ -126,7 +128,7 @@ def open_streams(spare: tuple[int, int]) -> None:
     """Connect stdout and stderr to the pipes again, whatever the last call did to them."""
     for number, descriptor in enumerate(spare, start=1):
         os.dup2(descriptor, number)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
     for name, number in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(number, "w", closefd=False)
         # Line by line, so that what was said before a kill is there.

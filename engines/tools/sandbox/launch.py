@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engines.tools.sandbox import kernel, landlock, namespaces, seccomp
+from engines.tools.sandbox.layers import kernel, landlock, namespaces, seccomp
 from engines.tools.sandbox.limits import Limits, limit_resources
 
 CHECK_S = 0.1
@@ -187,6 +187,8 @@ def main(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
     control.setblocking(True)
     message, streams, _, _ = socket.recv_fds(control, 1 << 16, 3)
+    for own in (descriptor, *streams):
+        os.set_inheritable(own, False)  # the program gets copies as 0, 1 and 2, and no other
     while not message.endswith(b"\n"):
         part = control.recv(1 << 16)
         if not part:

@@ -25,8 +25,8 @@ class Limits:
     output_chars: int = 200_000
     disk_mb: int = 16
     processes: int = 64
-    """Threads and processes; not enforced where the studio is the administrator and there are no
-    namespaces."""
+    """Threads and processes. Without namespaces an interpreter has no processes anyhow, its threads
+    are held by its memory, and a program run by the administrator has no limit."""
 
 
 def limit_resources(

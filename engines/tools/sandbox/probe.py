@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from engines.tools.sandbox import kernel, landlock, namespaces, seccomp
+from engines.tools.sandbox.layers import kernel, landlock, namespaces, seccomp
 
 
 def try_in_child(attempt: Callable[[], None]) -> str:
@@ -49,8 +49,8 @@ def try_namespaces(secret: str, port: int) -> None:
     def attempt() -> None:
         namespaces.mount_private(1)
         namespaces.become_nobody()
-        expect(FileNotFoundError, "reading outside", lambda: open(secret))
-        expect(OSError, "writing outside", lambda: open("/usr/.sandbox", "w"))
+        expect(FileNotFoundError, "reading outside", lambda: os.open(secret, os.O_RDONLY))
+        expect(OSError, "writing outside", lambda: os.open("/usr/.new", os.O_CREAT))
         expect(ProcessLookupError, "signals", lambda: os.kill(outside, 0))
         expect(OSError, "connections", lambda: socket.create_connection(("127.0.0.1", port)))
         with open(f"{namespaces.PRIVATE}/file", "wb", buffering=0) as file:
@@ -67,8 +67,8 @@ def try_landlock(secret: str, port: int) -> None:
     version = landlock.restrict(
         readable=namespaces.system_paths(programs=False), writable=(), network=False
     )
-    expect(PermissionError, "reading outside", lambda: open(secret))
-    expect(PermissionError, "writing outside", lambda: open(f"{secret}.new", "w"))
+    expect(PermissionError, "reading outside", lambda: os.open(secret, os.O_RDONLY))
+    expect(PermissionError, "writing outside", lambda: os.open(f"{secret}.new", os.O_CREAT))
     if version >= 4:
         address = ("127.0.0.1", port)
         expect(PermissionError, "connections", lambda: socket.create_connection(address))

@@ -11,16 +11,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from engines.tools.sandbox.errors import SandboxError
 from engines.tools.sandbox.host import start_module
+from engines.tools.sandbox.layers.namespaces import NOBODY
 from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.namespaces import NOBODY
-from engines.tools.sandbox.tiers import TierReport
 
 START_S = 30.0
 END_S = 10.0
@@ -94,10 +92,10 @@ class Program:
 
     async def _receive_listener(self) -> bytes:
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(self._control, lambda: ready.done() or ready.set_result(None))
+        ready = asyncio.Event()
+        loop.add_reader(self._control, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(self._control)
         # Up to the end of this line: what follows is for `_follow`.
@@ -143,8 +141,9 @@ class Program:
 
     async def _read_to_end(self) -> bytes:
         said = b""
-        while part := await asyncio.get_running_loop().sock_recv(self._control, TAIL):
-            said = (said + part)[-TAIL:]
+        with contextlib.suppress(ConnectionError):  # the launcher was killed from outside
+            while part := await asyncio.get_running_loop().sock_recv(self._control, TAIL):
+                said = (said + part)[-TAIL:]
         return said
 
     async def _read_rest(self) -> bytes:
@@ -189,36 +188,16 @@ class Tail(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-async def start_confined_program(
-    argv: Sequence[str],
-    *,
-    report: TierReport,
-    folder: Path,
-    env: Mapping[str, str],
-    readable: Sequence[Path],
-    stdin: bytes,
-    network: Literal["none", "public"],
-    port: int,
-    limits: Limits,
-) -> Program:
-    order = {
-        "argv": list(argv),
-        "tier": report.tier,
-        "landlock": report.holds("landlock"),
-        "folder": os.path.realpath(folder),
-        "env": dict(env),
-        "readable": [os.path.abspath(path) for path in readable],
-        "network": network,
-        "port": port,
-        "limits": asdict(limits),
-    }
-    if report.tier == "namespaces" and os.geteuid() == 0:
+async def launch_program(order: Mapping[str, Any], stdin: bytes, limits: Limits) -> Program:
+    """Start what `launch.py` is ordered to. Raises SandboxError."""
+    folder = order["folder"]
+    if order["tier"] == "namespaces" and os.geteuid() == 0:
         give_to_nobody(folder)  # as which the program runs
     program = None
     try:
         launcher, control = start_module("engines.tools.sandbox.launch", {})
         program = Program(launcher, control, limits)
-        await program.start(order, stdin)
+        await program.start({**order, "limits": asdict(limits)}, stdin)
     except BaseException as error:
         if program is not None:
             program.close()
@@ -230,7 +209,7 @@ async def start_confined_program(
     return program
 
 
-def give_to_nobody(folder: Path) -> None:
+def give_to_nobody(folder: str) -> None:
     for root, folders, files in os.walk(folder):
         for name in (".", *folders, *files):
             os.chown(os.path.join(root, name), NOBODY, NOBODY, follow_symlinks=False)

@@ -14,6 +14,7 @@ of the kernel itself. Names of files outside can be asked for where there are no
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from typing import Literal
 from engines.tools.sandbox.errors import SandboxError
 from engines.tools.sandbox.host import Host
 from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.program import Program, start_confined_program
+from engines.tools.sandbox.program import Program, launch_program
 from engines.tools.sandbox.session import Session
 from engines.tools.sandbox.tiers import TierReport, find_tier
 
@@ -90,23 +91,24 @@ class Sandbox:
             stdin: what it reads from its standard input, before the end of that.
             network: "none" leaves it 127.0.0.1:`port` alone; "public" the host's network.
             port: where `Program.listener` listens in the program's own network. Without
-                namespaces there is no listener: it may connect to this port of the host's.
+                namespaces there is no listener: it may connect to this port of any host, and
+                before Linux 6.12 signal other processes of the user.
             limits: instead of the sandbox's own; memory holds for each process by itself.
 
         Raises SandboxError: as `start`, or it cannot be confined.
         """
         report = await self._accepted_tier()
-        program = await start_confined_program(
-            argv,
-            report=report,
-            folder=folder,
-            env=env,
-            readable=readable,
-            stdin=stdin,
-            network=network,
-            port=port,
-            limits=limits or self.limits,
-        )
+        order = {
+            "argv": list(argv),
+            "tier": report.tier,
+            "landlock": report.holds("landlock"),
+            "folder": os.path.realpath(folder),
+            "env": dict(env),
+            "readable": [os.path.abspath(path) for path in readable],
+            "network": network,
+            "port": port,
+        }
+        program = await launch_program(order, stdin, limits or self.limits)
         self._programs.add(program)
         program.on_end(self._programs.discard)
         return program
@@ -118,7 +120,8 @@ class Sandbox:
         for session in list(self._sessions):
             await session.aclose()
         if self._host is not None:
-            await self._host.aclose()
+            host, self._host = self._host, None
+            await host.aclose()
 
     async def _accepted_tier(self) -> TierReport:
         if self._report is None:

@@ -75,9 +75,9 @@ class Interpreter:
                 self._descriptors.append(end)
                 passed.append(other)
                 os.set_blocking(end, False)
-            self._pid = await self._host.fork(self._folder, passed)
+            await self._host.fork(self._folder, passed, self._take)
         except BaseException:
-            self._close()
+            await self.end(wait=False)
             raise
         finally:
             for descriptor in passed:
@@ -93,8 +93,10 @@ class Interpreter:
         for text in self._output:
             text.clear()
         self._finished = loop.create_future()
-        if self._reply or self._has_ended:  # before it was asked: it failed, or wrote on its own
+        if self._reply:  # before it was asked: it failed, or wrote on its own
             self._finish("reply" if self._reply.startswith(b'{"failed"') else "garbage")
+        elif self._has_ended:
+            self._finish("ended")
         began = time.perf_counter()
         watching = asyncio.create_task(self._watch_folder()) if self._folder else None
         try:
@@ -123,15 +125,18 @@ class Interpreter:
             stdout, stderr = stdout[:most], stderr[: most - len(stdout[:most])]
         return RunResult(stdout=stdout, stderr=stderr, elapsed_s=elapsed_s, **fields)
 
-    async def end(self) -> Mapping[str, Any]:
-        """Kill and reap; how it ended ("status", "cpu_s"), {} where the template is gone."""
+    async def end(self, *, wait: bool) -> Mapping[str, Any]:
+        """Kill it. With `wait` how it ended ("status", "cpu_s"); {} where the template is gone."""
         pid, self._pid = self._pid, 0
         try:
-            return await self._host.order("end", pid) if pid else {}
+            return await self._host.order("end" if wait else "drop", pid) if pid else {}
         except OSError:
             return {}
         finally:
             self._close()
+
+    def _take(self, pid: int) -> None:
+        self._pid = pid
 
     async def set_running(self, running: bool) -> None:
         """Between calls it is stopped: threads of the code do not go on."""
@@ -281,7 +286,7 @@ class Session:
 
     async def aclose(self) -> None:
         async with self._calling:
-            await self._end()
+            await self._end(wait=False)
         self._on_close(self)
 
     async def _ready_interpreter(self) -> Interpreter:
@@ -319,14 +324,14 @@ class Session:
             error = f"the interpreter ended itself (exit code {code})"
         return replace(result, error=error)
 
-    async def _end(self) -> Mapping[str, Any]:
+    async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:
         interpreter, self._interpreter = self._interpreter, None
         folder, self._folder = self._folder, ""
         try:
             if interpreter is None:
                 return {}
             self._lost = True
-            return await interpreter.end()
+            return await interpreter.end(wait=wait or bool(folder))
         finally:
             if folder:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -3,8 +3,9 @@
 It imports what code often needs once, enters namespaces where they are to be had, and forks an
 interpreter in milliseconds when its parent asks. Protocol: one JSON object at a time on the
 control socket, {"fork": folder} with three descriptors (channel, stdout, stderr), or {"end": pid},
-{"stop": pid}, {"continue": pid}; each is answered by one line. An interpreter whose confinement
-fails says {"failed": why} on its channel and never sees code.
+{"drop": pid} (to end without waiting for it), {"stop": pid}, {"continue": pid}; each is answered by
+one line. An interpreter whose confinement fails says {"failed": why} on its channel and never sees
+code.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import socket
 import sys
 from typing import Any
 
-from engines.tools.sandbox import interpreter, kernel, landlock, namespaces, seccomp
+from engines.tools.sandbox import interpreter
+from engines.tools.sandbox.layers import kernel, landlock, namespaces, seccomp
 from engines.tools.sandbox.limits import Limits, limit_resources
 
 PARENT_CHECK_S = 2.0
@@ -72,7 +74,9 @@ class Template:
         own = os.pidfd_open(os.getpid()) if self._tier == "namespaces" else -1
         self._control.settimeout(PARENT_CHECK_S)
         self._reply({"ready": True})
+        dropped: set[int] = set()
         while True:
+            dropped -= {pid for pid in dropped if os.waitpid(pid, os.WNOHANG) != (0, 0)}
             try:
                 message, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
             except TimeoutError:
@@ -89,10 +93,15 @@ class Template:
             elif word == "end":
                 self._reply(self._end(value))
                 children.discard(value)
+            elif word == "drop":
+                self._signal(value, signal.SIGKILL)
+                children.discard(value)
+                dropped.add(value)
+                self._reply({})
             else:
                 self._signal(value, signal.SIGSTOP if word == "stop" else signal.SIGCONT)
                 self._reply({})
-        for pid in children:
+        for pid in children | dropped:
             self._end(pid)
 
     def _fork(self, folder: str, descriptors: list[int], children: set[int], own: int) -> None:

@@ -3,7 +3,7 @@
 Plain functions are called one at a time in the main thread (math_verify arms SIGALRM, which works
 nowhere else), coroutines side by side in one event loop. Deadlines are the parent's, which kills
 this process. Memory is not limited. Where the system allows it, it can write in its private
-temporary folder alone, and signal or trace no process but its own children.
+temporary folder and in /dev/shm alone, and signal or trace no process but its own children.
 
 Run as a program with the number of its socket. It gets {"load": …} once, answers {"loaded": …} or
 {"refused": …}, and from then on speaks as `process_pool.pool.Launcher` says.
@@ -304,7 +304,7 @@ def main(descriptor: int) -> None:
     confine_worker(
         # Its files and packages may lie anywhere, and a judge may call services.
         readable=None,
-        # Models of its own may need a graphics card.
+        # Multiprocessing keeps its locks there; a model of its own may need a graphics card.
         writable=[tempfile.gettempdir(), "/dev/shm", "/dev/dri", *glob.glob("/dev/nvidia*")],
         network=True,
     )

@@ -58,6 +58,13 @@ def test_a_whole_workspace_is_well_and_looking_writes_nothing(practised: Path) -
     assert tree(practised) == before
 
 
+def test_the_layers_of_the_sandbox_are_told(workspace: Path) -> None:
+    done = studio("doctor", workspace=workspace)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("sandbox  "))
+    assert line.endswith(("resource limits", "resource limits only: no sandbox"))
+    assert f"sandbox  {doctor(workspace)[1]['machine']['sandbox']}" == line
+
+
 def test_a_workspace_that_is_not_there_is_not_made(workspace: Path) -> None:
     done = studio("doctor", "--repair", workspace=workspace)
     assert done.code == 0

@@ -1,4 +1,4 @@
-"""Hostile programs in the full sandbox: contained, each with a clear result, and nothing is left."""
+"""Hostile programs in the sandbox: contained, with a clear result each, and nothing is left."""
 
 from __future__ import annotations
 

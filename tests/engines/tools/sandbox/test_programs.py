@@ -14,10 +14,12 @@ from textwrap import dedent
 
 import pytest
 
+from engines.tools.sandbox import tiers
+from engines.tools.sandbox.layers import landlock
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.program import Program, ProgramResult
 from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.tiers import find_tier
+from engines.tools.sandbox.tiers import choose_tier, find_tier
 
 LIMITS = Limits(wall_s=60, memory_mb=1024)
 
@@ -119,7 +121,7 @@ async def test_a_program_reads_and_writes_nothing_outside(
 
 
 async def test_a_kill_ends_a_daemon_that_left_its_parent(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = f"""
+    code = """
         import os, sys, time
         for _ in range(2):
             if os.fork():
@@ -127,8 +129,8 @@ async def test_a_kill_ends_a_daemon_that_left_its_parent(sandbox: Sandbox, tmp_p
                 os._exit(0)
             os.setsid()
         open("daemon", "w").write("x")
-        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600) # {tmp_path}"])
-    """
+        os.execv(sys.executable, [sys.executable, "-c", SLEEP])
+    """.replace("SLEEP", repr(f"import time; time.sleep(600) # {tmp_path}"))
     program = await start_python(sandbox, tmp_path, code)
     async with asyncio.timeout(30):
         while not list(with_text(str(tmp_path), "time.sleep(600) #")):
@@ -213,6 +215,15 @@ async def test_a_program_gets_no_power(sandbox: Sandbox, tmp_path: Path, code: s
     assert result.status == "error" and "Error" in result.stderr, result
 
 
+async def test_a_program_has_no_descriptor_but_its_streams(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    result = await run_python(sandbox, tmp_path, "import os; print(os.listdir('/proc/self/fd'))")
+    if result.status != "ok":
+        pytest.skip("this machine mounts no /proc in a namespace")
+    assert result.stdout == "['0', '1', '2', '3']\n"  # 3 is that of the listing
+
+
 async def test_a_program_that_is_not_there_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin"}
     program = await sandbox.start_program(["no-such-program"], folder=tmp_path, env=env)
@@ -225,3 +236,57 @@ async def test_of_much_output_the_end_is_kept(sandbox: Sandbox, tmp_path: Path) 
     code = "print('x' * 10**7 + 'end')"
     result = await run_python(sandbox, tmp_path, code)
     assert result.stdout.endswith("xend\n") and len(result.stdout) == 1 << 16
+
+
+async def test_without_namespaces_one_port_is_left_and_nothing_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await find_tier()
+    if not (found.holds("landlock") and found.holds("seccomp")):
+        pytest.skip(f"landlock: {found.layers['landlock']}; seccomp: {found.layers['seccomp']}")
+    if landlock.version() < 4:
+        pytest.skip("this kernel's landlock knows no ports")
+    monkeypatch.setattr(tiers, "_found", choose_tier({**found.layers, "namespaces": "not allowed"}))
+    (tmp_path / "outside").write_text("hidden")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    port, other = (server.getsockname()[1] for server in servers)
+    code = f"""
+        import os, socket, subprocess, sys
+        socket.create_connection(("127.0.0.1", {port}), timeout=9)
+        for attempt in (
+            lambda: socket.create_connection(("127.0.0.1", {other}), timeout=9),
+            lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            lambda: open({str(tmp_path / "outside")!r}),
+            lambda: open("/proc/{os.getpid()}/environ"),
+            lambda: open("/tmp/new", "w"),
+            lambda: os.kill({os.getpid()}, 0),
+        ):
+            try:
+                attempt()
+            except PermissionError:
+                print("refused")
+        open("own", "w")
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # {tmp_path}"],
+                         start_new_session=True)
+    """
+    sandbox = Sandbox(LIMITS)
+    program = await start_python(sandbox, folder, code, port=port)
+    assert program.listener is None
+    result = await program.wait()
+    for server in servers:
+        server.close()
+    assert (result.status, result.stdout) == ("ok", "refused\n" * 6), result.stderr
+    assert list(with_text(str(tmp_path), "")) == []
+
+
+async def test_with_resource_limits_alone_a_program_runs_and_is_killed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = {"resource limits": "ok"}
+    monkeypatch.setattr(tiers, "_found", choose_tier(layers))
+    sandbox = Sandbox(LIMITS, accept_limits_only=True)
+    program = await start_python(sandbox, tmp_path, "import time; time.sleep(600)")
+    await program.kill()
+    assert (await program.wait()).status == "killed"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from engines.core.types import Verdict
+from engines.tools.sandbox.tiers import find_tier
 from engines.verifiers.foreign.process import parse_message
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.support.builders import answering
@@ -231,3 +234,28 @@ async def test_another_process_cannot_read_the_keys_of_the_process_of_a_function
         """,
     )
     assert await judged(path, "5") == [Verdict(1.0)]
+
+
+async def test_a_function_writes_in_its_temporary_folder_alone(tmp_path: Path) -> None:
+    if not (await find_tier()).holds("landlock"):
+        pytest.skip("this machine has no landlock")
+    if tmp_path.is_relative_to("/dev/shm"):  # which stays open, for multiprocessing
+        tmp_path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path = a_file(
+        tmp_path,
+        """
+        import os, pathlib, tempfile
+        def verify_func(sample, timeout_score=0, **kwargs):
+            with tempfile.NamedTemporaryFile("w") as file:
+                file.write(pathlib.Path(__file__).read_text())
+            try:
+                pathlib.Path(__file__).write_text("")
+            except PermissionError:
+                return 1.0
+            return 0.0
+        """,
+    )
+    assert await judged(path, "5") == [Verdict(1.0)]
+    assert path.read_text()
+    assert not list(Path(tempfile.gettempdir()).glob("studio-verifier-*"))
+    shutil.rmtree(tmp_path)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from engines.tools.sandbox import kernel
+from engines.tools.sandbox.layers import kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _READ = 1 | 4 | 8  # EXECUTE, READ_FILE, READ_DIR

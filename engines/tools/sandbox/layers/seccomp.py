@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Iterable
 
-from engines.tools.sandbox import kernel
+from engines.tools.sandbox.layers import kernel
 
 # Name, number on x86_64, number on aarch64; "-": there is no such call.
 _ALWAYS = """

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 
-from engines.tools.sandbox import kernel
+from engines.tools.sandbox.layers import kernel
 
 NOBODY = 65534
 PRIVATE = "/home/agent"
@@ -92,8 +92,8 @@ def become_nobody() -> None:
 def build_root(readable: Iterable[str], *, writable: Iterable[str] = (), temporary_mb: int) -> None:
     """Make a root of our own from the given paths, and forget all others.
 
-    With `temporary_mb` there is a /tmp of that size, and a /proc of the caller's namespace; without,
-    the place of `mount_private`.
+    With `temporary_mb` there is a /tmp of that size, and a /proc of the caller's namespace;
+    without, the place of `mount_private`.
     """
     chosen = {**dict.fromkeys(readable, True), **dict.fromkeys(writable, False)}
     chosen |= dict.fromkeys(_DEVICES, False)

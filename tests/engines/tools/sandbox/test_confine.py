@@ -1,0 +1,90 @@
+"""What a process that confines itself can still do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from engines.tools.sandbox.tiers import choose_tier, find_tier
+
+TRY = """
+    import json, os, pathlib, signal, socket, subprocess, sys, tempfile
+    from engines.tools.sandbox.confine import confine_worker
+    inside, outside, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    layers = confine_worker({arguments})
+    def outcome(attempt):
+        try:
+            attempt()
+        except OSError as error:
+            return type(error).__name__
+        return "done"
+    print(json.dumps([layers, {{
+        "write inside": outcome(lambda: open(inside + "/new", "w")),
+        "write outside": outcome(lambda: open(outside + "/new", "w")),
+        "read outside": outcome(lambda: open(outside + "/file")),
+        "read the interpreter": outcome(lambda: open(os.__file__)),
+        "signal": outcome(lambda: os.kill(parent, 0)),
+        "socket": outcome(socket.socket),
+        "child": outcome(lambda: subprocess.run([sys.executable, "-c", ""], check=True)),
+    }}]))
+"""
+TRACE = """
+    import ctypes, sys
+    from engines.tools.sandbox.confine import confine_worker
+    confine_worker(readable=None, network=True)
+    print(ctypes.CDLL(None).ptrace(16, int(sys.argv[3]), 0, 0))
+"""
+
+
+async def said_by(code: str, folder: Path) -> str:
+    found = await find_tier()
+    if choose_tier({**found.layers, "namespaces": "left out"}).tier != "no-namespaces":
+        pytest.skip(f"landlock: {found.layers['landlock']}; seccomp: {found.layers['seccomp']}")
+    for name in ("inside", "outside"):
+        (folder / name).mkdir()
+        (folder / name / "file").write_text("x")
+    places = [str(folder / "inside"), str(folder / "outside"), str(os.getpid())]
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code), *places],
+        env={"PYTHONPATH": str(Path(__file__).parents[4])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+async def test_a_worker_of_ours_reads_its_interpreter_and_nothing_else(tmp_path: Path) -> None:
+    code = TRY.format(arguments="readable=(), writable=[inside]")
+    layers, outcomes = json.loads(await said_by(code, tmp_path))
+    assert layers == ["landlock", "seccomp"]
+    allowed = {name for name, outcome in outcomes.items() if outcome == "done"}
+    assert allowed == {"write inside", "read the interpreter"}
+    assert set(outcomes.values()) == {"done", "PermissionError"}
+
+
+async def test_a_worker_with_code_of_the_user_reads_all_and_writes_its_folder(
+    tmp_path: Path,
+) -> None:
+    code = TRY.format(arguments="readable=None, writable=[inside], network=True")
+    layers, outcomes = json.loads(await said_by(code, tmp_path))
+    assert layers == ["landlock", "seccomp"]
+    refused = {name for name, outcome in outcomes.items() if outcome == "PermissionError"}
+    assert {"write outside"} <= refused <= {"write outside", "signal"}  # version 6 has signals
+
+
+async def test_it_traces_no_process_outside(tmp_path: Path) -> None:
+    assert await said_by(TRACE, tmp_path) == "-1\n"
+
+
+async def test_with_resource_limits_alone_nothing_is_confined(tmp_path: Path) -> None:
+    code = TRY.format(arguments="'resource-limits-only', readable=()")
+    layers, outcomes = json.loads(await said_by(code, tmp_path))
+    assert layers == [] and set(outcomes.values()) == {"done"}
