@@ -182,8 +182,9 @@ class CommandAgent:
             return "", f"{result.status}: {result.error or 'the program was ended'}{because}"
         if result.error:
             return "", f"failed: {result.error}{because}"
-        if result.returncode:
-            return "", f"failed: the program ended with exit code {result.returncode}{because}"
+        if code := result.returncode:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            return "", f"failed: the program ended with {how}{because}"
         source = self.settings.answer_from
         if source.startswith("file:"):
             text = read_left_file(folder, source.removeprefix("file:")) or ""

@@ -81,6 +81,12 @@ class GuidedTry:
                 tools=tuple(tools) or self.sampling.tools,
             )
             reply = await self._complete(asked, sampling, on_text)
+            # Some servers give calls no ids, and a program could not answer them.
+            named = (
+                replace(call, id=call.id or f"call_{self.calls}_{n}")
+                for n, call in enumerate(reply.tool_calls)
+            )
+            reply = replace(reply, tool_calls=tuple(named))
             self._keep(asked, reply)
             return reply
 

@@ -14,19 +14,11 @@ from typing import Any, Literal, Protocol
 class ProgramResult(Protocol):
     """How a program ended. Of its outputs the last part is kept."""
 
-    @property
-    def status(self) -> str:
-        """Either "ok", "error" (it failed by itself), "timeout" or "killed"."""
-
-    @property
-    def returncode(self) -> int | None: ...
-    @property
-    def stdout(self) -> str: ...
-    @property
-    def stderr(self) -> str: ...
-    @property
-    def error(self) -> str:
-        """What its box says of it; "" where that is nothing."""
+    status: str  # "ok", "error" (it failed by itself), "timeout" or "killed"
+    returncode: int | None
+    stdout: str
+    stderr: str
+    error: str  # what its box says of it; "" where that is nothing
 
 
 class Program(Protocol):

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from engines.core.types import CallKey
 
+_APART = 100_000
+"""More than a try has calls."""
+
 
 @dataclass(slots=True)
 class EarlierTurns:
@@ -23,8 +26,8 @@ class EarlierTurns:
     def add(self, key: CallKey, request: str) -> None:
         self._recorded.setdefault(replace(key, turn=0), set()).add((key.turn, request))
 
-    def find(self, key: CallKey, request: str, hash_at: Callable[[CallKey], str]) -> CallKey | None:
-        """The key under which the reply may lie; None where its record answered another call.
+    def find(self, key: CallKey, request: str, hash_at: Callable[[CallKey], str]) -> CallKey:
+        """The key under which the reply lies, or is to be recorded; mostly the one given.
 
         `hash_at` is the request's hash as a call of another key: the seed is part of it.
         """
@@ -43,7 +46,10 @@ class EarlierTurns:
                 left.discard(found)
                 self._moved.add(this_try)
                 return other
-        return None if asked in recorded else key
+        if asked in recorded:  # which has answered another call: this one gets a reply of its own
+            self._moved.add(this_try)
+            return replace(key, turn=key.turn + _APART)
+        return key
 
     def keeps_order(self, key: CallKey) -> bool:
         """Whether the calls of the try are made in the order of their records."""

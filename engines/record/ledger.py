@@ -126,22 +126,23 @@ class RecordLedger:
         """See `engines.core.protocols.Ledger.ask`."""
         name = record_file_name(key)
         known = self._open(name)
-        sampling = replace(sampling, seed=call_seed(self.run_seed, key))
-        request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
         hashes = tuple(hash(message) for message in messages)
 
-        def hash_at(other: CallKey) -> str:
-            drawn = replace(sampling, seed=call_seed(self.run_seed, other))
-            return request_hash(policy.name, messages, drawn)
+        def draw_at(place: CallKey) -> Sampling:
+            return replace(sampling, seed=call_seed(self.run_seed, place))
 
-        place = self._earlier.find(key, request, hash_at)
+        def hash_at(place: CallKey) -> str:
+            return request_hash(policy.name, messages, draw_at(place))
+
+        request, own = hash_at(key), key
+        if (key := self._earlier.find(own, request, hash_at)) is not own:
+            request = hash_at(key)
+        sampling = draw_at(key)
         # Where calls come in another order, a record holds all of its messages.
         after = key.turn and self._earlier.keeps_order(key)
         base = _shared_prefix(self._turns.get(this_try, ()), hashes) if after else 0
-        found = None
-        if place is not None:
-            found = known.get((place, request if place is key else hash_at(place)))
+        found = known.get((key, request))
         if found is not None:
             self.reused += 1
             self._turns[this_try] = (*hashes, hash(found[0].as_message()))

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engines.agents.gateway.request import (
-    Asked,
-    BadRequest,
-    finish_word,
-    read_call,
-    read_limit,
-    read_list,
-    read_object,
-    read_stop,
-    read_text,
-    read_tool,
-    replaced_fields,
-    sse,
-    usage_fields,
-)
+from engines.agents.gateway import fields
+from engines.agents.gateway.fields import Asked, BadRequest
 from engines.core.types import Completion, Message, ToolCall, Usage
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -28,37 +15,39 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 def parse_request(body: Mapping[str, Any]) -> Asked:
     if body.get("n") not in (None, 1):
         raise BadRequest('"n" must be 1: a call gives one reply, and each is recorded')
-    messages = read_list(body.get("messages"), '"messages"')
+    messages = fields.read_list(body.get("messages"), '"messages"')
     if not messages:
         raise BadRequest('"messages" must be a non-empty array')
     options = body.get("stream_options") or {}
     return Asked(
         messages=tuple(_parse_message(message) for message in messages),
         tools=tuple(
-            read_tool(read_object(tool, "a tool").get("function") or tool)
-            for tool in read_list(body.get("tools"), '"tools"')
+            fields.read_tool(fields.read_object(tool, "a tool").get("function") or tool)
+            for tool in fields.read_list(body.get("tools"), '"tools"')
         ),
-        stop=read_stop(body.get("stop")),
-        max_tokens=read_limit(body, "max_completion_tokens", "max_tokens"),
+        stop=fields.read_stop(body.get("stop")),
+        max_tokens=fields.read_limit(body, "max_completion_tokens", "max_tokens"),
         stream=bool(body.get("stream")),
-        with_usage=bool(read_object(options, '"stream_options"').get("include_usage")),
-        replaced=replaced_fields(body),
+        with_usage=bool(fields.read_object(options, '"stream_options"').get("include_usage")),
+        replaced=fields.replaced_fields(body),
     )
 
 
 def _parse_message(given: Any) -> Message:
-    given = read_object(given, "a message")
-    content = read_text(given.get("content"), '"content"')
+    given = fields.read_object(given, "a message")
+    content = fields.read_text(given.get("content"), '"content"')
     match given.get("role"):
         case "tool":
             return Message("tool", content, tool_call_id=str(given.get("tool_call_id") or ""))
         case "assistant":
             calls = []
-            for call in read_list(given.get("tool_calls"), '"tool_calls"'):
-                call = read_object(call, "a tool call")
-                function = read_object(call.get("function"), '"function" of a tool call')
+            for call in fields.read_list(given.get("tool_calls"), '"tool_calls"'):
+                call = fields.read_object(call, "a tool call")
+                function = fields.read_object(call.get("function"), '"function" of a tool call')
                 calls.append(
-                    read_call(call.get("id"), function.get("name"), function.get("arguments", ""))
+                    fields.read_call(
+                        call.get("id"), function.get("name"), function.get("arguments", "")
+                    )
                 )
             return Message("assistant", content, tool_calls=tuple(calls))
         case "system" | "developer":
@@ -96,15 +85,15 @@ class ChatReply:
         parts.append(self._chunk({}, _finish(reply)))
         if self._asked.with_usage:
             chunk = {**self._head, "object": "chat.completion.chunk", "choices": []}
-            parts.append(sse({**chunk, "usage": _usage(reply.usage)}))
+            parts.append(fields.sse({**chunk, "usage": _usage(reply.usage)}))
         return b"".join((*parts, b"data: [DONE]\n\n"))
 
     def broken(self, reason: str) -> bytes:
-        return sse(error_body(400, reason))
+        return fields.sse(error_body(400, reason))
 
     def _chunk(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return sse({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
+        return fields.sse({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
@@ -120,11 +109,11 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _finish(reply: Completion) -> str:
-    return finish_word(
+    return fields.finish_word(
         reply, cut="length", filtered="content_filter", calls="tool_calls", ended="stop"
     )
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    counts = usage_fields(usage, "prompt_tokens", "completion_tokens")
+    counts = fields.usage_fields(usage, "prompt_tokens", "completion_tokens")
     return {**counts, "total_tokens": usage.tokens}

@@ -7,48 +7,35 @@ from typing import Any
 
 import orjson
 
-from engines.agents.gateway.request import (
-    Asked,
-    BadRequest,
-    finish_word,
-    read_call,
-    read_limit,
-    read_list,
-    read_object,
-    read_stop,
-    read_text,
-    read_tool,
-    replaced_fields,
-    sse,
-    usage_fields,
-)
+from engines.agents.gateway import fields
+from engines.agents.gateway.fields import Asked, BadRequest
 from engines.core.types import Completion, Message
 
 
 def parse_request(body: Mapping[str, Any]) -> Asked:
     messages: list[Message] = []
-    if system := read_text(body.get("system"), '"system"'):
+    if system := fields.read_text(body.get("system"), '"system"'):
         messages.append(Message("system", system))
-    given = read_list(body.get("messages"), '"messages"')
+    given = fields.read_list(body.get("messages"), '"messages"')
     if not given:
         raise BadRequest('"messages" must be a non-empty array')
     for message in given:
-        messages += _parse_message(read_object(message, "a message"))
-    tools = read_list(body.get("tools"), '"tools"')
+        messages += _parse_message(fields.read_object(message, "a message"))
+    tools = fields.read_list(body.get("tools"), '"tools"')
     return Asked(
         messages=tuple(messages),
-        tools=tuple(read_tool(_own_tool(tool), "input_schema") for tool in tools),
-        stop=read_stop(body.get("stop_sequences")),
-        max_tokens=read_limit(body, "max_tokens"),
+        tools=tuple(fields.read_tool(_own_tool(tool), "input_schema") for tool in tools),
+        stop=fields.read_stop(body.get("stop_sequences")),
+        max_tokens=fields.read_limit(body, "max_tokens"),
         stream=bool(body.get("stream")),
-        replaced=replaced_fields(body),
+        replaced=fields.replaced_fields(body),
     )
 
 
 def _own_tool(tool: Any) -> Mapping[str, Any]:
-    if "input_schema" not in read_object(tool, "a tool"):
+    if "input_schema" not in fields.read_object(tool, "a tool"):
         raise BadRequest(f"a tool of the type {tool.get('type')!r} runs at a server; give your own")
-    return read_object(tool, "a tool")
+    return fields.read_object(tool, "a tool")
 
 
 def _parse_message(message: Mapping[str, Any]) -> Iterator[Message]:
@@ -61,19 +48,21 @@ def _parse_message(message: Mapping[str, Any]) -> Iterator[Message]:
         return
     said: list[Any] = []
     calls = []
-    for block in read_list(content, '"content"'):
-        match read_object(block, "a content block").get("type"):
+    for block in fields.read_list(content, '"content"'):
+        match fields.read_object(block, "a content block").get("type"):
             case "tool_result":
-                text = read_text(block.get("content"), '"content" of a tool result')
+                text = fields.read_text(block.get("content"), '"content" of a tool result')
                 yield Message("tool", text, tool_call_id=str(block.get("tool_use_id") or ""))
             case "tool_use":
-                calls.append(read_call(block.get("id"), block.get("name"), block.get("input", {})))
+                calls.append(
+                    fields.read_call(block.get("id"), block.get("name"), block.get("input", {}))
+                )
             case "thinking" | "redacted_thinking":
                 pass  # ours, as `GuidedTry` puts it back where the reply was kept whole
             case _:
                 said.append(block)
     if said or calls:
-        yield Message(role, read_text(said, '"content"'), tool_calls=tuple(calls))
+        yield Message(role, fields.read_text(said, '"content"'), tool_calls=tuple(calls))
 
 
 class MessagesReply:
@@ -109,17 +98,17 @@ class MessagesReply:
                 parts.append(_event("content_block_delta", index=n, delta=delta))
             parts.append(_event("content_block_stop", index=n))
         ended = {"stop_reason": _stop_reason(reply), "stop_sequence": None}
-        usage = usage_fields(reply.usage, "input_tokens", "output_tokens")
+        usage = fields.usage_fields(reply.usage, "input_tokens", "output_tokens")
         return b"".join(
             (*parts, _event("message_delta", delta=ended, usage=usage), _event("message_stop"))
         )
 
     def broken(self, reason: str) -> bytes:
-        return sse(error_body(400, reason), "error")
+        return fields.sse(error_body(400, reason), "error")
 
     def _message(self, reply: Completion) -> dict[str, Any]:
         head = {"id": f"msg_{self._mark}", "type": "message", "role": "assistant", "content": []}
-        usage = usage_fields(reply.usage, "input_tokens", "output_tokens")
+        usage = fields.usage_fields(reply.usage, "input_tokens", "output_tokens")
         ended = {"stop_reason": None, "stop_sequence": None}
         return {**head, "model": self._model, **ended, "usage": usage}
 
@@ -155,10 +144,10 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _stop_reason(reply: Completion) -> str:
-    return finish_word(
+    return fields.finish_word(
         reply, cut="max_tokens", filtered="refusal", calls="tool_use", ended="end_turn"
     )
 
 
-def _event(kind: str, **fields: Any) -> bytes:
-    return sse({"type": kind, **fields}, kind)
+def _event(kind: str, **parts: Any) -> bytes:
+    return fields.sse({"type": kind, **parts}, kind)

@@ -6,6 +6,7 @@ It looks at names and addresses, never at what passes through a tunnel.
 from __future__ import annotations
 
 import asyncio
+import base64
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ async def forward(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     hosts: Sequence[str],
-    is_known: Callable[[str], bool],
+    is_known: Callable[[bytes], bool],
 ) -> None:
     """Serve one connection, of which nothing is read yet."""
     try:
@@ -39,10 +40,9 @@ async def forward(
         url = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = (url.hostname or "").lower(), url.port or 80
         fields = [line for line in lines if line]
-        credentials = next(
-            (line for line in fields if line.lower().startswith("proxy-authorization:")), ":"
-        )
-        if not is_known(credentials.partition(":")[2].strip()):
+        own = [f.split()[-1] for f in fields if f.lower().startswith("proxy-authorization:")]
+        credentials = base64.b64decode(own[0]) if own else b""
+        if not is_known(credentials.partition(b":")[2]):
             await _refuse(writer, "407 Proxy Authentication Required", "this token opens no try")
         elif not is_allowed(host, port, hosts):
             known = ", ".join(hosts) or "none"

@@ -6,21 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from engines.agents.gateway.chat import error_body
-from engines.agents.gateway.request import (
-    Asked,
-    BadRequest,
-    finish_word,
-    read_call,
-    read_limit,
-    read_list,
-    read_object,
-    read_text,
-    read_tool,
-    replaced_fields,
-    sse,
-    usage_fields,
-)
+from engines.agents.gateway import fields
+from engines.agents.gateway.fields import Asked, BadRequest
 from engines.core.types import Completion, Message, ToolCall
 
 
@@ -31,7 +18,7 @@ def parse_request(body: Mapping[str, Any]) -> Asked:
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     messages: list[Message] = []
-    for item in read_list(items, '"input"'):
+    for item in fields.read_list(items, '"input"'):
         message = _parse_item(item)
         if message and message.tool_calls and messages and messages[-1].role == "assistant":
             before = messages.pop()  # one reply: a text, then its calls
@@ -41,30 +28,34 @@ def parse_request(body: Mapping[str, Any]) -> Asked:
             messages.append(message)
     if not messages:
         raise BadRequest('"input" must be text or a non-empty array')
-    if instructions := read_text(body.get("instructions"), '"instructions"'):
+    if instructions := fields.read_text(body.get("instructions"), '"instructions"'):
         messages.insert(0, Message("system", instructions))
     return Asked(
         messages=tuple(messages),
-        tools=tuple(read_tool(tool) for tool in read_list(body.get("tools"), '"tools"')),
-        max_tokens=read_limit(body, "max_output_tokens"),
+        tools=tuple(
+            fields.read_tool(tool) for tool in fields.read_list(body.get("tools"), '"tools"')
+        ),
+        max_tokens=fields.read_limit(body, "max_output_tokens"),
         stream=bool(body.get("stream")),
-        replaced=replaced_fields(body),
+        replaced=fields.replaced_fields(body),
     )
 
 
 def _parse_item(item: Any) -> Message | None:
-    item = read_object(item, "an input item")
+    item = fields.read_object(item, "an input item")
     match item.get("type", "message"):
         case "message":
             role = {"developer": "system"}.get(str(item.get("role")), item.get("role"))
             if role not in ("system", "user", "assistant"):
                 raise BadRequest(f'"role" is {role!r}; known: system, developer, user, assistant')
-            return Message(role, read_text(item.get("content"), '"content"'))
+            return Message(role, fields.read_text(item.get("content"), '"content"'))
         case "function_call":
-            call = read_call(item.get("call_id"), item.get("name"), item.get("arguments", ""))
+            call = fields.read_call(
+                item.get("call_id"), item.get("name"), item.get("arguments", "")
+            )
             return Message("assistant", "", tool_calls=(call,))
         case "function_call_output":
-            output = read_text(item.get("output"), '"output"')
+            output = fields.read_text(item.get("output"), '"output"')
             return Message("tool", output, tool_call_id=str(item.get("call_id") or ""))
         case "reasoning":
             return None  # ours, as `GuidedTry` puts it back where the reply was kept whole
@@ -93,13 +84,13 @@ class ResponsesReply:
         }
 
     def whole(self, reply: Completion) -> dict[str, Any]:
-        reason = finish_word(
+        reason = fields.finish_word(
             reply, cut="max_output_tokens", filtered="content_filter", calls="", ended=""
         )
         details = {"incomplete_details": {"reason": reason}} if reason else {}
         output = [item for item, _ in self._items(reply)]
         usage = {
-            **usage_fields(reply.usage, "input_tokens", "output_tokens"),
+            **fields.usage_fields(reply.usage, "input_tokens", "output_tokens"),
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": reply.usage.tokens,
@@ -169,10 +160,7 @@ class ResponsesReply:
         item = {"id": f"msg_{self._mark}", "type": "message", "role": "assistant"}
         return {**item, "status": "completed", "content": content}
 
-    def _event(self, kind: str, **fields: Any) -> bytes:
+    def _event(self, kind: str, **parts: Any) -> bytes:
         number, self._number = self._number, self._number + 1
         name = f"response.{kind}"
-        return sse({"type": name, "sequence_number": number, **fields}, name)
-
-
-__all__ = ["ResponsesReply", "error_body", "parse_request"]
+        return fields.sse({"type": name, "sequence_number": number, **parts}, name)

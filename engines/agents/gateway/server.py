@@ -7,7 +7,6 @@ Owns who may ask (a token of this try alone) and where a request goes; what the 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextvars
 import hmac
 import logging
@@ -15,7 +14,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -25,8 +24,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from engines.agents.gateway import chat, messages, responses
+from engines.agents.gateway.fields import Asked, BadRequest
 from engines.agents.gateway.proxy import forward
-from engines.agents.gateway.request import Asked, BadRequest
 from engines.agents.guided_try import GuidedTry
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed
@@ -37,10 +36,11 @@ MOST_BYTES = 32_000_000
 """Of one request."""
 MOST_CONNECTIONS = 128
 """Of one try at a time; all their calls but one wait."""
-_APIS: dict[str, tuple[Any, type[Any]]] = {
-    "/v1/chat/completions": (chat, chat.ChatReply),
-    "/v1/responses": (responses, responses.ResponsesReply),
-    "/v1/messages": (messages, messages.MessagesReply),
+_OPENAI = chat.error_body
+_APIS: dict[str, tuple[Callable[[Mapping[str, Any]], Asked], type[Any], Callable[..., Any]]] = {
+    "/v1/chat/completions": (chat.parse_request, chat.ChatReply, _OPENAI),
+    "/v1/responses": (responses.parse_request, responses.ResponsesReply, _OPENAI),
+    "/v1/messages": (messages.parse_request, messages.MessagesReply, messages.error_body),
 }
 _SILENT = logging.getLogger("practice_studio.gateway")
 _SILENT.addHandler(logging.NullHandler())
@@ -120,8 +120,8 @@ class Gateway:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
 
-    def knows(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self.token.encode())
+    def knows(self, token: bytes) -> bool:
+        return hmac.compare_digest(token, self.token.encode())
 
     def http_protocol(self) -> asyncio.Protocol:
         protocol = H11Protocol(self._config, self._state, {})
@@ -150,52 +150,43 @@ class Gateway:
         path = scope["path"].rstrip("/")
         if "://" in path:  # a client that takes us for its proxy writes the whole address
             path = "/" + path.partition("://")[2].partition("/")[2]
-        api, writer = _APIS.get(path, (chat, chat.ChatReply))
+        parse, writer, error_body = _APIS.get(path, (None, None, _OPENAI))
+
+        async def refuse(status: int, reason: str) -> None:
+            await _send_json(send, status, error_body(status, reason))
+
         headers = dict(scope["headers"])
-        bearer = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
-        token = headers.get(b"x-api-key", b"").decode("latin-1") or bearer
-        if not self.knows(token):
-            await _send_json(send, 401, api.error_body(401, "this token opens no try"))
-            return
-        if (body := await _read_body(receive)) is None:
-            return
-        if (scope["method"], path) == ("GET", "/v1/models"):
+        bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+        if not self.knows(headers.get(b"x-api-key", bearer)):
+            await refuse(401, "this token opens no try")
+        elif (scope["method"], path) == ("GET", "/v1/models"):
             row = {"id": self.guided.policy.name, "object": "model", "owned_by": "practice studio"}
             await _send_json(send, 200, {"object": "list", "data": [row], "has_more": False})
-        elif scope["method"] != "POST" or path not in _APIS:
-            known = f"there is nothing at {scope['method']} {scope['path']}"
-            await _send_json(send, 404, api.error_body(404, known))
+        elif scope["method"] != "POST" or parse is None or writer is None:
+            await refuse(404, f"there is nothing at {scope['method']} {scope['path']}")
+        elif (body := await _read_body(receive)) is None:
+            pass  # the program has left
         elif len(body) > MOST_BYTES:
-            await _send_json(send, 413, api.error_body(413, f"at most {MOST_BYTES:,} bytes"))
+            await refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
         else:
             try:
                 given = orjson.loads(body)
-                asked = api.parse_request(given if isinstance(given, dict) else {})
+                asked = parse(given if isinstance(given, dict) else {})
             except (orjson.JSONDecodeError, BadRequest) as error:
-                await _send_json(send, 400, api.error_body(400, str(error)))
+                await refuse(400, str(error))
                 return
-            mark = secrets.token_hex(12)
-            reply = writer(asked, self.guided.policy.name, mark, int(time.time()))
-            gone = asyncio.ensure_future(_until_gone(receive))
-            try:
-                await (self._stream if asked.stream else self._whole)(api, reply, asked, gone, send)
-            finally:
-                gone.cancel()
+            reply = writer(asked, self.guided.policy.name, secrets.token_hex(12), int(time.time()))
+            await self._reply(asked, reply, receive, send, refuse)
 
-    async def _whole(
-        self, api: Any, reply: Any, asked: Asked, gone: asyncio.Future[None], send: Send
+    async def _reply(
+        self,
+        asked: Asked,
+        reply: Any,
+        receive: Receive,
+        send: Send,
+        refuse: Callable[[int, str], Awaitable[None]],
     ) -> None:
-        call = self.ask(asked)
-        await _wait_for(call, gone)
-        if failed := _failure(call):
-            await _send_json(send, 400, api.error_body(400, failed))
-        elif not call.cancelled():
-            await _send_json(send, 200, reply.whole(call.result()))
-
-    async def _stream(
-        self, api: Any, reply: Any, asked: Asked, gone: asyncio.Future[None], send: Send
-    ) -> None:
-        """Text as it comes; the head waits for the first of it, since a refusal needs its status.
+        """A stream's text goes out as it comes; its head waits for that, as a refusal has its own.
 
         A recorded reply is not streamed by the policy: it comes as one piece.
         """
@@ -206,34 +197,33 @@ class Gateway:
             pieces.append(piece)
             news.set()
 
-        call, said = self.ask(asked, note), ""
+        call, said = self.ask(asked, note if asked.stream else None), ""
         call.add_done_callback(lambda _: news.set())
+        gone = asyncio.ensure_future(_until_gone(receive))
         gone.add_done_callback(lambda _: call.cancel())
         while not call.done():
             await news.wait()
             news.clear()
-            if pieces:
+            if text := "".join(pieces):
                 begin = b"" if said else await _begin_stream(send, reply)
-                text = "".join(pieces)
                 pieces.clear()
                 said += text
                 await _send_body(send, begin + reply.text(text))
-        failed = _failure(call)
-        if failed and not said:
-            await _send_json(send, 400, api.error_body(400, failed))
+        gone.cancel()
+        if call.cancelled():
             return
-        if not failed and call.cancelled():
-            return
-        if not failed and not call.result().text.startswith(said + "".join(pieces)):
+        failed, done = _failure(call), None if call.exception() else call.result()
+        if said and done and not done.text.startswith(said):
             failed = "cut: the reply was begun anew, and its first part was passed on already"
-        if failed:
-            await _send_body(send, reply.broken(failed), last=True)
-            return
-        done = call.result()
-        begin = b"" if said else await _begin_stream(send, reply)
-        rest = done.text[len(said) :]
-        end = (reply.text(rest) if rest else b"") + reply.end(done)
-        await _send_body(send, begin + end, last=True)
+        if failed or done is None:
+            await (_send_body(send, reply.broken(failed), True) if said else refuse(400, failed))
+        elif not asked.stream:
+            await _send_json(send, 200, reply.whole(done))
+        else:
+            begin = b"" if said else await _begin_stream(send, reply)
+            rest = done.text[len(said) :]
+            end = (reply.text(rest) if rest else b"") + reply.end(done)
+            await _send_body(send, begin + end, last=True)
 
 
 class _Connection(asyncio.Protocol):
@@ -263,7 +253,7 @@ class _Connection(asyncio.Protocol):
         if for_proxy:
 
             async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await forward(reader, writer, gateway.hosts, self._is_known)
+                await forward(reader, writer, gateway.hosts, gateway.knows)
 
             reader = asyncio.StreamReader()
             protocol = asyncio.StreamReaderProtocol(reader, serve)
@@ -273,35 +263,15 @@ class _Connection(asyncio.Protocol):
         protocol.connection_made(self._transport)
         protocol.data_received(self._seen)
 
-    def _is_known(self, credentials: str) -> bool:
-        try:
-            said = base64.b64decode(credentials.removeprefix("Basic ")).decode("latin-1")
-        except ValueError:
-            return False
-        return self._gateway.knows(said.partition(":")[2])
-
 
 def _failure(call: asyncio.Task[Completion]) -> str:
-    """What to say of a call without a usable reply; "" for one that has one, or was cancelled."""
-    if call.cancelled():
-        return ""
-    error = call.exception()
-    if error is not None:
+    """What to say of a call without a usable reply; "" for one that has one."""
+    if error := call.exception():
         shown = isinstance(error, CallFailed)  # of what ends the run a program is told no more
         return str(error) if shown else "the try has ended"
-    if meaning_of(call.result().finish) == "broken":
-        return f"broken off: the endpoint ended the reply with {call.result().finish!r}"
-    return ""
-
-
-async def _wait_for(call: asyncio.Task[Completion], gone: asyncio.Future[None]) -> None:
-    """Until a call is through; one whose program has left is cancelled."""
-    try:
-        await asyncio.wait((call, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not call.done():
-            call.cancel()
-            await asyncio.wait((call,))
+    finish = call.result().finish
+    broken = meaning_of(finish) == "broken"
+    return f"broken off: the endpoint ended the reply with {finish!r}" if broken else ""
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -375,3 +375,142 @@ async def test_a_reply_begun_anew_is_told_as_broken_and_not_as_two() -> None:
         with pytest.raises(Exception, match="begun anew"):
             async for _ in stream:
                 pass
+
+
+STREAMS = {
+    "chat/completions": [
+        (None, {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}),
+        (None, {"delta": {"content": "so"}, "finish_reason": None}),
+        (
+            None,
+            {
+                "delta": {
+                    "tool_calls": [
+                        {
+                            "index": 0,
+                            "id": "call_1",
+                            "type": "function",
+                            "function": {"name": "add", "arguments": CALL.arguments},
+                        }
+                    ]
+                },
+                "finish_reason": None,
+            },
+        ),
+        (None, {"delta": {}, "finish_reason": "tool_calls"}),
+        (None, "[DONE]"),
+    ],
+    "messages": [
+        ("message_start", {}),
+        ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
+        ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "so"}}),
+        ("content_block_stop", {"index": 0}),
+        (
+            "content_block_start",
+            {
+                "index": 1,
+                "content_block": {"type": "tool_use", "id": "call_1", "name": "add", "input": {}},
+            },
+        ),
+        (
+            "content_block_delta",
+            {"index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a":1}'}},
+        ),
+        ("content_block_stop", {"index": 1}),
+        (
+            "message_delta",
+            {
+                "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+                "usage": {"input_tokens": 10, "output_tokens": 5},
+            },
+        ),
+        ("message_stop", {}),
+    ],
+    "responses": [
+        ("response.created", {"sequence_number": 0}),
+        ("response.in_progress", {"sequence_number": 1}),
+        ("response.output_item.added", {"output_index": 0}),
+        ("response.content_part.added", {"content_index": 0}),
+        ("response.output_text.delta", {"delta": "so"}),
+        ("response.output_text.done", {"text": "so"}),
+        ("response.content_part.done", {"output_index": 0}),
+        ("response.output_item.done", {"output_index": 0}),
+        ("response.output_item.added", {"output_index": 1}),
+        ("response.function_call_arguments.delta", {"delta": CALL.arguments}),
+        ("response.function_call_arguments.done", {"arguments": CALL.arguments}),
+        ("response.output_item.done", {"output_index": 1}),
+        ("response.completed", {"sequence_number": 12}),
+    ],
+}
+"""The events of a text and a call in each protocol, as its reference lists them, in part."""
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_has_the_events_of_its_protocol_in_their_order(path: str) -> None:
+    def read(gateway: Gateway) -> str:
+        body = {"messages": user("a"), "input": "a", "stream": True, "max_tokens": 50}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{gateway.port}/v1/{path}",
+            json.dumps(body).encode(),
+            {"x-api-key": gateway.token},
+        )
+        with urllib.request.urlopen(request) as reply:
+            assert reply.headers["content-type"] == "text/event-stream"
+            return reply.read().decode()
+
+    policy = answering(Completion("so", "", (CALL,), "tool_calls", Usage(10, 5, 1)))
+    async with a_gateway(policy) as gateway:
+        blocks = (await asyncio.to_thread(read, gateway)).removesuffix("\n\n").split("\n\n")
+    found = []
+    for block in blocks:
+        *head, data = block.split("\n")
+        name = head[0].removeprefix("event: ") if head else None
+        text = data.removeprefix("data: ")
+        found.append((name, text if text == "[DONE]" else json.loads(text)))
+    expected = STREAMS[path]
+    assert [name for name, _ in found] == [name for name, _ in expected]
+    for (name, made), (_, part) in zip(found, expected, strict=True):
+        if isinstance(made, dict):
+            assert isinstance(part, dict)
+            where = made["choices"][0] if name is None else made
+            assert where.items() >= part.items()
+            assert name is None or made["type"] == name
+
+
+async def test_what_is_no_text_stands_as_a_note_and_the_library_is_not_put_in_twice() -> None:
+    policy = answering("5")
+    parts = [{"type": "text", "text": "What? "}, {"type": "image_url", "image_url": {"url": "x"}}]
+    async with (
+        a_gateway(policy, guidance="[E1] Mind it.") as gateway,
+        openai_client(gateway) as client,
+    ):
+        messages: list[Any] = [
+            {"role": "developer", "content": "Solve. [E1] Mind it. Now."},
+            {"role": "user", "content": parts},
+        ]
+        await client.chat.completions.create(model="m", messages=messages)
+    assert policy.requests == [
+        (
+            Message("system", "Solve. [E1] Mind it. Now."),
+            Message("user", "What? [image_url: not shown]"),
+        )
+    ]
+
+
+async def test_calls_without_ids_get_some_that_a_program_can_answer() -> None:
+    policy = answering(Completion("", "", (ToolCall("", "add", "{}"), ToolCall("", "add", "{}"))))
+    async with a_gateway(policy) as gateway, openai_client(gateway) as client:
+        made = await client.chat.completions.create(model="m", messages=user("a"))
+    calls = made.choices[0].message.tool_calls
+    assert calls is not None and [call.id for call in calls] == ["call_1_0", "call_1_1"]
+
+
+async def test_a_program_that_asks_in_a_circle_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.agents.guided_try.MOST_CALLS", 2)
+    policy = answering("a", "b", "c")
+    async with a_gateway(policy) as gateway, openai_client(gateway) as client:
+        for _ in range(2):
+            await client.responses.create(model="m", input="a")
+        with pytest.raises(APIStatusError, match="the try has made 2 calls"):
+            await client.responses.create(model="m", input="a")
+    assert len(policy.requests) == 2
