@@ -231,7 +231,7 @@ def _pin_paths(
     roots = (*beside, own[0], *theirs, _BUNDLED, cwd)
     pin_data(composed, tree, roots, own, cwd)
     pin_models(composed, tree, workspace, cwd)
-    pin_programs(composed, tree, (*beside, cwd), cwd)
+    pin_programs(composed, tree, (*beside, _BUNDLED / "agents", cwd), cwd)
     own = (workspace / "verifiers", _BUNDLED / "verifiers")
     files = (youtu.verifiers,) if youtu else ()
     pin_verifiers(composed, tree, (*beside, own[0], *files, own[1], cwd), own, cwd)

@@ -135,12 +135,12 @@ def pin_programs(composed: ComposedConfig, tree: Tree, beside: Sequence[Path], c
     for key, text in walk_texts(tree.get("agent")):
         place: Key = ("agent", *key)
         is_function = key[-1] == "function" or (key[0] == "tools" and ".py:" in text)
-        if not is_function and "command" not in key:
+        if not is_function and not {"command", "readable"} & set(key):
             continue
         name, colon, function = text.rpartition(":") if is_function else (text, "", "")
         roots = (cwd, *beside) if _is_typed_path(composed, place, name) else beside
-        found = next((path for root in roots if (path := root / name).is_file()), None)
-        if found is not None and name:
+        found = next((path for root in roots if (path := root / name).exists()), None)
+        if found is not None and name and (found.is_file() or "readable" in key):
             replace_value(tree, place, f"{found.resolve()}{colon}{function}")
 
 

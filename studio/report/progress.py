@@ -17,7 +17,6 @@ from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
-from studio.report.acting import agent_lines
 from studio.report.rates import evaluation_text
 from studio.report.summary import (
     count_text,
@@ -66,8 +65,6 @@ class LinePrinter:
     def _event_lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
         state = self._state
         match event:
-            case ev.AgentOpened():
-                return agent_lines(event.facts)
             case ev.EngineOpened():
                 return [f"weights: {engine_text(event.facts)}"]
             case ev.StepStarted() | ev.LessonProposed() if state.trains_weights:

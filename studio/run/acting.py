@@ -16,7 +16,6 @@ from engines.core.protocols import Agent, OnText, Policy, Toolbox
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
-from studio.config.paths import own_programs
 from studio.config.settings.agent import AgentConfig, ToolConfig
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
@@ -120,7 +119,6 @@ class Acting:
         from engines.agents.command import CommandAgent, CommandSettings
 
         assert self.sandbox is not None
-        folders = tuple(dict.fromkeys(file.parent for file in own_programs(agent)))
         settings = CommandSettings(
             agent.command,
             agent.problem_as,
@@ -128,7 +126,7 @@ class Acting:
             agent.pass_env,
             agent.network,
             agent.allow_hosts,
-            folders,
+            tuple(Path(name) for name in agent.readable),
         )
         env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
         return CommandAgent(
@@ -138,6 +136,7 @@ class Acting:
             instructions=agent.instructions,
             env=env,
             run_seed=self.config.seed,
+            tell=self.tell,
         )
 
 

@@ -26,6 +26,7 @@ from engines.record.lock import write_lock
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
+from studio.report.acting import agent_lines
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
 from studio.run.library_start import open_library, opening_event
@@ -150,6 +151,7 @@ class _RunParts:
             await self.roles.ping()
         tell_each(tell, self.roles.notes)
         self.agent_facts = await roles.acting.check()
+        tell_each(tell, agent_lines(self.agent_facts))
         stack.callback(roles.tell_strays, tell)
         if roles.local is not None:
             check_demonstrations(plan, roles.local, tell)

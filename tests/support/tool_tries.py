@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from engines.core.protocols import Policy
-from engines.core.protocols import Tool, ToolTry
+from engines.core.protocols import Policy, Tool, ToolTry
 from engines.core.types import Completion, Message, Sampling, ToolCall
 from engines.tools.toolbox import CheckedToolbox, Entry
 from tests.support.builders import a_job

@@ -143,6 +143,7 @@ class AgentConfig(Settings):
         pattern=r"^(last_line|stdout|file:.+)$",
     )
     pass_env: Texts = key((), "environment variables that a program gets; it gets no others")
+    readable: Texts = key((), "files and folders that a program may read beside its own file")
     network: Network = key(
         "none", "what a program may reach beside its model: none, allowlist or public"
     )
