@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Mapping
@@ -14,12 +15,12 @@ from math import isfinite
 from pathlib import Path
 
 from engines.core.ids import digest
-from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem
 
 MOST_CHARS = 1_000_000
 MOST_KEPT_BYTES, MOST_KEPT_FILES = 64_000_000, 10_000
 _MOST_METRICS = 32
+_METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder_name(problem: Problem, *place: int) -> str:
@@ -51,9 +52,9 @@ def parse_reward(text: str) -> Mapping[str, float]:
     value = json.loads(text)
     figures = value if isinstance(value, dict) else {"reward": value}
     metrics = {
-        escape_unsafe(str(name))[:64]: float(figure)
+        name: float(figure)
         for name, figure in list(figures.items())[:_MOST_METRICS]
-        if isinstance(figure, int | float) and isfinite(figure)
+        if isinstance(figure, int | float) and isfinite(figure) and _METRIC.fullmatch(name)
     }
     if "reward" not in metrics:
         raise ValueError('it is no number and has no number "reward"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from engines.core.errors import AnswersPending
 from engines.core.protocols import Verifier, judges_whole_groups
@@ -32,7 +33,10 @@ class GroupJudge:
     async def judge(self, rollout: Rollout, known: Verdict | None = None) -> Verdict:
         """The verdict on a try; `known` is returned where it is given."""
         if not self._together:
-            return known or (await self._verifier.verify(self._problem, (rollout,)))[0]
+            if known is not None:
+                return known
+            (verdict,) = await self._verifier.verify(self._problem, (rollout,))
+            return add_own_figures(verdict, rollout)
         if self._missing and known is None:
             raise self._missing
         waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
@@ -50,9 +54,15 @@ class GroupJudge:
         try:
             rollouts = [rollout for rollout, _ in arrived]
             verdicts = await self._verifier.verify(self._problem, rollouts)
-            for (_, waiting), verdict in zip(arrived, verdicts, strict=True):
+            for (rollout, waiting), verdict in zip(arrived, verdicts, strict=True):
                 if not waiting.done():
-                    waiting.set_result(verdict)
+                    waiting.set_result(add_own_figures(verdict, rollout))
         finally:
             for _, waiting in arrived:
                 waiting.cancel()  # does nothing to those that have their verdict
+
+
+def add_own_figures(verdict: Verdict, rollout: Rollout) -> Verdict:
+    """With what a program's own grader said, as metrics `own.NAME`: never the reward."""
+    own = {f"own.{name}": figure for name, figure in rollout.attempt.metrics.items()}
+    return replace(verdict, metrics={**verdict.metrics, **own}) if own else verdict

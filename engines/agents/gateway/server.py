@@ -15,13 +15,11 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import orjson
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from engines.agents.gateway import chat, messages, responses
 from engines.agents.gateway.fields import Asked, BadRequest
@@ -59,6 +57,11 @@ class Gateway:
     """
 
     def __init__(self, guided: GuidedTry, hosts: Sequence[str] = ()) -> None:
+        # Loaded with the first try of a program: no other run needs them.
+        from uvicorn.config import Config
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+        from uvicorn.server import ServerState
+
         self.guided, self.hosts = guided, tuple(hosts)
         self.token = f"try-{secrets.token_urlsafe(24)}"
         self.replaced: Counter[str] = Counter()  # fields of requests whose place ours took
@@ -67,7 +70,7 @@ class Gateway:
         self.transports: WeakSet[Any] = WeakSet()  # also of connections that a proxy has
         self._servers: list[asyncio.Server] = []
         self._state = ServerState()
-        self._config = Config(
+        config = Config(
             self._answer,
             interface="asgi3",
             http="h11",
@@ -81,7 +84,8 @@ class Gateway:
             timeout_keep_alive=3600,  # it ends with the try
             limit_concurrency=MOST_CONNECTIONS,
         )
-        self._config.load()
+        config.load()
+        self._new_protocol = partial(H11Protocol, config, self._state, {})
 
     @property
     def port(self) -> int:
@@ -124,8 +128,8 @@ class Gateway:
         return hmac.compare_digest(token, self.token.encode())
 
     def http_protocol(self) -> asyncio.Protocol:
-        protocol = H11Protocol(self._config, self._state, {})
-        protocol.logger = _SILENT
+        protocol: asyncio.Protocol = self._new_protocol()
+        protocol.logger = _SILENT  # type: ignore[attr-defined]
         return protocol
 
     def ask(
