@@ -7,9 +7,9 @@ from typing import Any
 from engines.core.codec import to_dict
 from engines.core.text.tool_text import count_acts
 from studio.evaluation.try_problem import Trial, TrialResult
-from studio.report.rates import metrics_text
+from studio.report.rates import metrics_text, try_acts_text
+from studio.report.rollout import streamed_text
 from studio.report.summary import count_text, usage_text
-from studio.report.tool_use import streamed_text, try_acts_text
 from studio.secrets.sanitize import sanitize
 
 

@@ -1,4 +1,4 @@
-"""Held-out rates and differences in words, and the before and after of a run.
+"""Rates and differences in words, what tries did besides talking, a run before and after.
 
 Pure. Every rate comes with its interval, every difference with its verdict.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.events import EvaluationFinished
+from engines.core.events import EvaluationFinished, RolloutFinished
 from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.metrics import (
     Interval,
@@ -80,6 +80,34 @@ def evaluation_text(found: EvaluationFinished) -> str:
 
 def calls_per_try(found: EvaluationFinished) -> float:
     return found.tool_calls / max(1, found.n + found.unjudged)
+
+
+def try_acts_text(turns: int, tool_calls: int, failed_calls: int) -> str:
+    """`4 turns, 3 tool calls (1 failed)`; "" of a single reply, and where nothing is known."""
+    if turns <= 1 and not tool_calls:
+        return ""
+    failed = f" ({failed_calls} failed)" if failed_calls else ""
+    return f"{_count(turns, 'turn')}, {_count(tool_calls, 'tool call')}{failed}"
+
+
+def acted_text(found: RolloutFinished) -> str:
+    return try_acts_text(found.turns, found.tool_calls, found.failed_calls)
+
+
+def acts_cell(found: RolloutFinished) -> str:
+    """`4/3` for a narrow column of a table, `4/3!` where a call failed."""
+    return f"{found.turns}/{found.tool_calls}{'!' * (found.failed_calls > 0)}"
+
+
+def mean_acts_text(turns: int, tool_calls: int, failed_calls: int, tries: int) -> str:
+    """`3.1 turns and 2.3 tool calls a try (n=24), 4 calls failed`."""
+    failed = f", {_count(failed_calls, 'call')} failed" if failed_calls else ""
+    means = f"{turns / tries:.1f} turns and {tool_calls / tries:.1f} tool calls"
+    return f"{means} a try (n={tries}){failed}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def difference_text(found: Comparison) -> str:

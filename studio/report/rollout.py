@@ -11,12 +11,13 @@ from typing import Any
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
+from engines.core.text.tool_marks import CallMark, split_marks
+from engines.core.text.tool_text import argument_text
 from engines.core.types import Message, Verdict, rollout_id
 from engines.record.ledger import read_record, read_trajectory
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
-from studio.report.rates import metrics_text
-from studio.report.tool_use import call_lines, try_acts_text
+from studio.report.rates import metrics_text, try_acts_text
 from studio.secrets.sanitize import sanitize
 
 
@@ -123,3 +124,24 @@ def rollout_text(facts: dict[str, Any]) -> str:
         if what:
             lines += ["", sanitize(what)]
     return "\n".join(lines)
+
+
+def call_lines(name: str, arguments: str) -> list[str]:
+    """A call as plain text shows it."""
+    said = sanitize(argument_text(arguments).strip("\n"))
+    return [f"[calls {sanitize(name)}]", *([said] if said else [])]
+
+
+def streamed_text(text: str) -> str:
+    """A piece of a try's text as plain lines, sanitized; it holds whole marks."""
+    out = ""
+    for part in split_marks(text):
+        if isinstance(part, str):
+            out += sanitize(part)
+            continue
+        if isinstance(part, CallMark):
+            lines = call_lines(part.name, part.arguments)
+        else:
+            lines = [f"[{sanitize(part.name)}: {part.status}]", sanitize(part.text)]
+        out += "\n".join(("", *lines, ""))
+    return out

@@ -18,6 +18,7 @@ from studio.report.rates import (
     change_data,
     evaluation_text,
     interval_data,
+    mean_acts_text,
     rate_changes,
     reward_rate_text,
 )
@@ -37,7 +38,6 @@ from studio.report.summary import (
     withheld_text,
 )
 from studio.report.tables import indent_text, table
-from studio.report.tool_use import mean_acts_text
 from studio.report.training import figure_text, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 

@@ -76,6 +76,13 @@ def said_length(text: str) -> int:
     return sum(map(len, said))
 
 
+def last_chars(text: str, most: int) -> str:
+    """The end of a text; where a mark was cut in two, what comes after it."""
+    end = text[-most:]
+    before, close, after = end.partition(_CLOSE)
+    return after if close and _OPEN not in before else end
+
+
 def unfinished_mark(text: str) -> str:
     """The beginning of a mark whose end has not come yet, "" where there is none."""
     at = text.rfind(_OPEN)

@@ -77,13 +77,11 @@ class StreamCanvas(Widget, can_focus=True):
         panes = (self._panes[id] for id in self._boxes)
         return any(pane.has_pending or pane.head != pane.model for pane in panes)
 
-    def pane_text(self, id: str) -> str:
-        """What is kept of a pane's text, sanitized."""
-        return self._panes[id].text if id in self._panes else ""
-
-    def marked_text(self, id: str) -> str:
-        """The same with its tool calls and results, as another canvas may be fed it."""
-        return self._panes[id].marked_text if id in self._panes else ""
+    def pane_text(self, id: str, *, marked: bool = False) -> str:
+        """What is kept of a pane's text, sanitized; `marked`: as it streamed, for a canvas."""
+        if (pane := self._panes.get(id)) is None:
+            return ""
+        return pane.marked_text if marked else pane.text
 
     @property
     def has_tools(self) -> bool:
@@ -351,7 +349,8 @@ class StreamCanvas(Widget, can_focus=True):
         signs = self._glyphs
         edge = self._border_width if self.mode == "wall" else 0
         if edge and y == 0:
-            spans = [(signs.top_border(self._caption_text(), columns), "")]
+            title = _add_hidden(self.caption, list(self._boxes.values()), len(self._order))
+            spans = [(signs.top_border(title, columns), "")]
         elif edge and y == rows - 1:
             spans = [(signs.bottom_border(columns), "")]
         else:
@@ -362,13 +361,6 @@ class StreamCanvas(Widget, can_focus=True):
             spans = [*border, *spans, (" " * left, ""), *border]
         theme, base = self._look
         return Strip(_make_segments(spans, base, theme), columns)
-
-    def _caption_text(self) -> str:
-        """The caption of the wall, and how many panes are above and below those in view."""
-        shown = [box.index for box in self._boxes.values()] or [0]
-        above, below = shown[0], len(self._order) - 1 - shown[-1]
-        hidden = [f"{above} above"] * (above > 0) + [f"{below} below"] * (below > 0)
-        return "  ".join((self.caption, *hidden))
 
     def _row_spans(self, id: str, y: int) -> list[Span]:
         """The cells of a pane in one row."""
@@ -390,6 +382,13 @@ class StreamCanvas(Widget, can_focus=True):
         at = y - box.y - 1
         text = pane.shown[at] if at < len(pane.shown) else ""
         return [(f"{signs.v}{pad(text, box.width - 2)}{signs.v}", "")]
+
+
+def _add_hidden(caption: str, boxes: Sequence[Box], panes: int) -> str:
+    """The caption of the wall, and how many panes are above and below those in view."""
+    above, below = (boxes[0].index, panes - 1 - boxes[-1].index) if boxes else (0, panes - 1)
+    hidden = [f"{above} above"] * (above > 0) + [f"{below} below"] * (below > 0)
+    return "  ".join((caption, *hidden))
 
 
 def _changed_range(before: str, after: str) -> tuple[int, int]:

@@ -19,10 +19,9 @@ from engines.pipeline.context import RunContext
 from engines.record.run_dir import Workspace
 from engines.record.step_history import read_history
 from studio.evaluation.try_text import print_piece
-from studio.report.rates import evaluation_text
+from studio.report.rates import evaluation_text, mean_acts_text, try_acts_text
 from studio.report.rollout import rollout_facts, rollout_text
 from studio.report.run import run_facts, run_text
-from studio.report.tool_use import mean_acts_text, try_acts_text
 from tests.support.harness import practised
 
 SMALL = (

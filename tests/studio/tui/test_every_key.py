@@ -68,6 +68,7 @@ TRIED = {
     "live.open": "test_live::test_opening_an_ended_rollout_goes_to_inspect",
     "live.zoom": "test_live::test_z_goes_round_the_zooms",
     "live.follow": "test_live::test_f_stays_where_the_text_is_and_follows_it_again",
+    "live.tools": "test_tool_calls::test_marks_stream_into_blocks_that_one_key_unfolds",
     "live.previous_group": "test_live::test_brackets_go_round_the_groups",
     "live.next_group": "test_live::test_brackets_go_round_the_groups",
     "live.kill": "test_live::test_kill_asks_first_and_names_the_rollout",
@@ -126,6 +127,7 @@ TRIED = {
     "inspect.parting": f"{PARTING}_and_brackets_to_other_groups",
     "inspect.split": "test_inspect::test_w_puts_a_winner_and_a_loser_side_by_side_and_back",
     "inspect.tokens": "test_inspect::test_dollar_shows_tokens_and_times_of_each_call",
+    "inspect.tools": "test_tool_calls::test_the_key_unfolds_all_calls_of_a_rollout_in_inspect",
     "inspect.fold": ("test_inspect::test_z_folds_the_part_under_the_cursor_or_all_from_the_list"),
     "inspect.pager": "test_inspect::test_o_gives_the_whole_rollout_to_a_pager_or_says_why_not",
     "progress.open": (

@@ -22,7 +22,7 @@ from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.loader import GroupRecords, find_rollouts, open_pager
 from studio.tui.pages.inspect.transcript import Transcripts
-from studio.tui.pages.inspect.view import GroupSummary, Part
+from studio.tui.pages.inspect.view import Part
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -106,7 +106,14 @@ class InspectPage(Page):
         self.set_class(records.split is not None, "-split")
         self.has_nothing = group is None
         if group is None:
-            found.show_rows([Row("", each) for each in self._empty_lines(found.line_width - 2)])
+            found.show_rows(
+                [
+                    Row("", each)
+                    for each in _empty_lines(
+                        records, self.session is not None, found.line_width - 2
+                    )
+                ]
+            )
             self.text_pane.show_rows([])
             self.transcripts.forget_rows()
             self.facts_pane.show_lines([])
@@ -117,35 +124,16 @@ class InspectPage(Page):
         found.border_title = Content(fit(title, max(4, found.line_width - 2)))
         found.say_below("reading ..." if records.is_reading else "")
         found.show_rows(view.group_rows(group, found.line_width - 2), records.chosen)
-        self._draw_facts(group)
+        whole = records.rollouts.get(records.chosen)
+        width = self.facts_pane.line_width
+        lines = view.answer_lines(whole, records.expected_answer, group, width)
+        if records.trouble:
+            lines = [*paragraph([(sanitize(records.trouble), "failed")], width), *lines]
+        self.facts_pane.show_lines(lines)
         left, right = records.split or (records.chosen, "")
         self.transcripts.draw(self.text_pane, left, group)
         if right:
             self.transcripts.draw(self.other_pane, right, group)
-
-    def _draw_facts(self, group: GroupSummary) -> None:
-        width = self.facts_pane.line_width
-        whole = self.records.rollouts.get(self.records.chosen)
-        answer = self.records.expected_answer
-        lines = view.answer_lines(whole, answer, group, width)
-        if self.records.trouble:
-            lines = [*paragraph([(sanitize(self.records.trouble), "failed")], width), *lines]
-        self.facts_pane.show_lines(lines)
-
-    def _empty_lines(self, width: int) -> list[Line]:
-        if self.records.trouble:
-            return paragraph([(sanitize(self.records.trouble), "failed")], width)
-        if self.session is None:
-            return [
-                line("no run is open:"),
-                line(("5", "key"), " lists them"),
-                line(("0", "key"), " starts one"),
-            ]
-        if self.records.is_reading:
-            return [line("reading the records ...")]
-        return paragraph(
-            [("no rollout yet: it stands here once the first is under way", "")], width
-        )
 
     # -- choosing --------------------------------------------------------------------------
 
@@ -337,3 +325,17 @@ class InspectPage(Page):
             return self.whole_text()
         key = view.part_key(pane.key)
         return next((part.text for part in self._shown_parts(pane) if part.key == key), "")
+
+
+def _empty_lines(records: GroupRecords, has_run: bool, width: int) -> list[Line]:
+    if records.trouble:
+        return paragraph([(sanitize(records.trouble), "failed")], width)
+    if not has_run:
+        return [
+            line("no run is open:"),
+            line(("5", "key"), " lists them"),
+            line(("0", "key"), " starts one"),
+        ]
+    if records.is_reading:
+        return [line("reading the records ...")]
+    return paragraph([("no rollout yet: it stands here once the first is under way", "")], width)

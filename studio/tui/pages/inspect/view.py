@@ -13,11 +13,10 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from engines.core.text.tool_marks import MARK, MARK_END, CallMark, split_marks
+from engines.core.text.tool_marks import CallMark, last_chars, split_marks
 from engines.core.text.tool_text import call_text, model_text, split_status
-from studio.report.rates import metrics_text
+from studio.report.rates import acted_text, acts_cell, metrics_text
 from studio.report.summary import count_text
-from studio.report.tool_use import acted_text, acts_cell
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import fit, pad, wrap_pieces
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph
@@ -147,9 +146,10 @@ def group_rows(group: GroupSummary, width: int) -> list[Row]:
     """A row a rollout: its sign, reward, tokens, turns and calls, and what went wrong."""
     rows = []
     room = max((len(one.acts) + 1 for one in group.members if one.acts), default=0)
+    digits = max(len(str(one.tokens)) for one in group.members) if room else 6
     for one in group.members:
         reward = "    " if one.reward is None else f"{one.reward:4.2f}"
-        tokens = f"{one.tokens:>6}t" if one.tokens else " " * 7
+        tokens = f"{one.tokens:>{digits}}t" if one.tokens else " " * (digits + 1)
         note = {"streaming": "under way", "queued": "queued"}.get(one.state, one.note)
         figures = f"{reward} {tokens} {one.acts:<{room}}" if (reward + tokens).strip() else ""
         text = f"r{one.index:<2} {_MARKS[one.state]} {figures}{note}".rstrip()
@@ -243,12 +243,8 @@ def live_parts(text: str) -> tuple[Part, ...]:
     """What is known of a rollout under way."""
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
-    text = text[-LIVE_TAIL_CHARS:]
-    head, end, rest = text.partition(MARK_END)
-    if cut and end and MARK not in head:
-        text = rest  # it began within a mark
     out: list[Part] = []
-    for number, part in enumerate(split_marks(text)):
+    for number, part in enumerate(split_marks(last_chars(text, LIVE_TAIL_CHARS))):
         key, about = f"live{number}", note if not out else ""
         if isinstance(part, str):
             out.append(_make_part(key, "answer", part.strip("\n"), "", about, folds=False))

@@ -90,7 +90,7 @@ class Streams:
         """What is kept of a text before an offset; rows that scrolled away long ago are not."""
         if not offset:
             return ""
-        text = self._canvases()[0].marked_text(name)
+        text = self._canvases()[0].pane_text(name, marked=True)
         lost = max(0, self._known[name] - len(text))
         return text[: max(0, offset - lost)]
 

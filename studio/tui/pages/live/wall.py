@@ -139,7 +139,7 @@ class RolloutWall(Vertical):
         before = followed.focused_id
         followed.set_panes([self._pane_model(one, "solo")])
         if before != one.id:
-            followed.reset(one.id, self.canvas.marked_text(one.id))
+            followed.reset(one.id, self.canvas.pane_text(one.id, marked=True))
 
     def _pane_model(self, one: RolloutStatus, mode: Mode) -> PaneModel:
         estimate, has_text = self._streams.estimate(one.id), self._streams.has_text(one.id)

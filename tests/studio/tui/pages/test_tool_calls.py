@@ -144,7 +144,7 @@ def test_inspect_counts_turns_and_calls_of_each_try() -> None:
     member = view.make_member(a_recorded(), "s1p0r0", 0, False)
     plain = view.make_member(a_whole(index=1), "s1p0r1", 1, False)
     group = view.GroupSummary("s1p0", "p", 1, 1, (member, plain))
-    assert drawn(view.group_rows(group, 30)) == ["r0  - 0.00     52t 3/2!", "r1  - 0.00     52t"]
+    assert drawn(view.group_rows(group, 22)) == ["r0  - 0.00 52t 3/2!", "r1  - 0.00 52t"]
     lines = view.answer_lines(a_recorded(), None, group, 60)
     assert ("3 turns, 2 tool calls (1 failed)", "") in {span for line in lines for span in line}
     alone = view.GroupSummary("s1p0", "p", 1, 1, (plain,))
