@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +118,13 @@ async def test_a_group_that_was_cut_between_two_verdicts_is_compared_whole(tmp_p
     assert [s.rewards.total for s in done.state.steps.values()] == [
         s.rewards.total for s in straight.state.steps.values()
     ]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_figures_of_a_programs_own_grader_stand_beside_the_verdict(together: bool) -> None:
+    rollout = a_rollout("5")
+    own = replace(rollout, attempt=replace(rollout.attempt, metrics={"reward": 0.5}))
+    verdict = await GroupJudge(Comparing(together), PROBLEM, 1).judge(own)
+    assert verdict == Verdict(1.0, metrics={"own.reward": 0.5})
+    judge = GroupJudge(Comparing(together), PROBLEM, 1)
+    assert await judge.judge(own, verdict) == verdict
