@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
 from collections.abc import Mapping
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -99,8 +100,9 @@ def set_undumpable() -> None:
 
 
 def die_with_parent() -> None:
-    """To be called after a change of user, which forgets it."""
-    prctl(1, 9)  # PR_SET_PDEATHSIG
+    """To be called after a change of user, which forgets it. Other systems have no such thing."""
+    if sys.platform == "linux":
+        prctl(1, 9)  # PR_SET_PDEATHSIG
 
 
 def write_id_maps(pid: int | str, uids: Mapping[int, int], gids: Mapping[int, int]) -> None:
