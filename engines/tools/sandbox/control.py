@@ -17,6 +17,8 @@ from typing import IO, Any
 
 STUDIO = str(Path(__file__).parents[3])
 """The folder from which `engines` is imported."""
+STARTED = b'{"error": ""}\n'
+"""What is answered to an order once all is well."""
 START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
 # Keys in our environment are not the code's business. The hash seed is fixed because sympy's
 # choice between equal forms follows it; one thread, because none may run when a process is forked.
@@ -33,7 +35,6 @@ def start_module(
     order: Mapping[str, Any],
     *,
     stdin: int | IO[bytes] = subprocess.DEVNULL,
-    output: int = subprocess.DEVNULL,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a module of this package in a session of its own, with our end of a socket to it.
 
@@ -47,8 +48,8 @@ def start_module(
                 [sys.executable, "-P", "-s", "-m", f"{__package__}.{name}", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=stdin,
-                stdout=output,
-                stderr=output,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 env={**kept, **_ENVIRONMENT},
                 start_new_session=True,
             )

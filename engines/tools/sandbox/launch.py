@@ -1,8 +1,8 @@
 """Confines and starts one program, and ends all of it. Started as a module by `program.py`.
 
-The program's streams are this process's own. Out of the control socket come {"started": true},
-with the listener where there is one, then {"code": number, "ended": why} once nothing of the
-program is left; an "error" where it cannot be confined. When the socket ends, so does the program.
+Its stdin is the program's. Out of the control socket come `STARTED`, with the listener where there
+is one, then the fields of `ProgramResult` once nothing of the program is left; an "error" where it
+cannot be confined. When the socket ends, so does the program.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from engines.tools.sandbox.confine import confine
-from engines.tools.sandbox.control import receive_order, send
+from engines.tools.sandbox.control import STARTED, receive_order, send
 from engines.tools.sandbox.layers import kernel, namespaces
 from engines.tools.sandbox.limits import Limits, limit_resources
 
-CHECK_S = 0.1
+CHECK_S, END_S = 0.1, 10.0
+TAIL = 1 << 16
 FILES = 1024
 
 
@@ -39,16 +40,35 @@ class Launcher:
         self._networked: bool = order["network"] == "public"
         self._readable = [*namespaces.system_paths(programs=True), *order["readable"]]
 
+        self._tails = {"stdout": b"", "stderr": b""}
+        pipes = [os.pipe() for _ in self._tails]
+        self._ours = dict(zip((ours for ours, _ in pipes), self._tails, strict=True))
+        self._theirs = [theirs for _, theirs in pipes]
+
     def run(self) -> None:
+        told, tell = os.pipe()
         if self._isolated:
             namespaces.unshare_all(network=self._networked)
-            self._watch(self._fork(self._be_first))
-            return
-        if sys.platform == "linux":
-            kernel.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes our child
-        pid = self._fork(self._become_program)
-        send(self._control, {"started": True})
-        self._watch(pid)
+            pid = self._fork(lambda: self._be_first(tell))
+        else:
+            if sys.platform == "linux":
+                kernel.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become our children
+            pid = self._fork(self._become_program)
+        for descriptor in (tell, *self._theirs):
+            os.close(descriptor)
+        began = time.monotonic()
+        code, why = self._watch(pid, began + self._limits.wall_s)
+        if self._isolated:
+            code = int(os.read(told, 16) or code)
+        error = f"it was stopped after {self._limits.wall_s:g} s" if why == "timeout" else ""
+        result = {
+            "status": why or ("error" if code else "ok"),
+            "returncode": None if why else code,
+            **{name: tail.decode("utf-8", "replace") for name, tail in self._tails.items()},
+            "elapsed_s": time.monotonic() - began,
+            **({"error": error} if error else {}),
+        }
+        send(self._control, result)
 
     def _fork(self, work: Callable[[], None]) -> int:
         pid = os.fork()
@@ -61,49 +81,60 @@ class Launcher:
                 os._exit(1)
         return pid
 
-    def _watch(self, pid: int) -> None:
-        """Until it has ended, its time is up or our parent is gone; then end all of it."""
-        end = time.monotonic() + self._limits.wall_s
-        why, status = "", 0
-        while not why:
+    def _watch(self, pid: int, end: float) -> tuple[int, str]:
+        """Until it has ended, or must for the reason given; nothing of it is then left."""
+        ended, why = 0, ""
+        while not ended and not why:
+            self._read(CHECK_S)
             ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                break
-            if select.select([self._control], [], [], CHECK_S)[0]:
+            if select.select([self._control], [], [], 0)[0]:
                 why = "killed"
             elif time.monotonic() > end:
                 why = "timeout"
-        if why:
+        if not ended:
             if sys.platform != "linux":
                 os.killpg(pid, signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
         if sys.platform == "linux" and not self._isolated:
             kill_children()
-        send(self._control, {"code": os.waitstatus_to_exitcode(status), "ended": why})
+        while self._ours and self._read(END_S):
+            pass
+        return os.waitstatus_to_exitcode(status), "" if ended else why
 
-    def _be_first(self) -> None:
+    def _read(self, wait_s: float) -> bool:
+        """Keep the last of the output; whether there was any, or its end."""
+        ready = select.select(list(self._ours), [], [], wait_s)[0]
+        for descriptor in ready:
+            part, name = os.read(descriptor, TAIL), self._ours[descriptor]
+            self._tails[name] = (self._tails[name] + part)[-TAIL:]
+            if not part:
+                del self._ours[descriptor]
+        return bool(ready)
+
+    def _be_first(self, tell: int) -> None:
         """The first process of the namespace: starts the program, and ends with it."""
         kernel.die_with_parent()
         kernel.set_undumpable()
         namespaces.build_root(
             self._readable, writable=[self._folder], temporary_mb=self._limits.disk_mb
         )
-        listeners = [] if self._networked else [listen_inside(self._order["port"])]
-        descriptors = [listener.detach() for listener in listeners]
-        socket.send_fds(self._control, [b'{"started": true}\n'], descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
         pid = self._fork(self._become_program)
         ended = 0
         while ended != pid:
             ended, status = os.wait()  # orphans come here, too
-        send(self._control, {"code": os.waitstatus_to_exitcode(status)})
+        os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
 
     def _become_program(self) -> None:
         os.setsid()
         os.chdir(self._folder)
+        listeners = []
+        if self._isolated and not self._networked:
+            listeners.append(listen_inside(self._order["port"]).detach())
         self._confine()
+        socket.send_fds(self._control, [STARTED], listeners)
+        for number, descriptor in enumerate(self._theirs, start=1):
+            os.dup2(descriptor, number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         argv, env = self._order["argv"], self._order["env"]

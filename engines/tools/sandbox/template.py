@@ -108,7 +108,7 @@ class Template:
                     self._become_interpreter(folder, *descriptors)
             finally:
                 if self._isolated:  # else the next interpreter would share this one's namespace
-                    kernel.setns(self._own_namespace, kernel.CLONE_NEWPID)
+                    kernel.call("setns", "setns", self._own_namespace, kernel.CLONE_NEWPID)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

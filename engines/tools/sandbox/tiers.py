@@ -27,7 +27,7 @@ class SandboxError(StudioError):
     """There is no sandbox here, or it cannot be started. What code does is a result instead."""
 
     @classmethod
-    def of_start(cls, what: str, error: Exception) -> SandboxError:
+    def of_start(cls, what: str, error: object) -> SandboxError:
         cause = f"{what} cannot be started ({error})."
         return cls("sandbox", cause, "Free processes and memory, and start again.")
 

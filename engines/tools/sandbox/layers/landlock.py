@@ -23,7 +23,7 @@ _O_PATH_CLOEXEC = 0o10000000 | os.O_CLOEXEC
 
 def version() -> int:
     """Of the kernel's landlock. Raises OSError: it has none."""
-    return kernel.syscall(_CREATE, "landlock", 0, 0, 1)
+    return kernel.call("syscall", "landlock", _CREATE, 0, 0, 1)
 
 
 def restrict(
@@ -46,7 +46,7 @@ def restrict(
     handled = files & ~_READ if readable is None else files
     words = (handled, handled_ports, scoped)[: 1 + (known >= 4) + (known >= 6)]
     content = b"".join(word.to_bytes(8, "little") for word in words)
-    ruleset = kernel.syscall(_CREATE, "landlock_create_ruleset", content, len(content), 0)
+    ruleset = kernel.call("syscall", "landlock_create_ruleset", _CREATE, content, len(content), 0)
     try:
         for path in readable or ():
             _allow(ruleset, path, _READ & handled)
@@ -56,9 +56,9 @@ def restrict(
             _allow(ruleset, path, _OF_A_FILE & handled)
         for port in ports if handled_ports else ():
             rule = struct.pack("<QQ", 2, port)  # CONNECT_TCP
-            kernel.syscall(_ADD, "landlock_add_rule", ruleset, 2, rule, 0)
+            kernel.call("syscall", "landlock_add_rule", _ADD, ruleset, 2, rule, 0)
         kernel.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-        kernel.syscall(_RESTRICT, "landlock_restrict_self", ruleset, 0)
+        kernel.call("syscall", "landlock_restrict_self", _RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
     return known
@@ -74,6 +74,6 @@ def _allow(ruleset: int, path: str | Path, rights: int) -> None:
             rights &= _OF_A_FILE
         if rights:
             rule = rights.to_bytes(8, "little") + descriptor.to_bytes(4, "little")
-            kernel.syscall(_ADD, "landlock_add_rule", ruleset, 1, rule, 0)
+            kernel.call("syscall", "landlock_add_rule", _ADD, ruleset, 1, rule, 0)
     finally:
         os.close(descriptor)
