@@ -15,9 +15,9 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from engines.tools.sandbox.host import Host
 from engines.tools.sandbox.limits import Limits
@@ -29,7 +29,6 @@ RESTARTED = "the interpreter was restarted: variables are gone\n"
 MAX_CODE = MAX_REPLY = 1 << 20
 MAX_TEXT, MAX_SHORT, MAX_VARIABLES, MAX_FILES = 20_000, 200, 50, 4096
 FOLDER_CHECK_S = 0.1
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,101 +48,168 @@ class RunResult:
     elapsed_s: float = 0.0
 
 
+@dataclass(slots=True)
 class Interpreter:
-    """Our end of one interpreter's channel, and the files that it has for stdout and stderr.
+    """Our end of its channel, and the files that it has for stdout and stderr.
 
-    With `folder` its files lie there, on our disk.
+    Files, not pipes: the system bounds them as all files, and nobody has to read meanwhile.
     """
 
-    def __init__(self, host: Host, limits: Limits, folder: str) -> None:
-        self._host, self._limits, self._folder = host, limits, folder
-        self._number, self._calls = next(_numbers), 0
-        # Files, not pipes: the system bounds them as all files, and nobody has to read meanwhile.
-        self._output = [tempfile.TemporaryFile(buffering=0) for _ in range(2)]
-        self._channel, self._theirs = socket.socketpair()
-        self._channel.setblocking(False)
+    channel: socket.socket
+    output: Sequence[IO[bytes]]
+    folder: tempfile.TemporaryDirectory[str] | None
+    """With its files, where they lie on our disk."""
+    number: int = field(default_factory=itertools.count(1).__next__)
+    calls: int = 0
 
-    async def start(self) -> None:
-        """Raises OSError: none can be forked."""
+
+class Session:
+    """Calls of one rollout. The interpreter is forked at the first call and kept until `aclose`.
+
+    `has_folder`: its files lie in a temporary folder of ours. `on_close` is called at the end.
+    """
+
+    def __init__(
+        self, host: Host, limits: Limits, *, has_folder: bool, on_close: Callable[[Session], object]
+    ) -> None:
+        self._host, self._limits = host, limits
+        self._has_folder, self._on_close = has_folder, on_close
+        self._interpreter: Interpreter | None = None
+        self._lost = False
+        self._calling = asyncio.Lock()  # one call at a time: they share the interpreter
+
+    async def run(self, code: str, *, wall_s: float | None = None) -> RunResult:
+        """Run one call. What the code does is a result; SandboxError: there is no sandbox."""
+        if len(code) > MAX_CODE:
+            return RunResult("error", error=f"the code is longer than {MAX_CODE} characters")
+        async with self._calling:
+            restarted = self._lost
+            try:
+                interpreter = self._interpreter or await self._start()
+                self._lost = False
+                wall_s = self._limits.wall_s if wall_s is None else wall_s
+                result = await self._call(interpreter, code, wall_s)
+                if result.status in ("ok", "error"):
+                    await self._order("stop")  # threads of the code do not go on between calls
+                else:
+                    result = self._explain(result, await self._end("end"))
+            except BaseException:
+                await self._end("drop")
+                raise
+        return replace(result, stderr=RESTARTED + result.stderr) if restarted else result
+
+    async def aclose(self) -> None:
+        async with self._calling:
+            await self._end("end" if self._has_folder else "drop")
+        self._on_close(self)
+
+    async def _start(self) -> Interpreter:
+        """Raises SandboxError."""
+        await self._host.start()
         try:
-            await self._host.fork(self._number, self._folder, self._theirs, self._output)
-        except BaseException:
-            await self.end(wait=False)
-            raise
+            folder = None
+            if self._has_folder:
+                folder = tempfile.TemporaryDirectory(prefix="studio-sandbox-")
+            output = [tempfile.TemporaryFile(buffering=0) for _ in range(2)]  # noqa: SIM115
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            self._interpreter = interpreter = Interpreter(ours, output, folder)
+            place = folder.name if folder else ""
+            await self._host.fork(interpreter.number, place, theirs, output)
+        except OSError as error:
+            raise SandboxError.of_start("an interpreter", error) from error
+        return interpreter
 
-    async def call(self, code: str, wall_s: float) -> RunResult:
-        """Run code. After any status but "ok" and "error" this interpreter is to be ended."""
-        for file in self._output:
+    async def _call(self, interpreter: Interpreter, code: str, wall_s: float) -> RunResult:
+        for file in interpreter.output:
             file.seek(0)
             file.truncate()
-        if self._calls:
-            with contextlib.suppress(OSError):  # its channel tells that it ended
-                await self._host.order("continue", self._number)
+        if interpreter.calls:
+            await self._order("continue")
+        interpreter.calls += 1
         began = time.perf_counter()
-        tasks = {asyncio.create_task(self._ask(code))}
-        if self._folder:
-            tasks.add(asyncio.create_task(self._watch_folder()))
+        tasks = {asyncio.create_task(_ask(interpreter, code))}
+        if interpreter.folder:
+            tasks.add(asyncio.create_task(self._watch_folder(interpreter.folder.name)))
         try:
             done, _ = await asyncio.wait(tasks, timeout=wall_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
         elapsed_s = time.perf_counter() - began
-        fields = {"status": "timeout", "error": f"it was stopped after {wall_s:g} s"}
+        result = RunResult("timeout", error=f"it was stopped after {wall_s:g} s")
         if done:
-            fields = done.pop().result()
-        result = self._add_output(RunResult(elapsed_s=elapsed_s, **fields))
-        if result.status in ("ok", "error"):
-            with contextlib.suppress(OSError):
-                # Threads of the code do not go on between calls.
-                await self._host.order("stop", self._number)
-        return result
+            result = done.pop().result()
+        most = self._limits.output_chars
+        if result.status != "timeout" and sum(f.tell() for f in interpreter.output) > most:
+            result = RunResult("output", error=f"it wrote more than {most} characters")
+        texts = [os.pread(file.fileno(), most, 0) for file in interpreter.output]
+        stdout, stderr = (text.decode("utf-8", "replace") for text in texts)
+        stderr = stderr[: most - len(stdout)]
+        return replace(result, stdout=stdout, stderr=stderr, elapsed_s=elapsed_s)
 
-    async def end(self, *, wait: bool) -> Mapping[str, Any]:
-        """Kill it. With `wait` how it ended ("status", "cpu_s"); {} where the template is gone."""
-        try:
-            return await self._host.order("end" if wait else "drop", self._number)
-        except OSError:
-            return {}
-        finally:
-            for file in (self._channel, *self._output):
-                file.close()
-
-    async def _ask(self, code: str) -> dict[str, Any]:
-        """The fields of a result, as far as the interpreter tells them."""
-        self._calls += 1
-        loop, line = asyncio.get_running_loop(), b""
-        order = json.dumps({"call": self._calls, "code": code}).encode() + b"\n"
-        try:
-            with contextlib.suppress(ConnectionError):  # it may have said why it ended
-                await loop.sock_sendall(self._channel, order)
-            while not line.endswith(b"\n") and len(line) <= MAX_REPLY:
-                part = await loop.sock_recv(self._channel, 1 << 16)
-                if not part:
-                    return {"status": "killed"}
-                line += part
-            return parse_reply(json.loads(line), self._calls)
-        except ConnectionError:
-            return {"status": "killed"}
-        except (ValueError, RecursionError):
-            return {"status": "killed", "error": "it wrote to the channel of the sandbox"}
-
-    async def _watch_folder(self) -> dict[str, Any]:
+    async def _watch_folder(self, folder: str) -> RunResult:
         """Without namespaces the system limits each file alone."""
-        while not folder_is_full(self._folder, self._limits.disk_mb << 20):
+        while not folder_is_full(folder, self._limits.disk_mb << 20):
             await asyncio.sleep(FOLDER_CHECK_S)
         error = f"its files take more than {self._limits.disk_mb} MB or are too many"
-        return {"status": "killed", "error": error}
+        return RunResult("killed", error=error)
 
-    def _add_output(self, result: RunResult) -> RunResult:
-        most = self._limits.output_chars
-        written = sum(file.tell() for file in self._output)
-        texts = [os.pread(file.fileno(), most, 0) for file in self._output]
-        stdout, stderr = (text.decode("utf-8", "replace") for text in texts)
-        if written > most and result.status != "timeout":
-            error = f"it wrote more than {most} characters"
-            result = RunResult("output", error=error, elapsed_s=result.elapsed_s)
-        return replace(result, stdout=stdout, stderr=stderr[: most - len(stdout)])
+    def _explain(self, result: RunResult, ended: Mapping[str, Any]) -> RunResult:
+        """Say how an interpreter ended that said nothing itself."""
+        if result.status != "killed" or result.error:
+            return result
+        code, cpu_s = ended.get("status"), self._limits.cpu_s
+        if code is None:
+            return replace(result, error="the process that it came from has ended")
+        if code == -signal.SIGKILL and ended["cpu_s"] >= cpu_s - 0.5:
+            error = f"it used up its {cpu_s:g} s of processor time"
+            return replace(result, status="timeout", error=error)
+        how = (
+            f"was ended by signal {-code} ({signal.strsignal(-code)})"
+            if code < 0
+            else (f"ended itself (exit code {code})")
+        )
+        return replace(result, error=f"the interpreter {how}")
+
+    async def _order(self, word: str) -> Mapping[str, Any]:
+        """To the template; {} where that is gone, as its channel will tell."""
+        with contextlib.suppress(OSError):
+            if self._interpreter:
+                return await self._host.order(word, self._interpreter.number)
+        return {}
+
+    async def _end(self, word: str) -> Mapping[str, Any]:
+        """Kill the interpreter with "drop", or with "end" and learn how it ended."""
+        if self._interpreter is None:
+            return {}
+        try:
+            return await self._order(word)
+        finally:
+            interpreter, self._interpreter = self._interpreter, None
+            self._lost = True
+            for file in (interpreter.channel, *interpreter.output):
+                file.close()
+            if interpreter.folder:
+                await asyncio.to_thread(interpreter.folder.cleanup)
+
+
+async def _ask(interpreter: Interpreter, code: str) -> RunResult:
+    """A result as far as the interpreter tells it."""
+    loop, channel, line = asyncio.get_running_loop(), interpreter.channel, b""
+    order = json.dumps({"call": interpreter.calls, "code": code}).encode() + b"\n"
+    try:
+        with contextlib.suppress(ConnectionError):  # it may have said why it ended
+            await loop.sock_sendall(channel, order)
+        while not line.endswith(b"\n") and len(line) <= MAX_REPLY:
+            if not (part := await loop.sock_recv(channel, 1 << 16)):
+                return RunResult("killed")
+            line += part
+        return RunResult(**parse_reply(json.loads(line), interpreter.calls))
+    except ConnectionError:
+        return RunResult("killed")
+    except (ValueError, RecursionError):
+        return RunResult("killed", error="it wrote to the channel of the sandbox")
 
 
 def parse_reply(reply: Any, call: int = 0) -> dict[str, Any]:
@@ -181,85 +247,3 @@ def folder_is_full(folder: str, most_bytes: int) -> bool:
         if size > most_bytes or count > MAX_FILES:
             return True
     return False
-
-
-class Session:
-    """Calls of one rollout. The interpreter is forked at the first call and kept until `aclose`.
-
-    `has_folder`: its files lie in a temporary folder of ours. `on_close` is called at the end.
-    """
-
-    def __init__(
-        self, host: Host, limits: Limits, *, has_folder: bool, on_close: Callable[[Session], object]
-    ) -> None:
-        self._host, self._limits = host, limits
-        self._has_folder, self._on_close = has_folder, on_close
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._interpreter: Interpreter | None = None
-        self._lost = False
-        self._calling = asyncio.Lock()  # one call at a time: they share the interpreter
-
-    async def run(self, code: str, *, wall_s: float | None = None) -> RunResult:
-        """Run one call. What the code does is a result; SandboxError: there is no sandbox."""
-        if len(code) > MAX_CODE:
-            return RunResult("error", error=f"the code is longer than {MAX_CODE} characters")
-        async with self._calling:
-            try:
-                interpreter = self._interpreter or await self._start_interpreter()
-                restarted, self._lost = self._lost, False
-                result = await interpreter.call(
-                    code, self._limits.wall_s if wall_s is None else wall_s
-                )
-                if result.status not in ("ok", "error"):
-                    result = self._explain(result, await self._end())
-            except BaseException:
-                await self._end()
-                raise
-        if restarted:
-            result = replace(result, stderr=RESTARTED + result.stderr)
-        return result
-
-    async def aclose(self) -> None:
-        async with self._calling:
-            await self._end(wait=self._has_folder)
-        self._on_close(self)
-
-    async def _start_interpreter(self) -> Interpreter:
-        """Raises SandboxError."""
-        await self._host.start()
-        try:
-            if self._has_folder:
-                self._folder = tempfile.TemporaryDirectory(prefix="studio-sandbox-")
-            folder = self._folder.name if self._folder else ""
-            interpreter = Interpreter(self._host, self._limits, folder)
-            await interpreter.start()
-        except OSError as error:
-            raise SandboxError.of_start("an interpreter", error) from error
-        self._interpreter = interpreter
-        return interpreter
-
-    def _explain(self, result: RunResult, ended: Mapping[str, Any]) -> RunResult:
-        """Say how an interpreter ended that said nothing itself."""
-        if result.status != "killed" or result.error:
-            return result
-        if not ended:
-            return replace(result, error="the process that it came from has ended")
-        code = int(ended["status"])
-        if code == -signal.SIGKILL and ended["cpu_s"] >= self._limits.cpu_s - 0.5:
-            error = f"it used up its {self._limits.cpu_s:g} s of processor time"
-            return replace(result, status="timeout", error=error)
-        if code < 0:
-            error = f"the interpreter was ended by signal {-code} ({signal.strsignal(-code)})"
-        else:
-            error = f"the interpreter ended itself (exit code {code})"
-        return replace(result, error=error)
-
-    async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:
-        interpreter, self._interpreter = self._interpreter, None
-        folder, self._folder = self._folder, None
-        self._lost = self._lost or interpreter is not None
-        try:
-            return await interpreter.end(wait=wait) if interpreter else {}
-        finally:
-            if folder:
-                await asyncio.to_thread(folder.cleanup)

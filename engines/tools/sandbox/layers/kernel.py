@@ -37,7 +37,7 @@ _MOUNT_SETATTR = 442
 _PIVOT_ROOT, _CAPSET = (155, 126) if IS_X86 else (41, 91)
 
 
-def call(function: str, what: str, *arguments: int | str | bytes | None | ctypes.Array[Any]) -> int:
+def call(function: str, what: str, *arguments: int | str | bytes | ctypes.Array[Any] | None) -> int:
     """A function of the C library: texts and arrays go as pointers, numbers as machine words."""
     words = [
         ctypes.c_long(a) if isinstance(a, int) else os.fsencode(a) if isinstance(a, str) else a
