@@ -4,20 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
+from engines.core.scratch_folder import ScratchFolder
 from engines.tools.sandbox.control import STUDIO, start_module
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.tiers import SandboxError, TierReport
 
 T = TypeVar("T")
+
+
+class Interpreter:
+    """Our end of its channel, and the files that it has for stdout and stderr.
+
+    Files, not pipes: the system bounds them as all files, and nobody has to read meanwhile.
+    """
+
+    def __init__(self, number: int, *, has_folder: bool) -> None:
+        self.number, self.calls = number, 0
+        self.folder = ScratchFolder("studio-sandbox-") if has_folder else None
+        self.output: list[IO[bytes]] = [tempfile.TemporaryFile(buffering=0) for _ in range(2)]  # noqa: SIM115
+        self.channel, self.theirs = socket.socketpair()
+        self.channel.setblocking(False)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.theirs.close()
+        for file in self.output:
+            file.close()
+        if self.folder:
+            self.folder.remove()
 
 
 class Host:
@@ -30,33 +55,42 @@ class Host:
             # Those of the user, or given by an environment variable, are not found otherwise.
             "packages": [path for path in sys.path if path.endswith("-packages")],
         }
+        self._has_folder = report.tier != "namespaces"
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = False
+        self._numbers = itertools.count(1)
+        self._spares: list[Future[Interpreter]] = []
         # One thread, so one order at a time: replies carry no name.
         self._thread = ThreadPoolExecutor(1, "sandbox")
 
     async def start(self) -> None:
         await self._in_thread(self._start)
 
-    async def fork(
-        self, number: int, folder: str, channel: socket.socket, output: Sequence[IO[bytes]]
-    ) -> None:
-        """Fork an interpreter that goes by `number`, with these. Closes `channel`.
+    async def fork(self) -> Interpreter:
+        """One that is ready, while the next gets ready. Raises OSError, or SandboxError."""
+        taken = self._spares.pop() if self._spares else None
+        if taken is None or (taken.done() and taken.exception()):
+            taken = self._thread.submit(self._fork)
+        try:
+            interpreter = await asyncio.shield(asyncio.wrap_future(taken))
+        except asyncio.CancelledError:
+            self._spares.append(taken)
+            raise
+        if not self._spares:
+            self._spares.append(self._thread.submit(self._fork))
+        return interpreter
 
-        Raises OSError, as `order` does.
-        """
+    async def end(self, number: int) -> Mapping[str, Any]:
+        """Kill an interpreter; its "status" and "cpu_s", or nothing where the template is gone."""
+        try:
+            return await self._in_thread(lambda: self._ask({"word": "end", "number": number}))
+        except OSError:
+            return {}
 
-        def ask() -> None:
-            with channel:
-                descriptors = [channel.fileno(), *(file.fileno() for file in output)]
-                self._ask({"word": "fork", "number": number, "folder": folder}, descriptors)
-
-        await self._in_thread(ask)
-
-    async def order(self, word: str, number: int) -> Mapping[str, Any]:
-        """Send "end", "drop", "stop" or "continue". Raises OSError: it is gone or refuses."""
-        return await self._in_thread(lambda: self._ask({"word": word, "number": number}))
+    def send(self, word: Literal["drop", "stop", "continue"], number: int) -> None:
+        """Send an order that nobody waits for; where the template is gone, the channel tells."""
+        self._thread.submit(self._ask, {"word": word, "number": number})
 
     async def aclose(self) -> None:
         self._closed = True
@@ -78,6 +112,19 @@ class Host:
         except OSError as error:
             self._end()
             raise SandboxError.of_start("its first process", error) from error
+
+    def _fork(self) -> Interpreter:
+        self._start()
+        new = Interpreter(next(self._numbers), has_folder=self._has_folder)
+        folder = new.folder.path if new.folder else ""
+        descriptors = [new.theirs.fileno(), *(file.fileno() for file in new.output)]
+        try:
+            self._ask({"word": "fork", "number": new.number, "folder": folder}, descriptors)
+        except OSError:
+            new.close()
+            raise
+        new.theirs.close()
+        return new
 
     def _ask(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
@@ -111,3 +158,7 @@ class Host:
             self._process.wait(5)
         self._process.kill()
         self._process.wait()
+        for spare in [spare for spare in self._spares if spare.done()]:
+            self._spares.remove(spare)
+            if not spare.exception():
+                spare.result().close()

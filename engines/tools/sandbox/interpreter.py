@@ -125,11 +125,11 @@ def syntax_text(error: BaseException) -> str:
 
 def open_streams(spare: tuple[int, int]) -> None:
     """Connect stdout and stderr to their files again, whatever the last call did to them."""
-    sys.stdin = open(0, closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(spare[number - 1], number)
         # Line by line, so that what was said before a kill is there.
-        stream = open(number, "w", 1, "utf-8", "backslashreplace", closefd=False)
+        stream = os.fdopen(number, "w", 1, "utf-8", "backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -74,7 +74,7 @@ class Program:
             if self.listener:
                 self.listener.close()
         await asyncio.to_thread(self._launcher.wait)
-        found = {"error": "its launcher was killed"}
+        found: dict[str, Any] = {"error": "its launcher was killed"}
         for line in said.split(b"\n")[:-1]:
             found |= json.loads(line)
         return ProgramResult(**found)

@@ -60,10 +60,7 @@ class Sandbox:
         """An interpreter for one rollout, to be closed after it. `start` comes first."""
         if self._host is None or self._report is None:
             raise RuntimeError("the sandbox is not started")
-        has_folder = self._report.tier != "namespaces"
-        session = Session(
-            self._host, self.limits, has_folder=has_folder, on_close=self._sessions.discard
-        )
+        session = Session(self._host, self.limits, on_close=self._sessions.discard)
         self._sessions.add(session)
         return session
 

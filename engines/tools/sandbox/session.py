@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import signal
-import socket
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from engines.tools.sandbox.host import Host
+from engines.tools.sandbox.host import Host, Interpreter
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.tiers import SandboxError
 
@@ -48,32 +45,16 @@ class RunResult:
     elapsed_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Interpreter:
-    """Our end of its channel, and the files that it has for stdout and stderr.
-
-    Files, not pipes: the system bounds them as all files, and nobody has to read meanwhile.
-    """
-
-    channel: socket.socket
-    output: Sequence[IO[bytes]]
-    folder: tempfile.TemporaryDirectory[str] | None
-    """With its files, where they lie on our disk."""
-    number: int = field(default_factory=itertools.count(1).__next__)
-    calls: int = 0
-
-
 class Session:
-    """Calls of one rollout. The interpreter is forked at the first call and kept until `aclose`.
+    """Calls of one rollout. The interpreter is had at the first call and kept until `aclose`.
 
-    `has_folder`: its files lie in a temporary folder of ours. `on_close` is called at the end.
+    `on_close` is called at the end.
     """
 
     def __init__(
-        self, host: Host, limits: Limits, *, has_folder: bool, on_close: Callable[[Session], object]
+        self, host: Host, limits: Limits, *, on_close: Callable[[Session], object]
     ) -> None:
-        self._host, self._limits = host, limits
-        self._has_folder, self._on_close = has_folder, on_close
+        self._host, self._limits, self._on_close = host, limits, on_close
         self._interpreter: Interpreter | None = None
         self._lost = False
         self._calling = asyncio.Lock()  # one call at a time: they share the interpreter
@@ -90,47 +71,39 @@ class Session:
                 wall_s = self._limits.wall_s if wall_s is None else wall_s
                 result = await self._call(interpreter, code, wall_s)
                 if result.status in ("ok", "error"):
-                    await self._order("stop")  # threads of the code do not go on between calls
+                    # Threads of the code do not go on between calls.
+                    self._host.send("stop", interpreter.number)
                 else:
-                    result = self._explain(result, await self._end("end"))
+                    result = self._explain(result, await self._end())
             except BaseException:
-                await self._end("drop")
+                await self._end()
                 raise
         return replace(result, stderr=RESTARTED + result.stderr) if restarted else result
 
     async def aclose(self) -> None:
         async with self._calling:
-            await self._end("end" if self._has_folder else "drop")
+            await self._end(wait=False)
         self._on_close(self)
 
     async def _start(self) -> Interpreter:
         """Raises SandboxError."""
-        await self._host.start()
         try:
-            folder = None
-            if self._has_folder:
-                folder = tempfile.TemporaryDirectory(prefix="studio-sandbox-")
-            output = [tempfile.TemporaryFile(buffering=0) for _ in range(2)]  # noqa: SIM115
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            self._interpreter = interpreter = Interpreter(ours, output, folder)
-            place = folder.name if folder else ""
-            await self._host.fork(interpreter.number, place, theirs, output)
+            self._interpreter = await self._host.fork()
         except OSError as error:
             raise SandboxError.of_start("an interpreter", error) from error
-        return interpreter
+        return self._interpreter
 
     async def _call(self, interpreter: Interpreter, code: str, wall_s: float) -> RunResult:
         for file in interpreter.output:
             file.seek(0)
             file.truncate()
         if interpreter.calls:
-            await self._order("continue")
+            self._host.send("continue", interpreter.number)
         interpreter.calls += 1
         began = time.perf_counter()
         tasks = {asyncio.create_task(_ask(interpreter, code))}
         if interpreter.folder:
-            tasks.add(asyncio.create_task(self._watch_folder(interpreter.folder.name)))
+            tasks.add(asyncio.create_task(self._watch_folder(interpreter.folder.path)))
         try:
             done, _ = await asyncio.wait(tasks, timeout=wall_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -172,26 +145,19 @@ class Session:
         )
         return replace(result, error=f"the interpreter {how}")
 
-    async def _order(self, word: str) -> Mapping[str, Any]:
-        """To the template; {} where that is gone, as its channel will tell."""
-        with contextlib.suppress(OSError):
-            if self._interpreter:
-                return await self._host.order(word, self._interpreter.number)
-        return {}
-
-    async def _end(self, word: str) -> Mapping[str, Any]:
-        """Kill the interpreter with "drop", or with "end" and learn how it ended."""
-        if self._interpreter is None:
+    async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:
+        """End the interpreter; how it ended, where we wait for that."""
+        interpreter, self._interpreter = self._interpreter, None
+        if interpreter is None:
             return {}
+        self._lost = self._lost or interpreter.calls > 0
         try:
-            return await self._order(word)
+            if wait or interpreter.folder:
+                return await self._host.end(interpreter.number)
+            self._host.send("drop", interpreter.number)
+            return {}
         finally:
-            interpreter, self._interpreter = self._interpreter, None
-            self._lost = True
-            for file in (interpreter.channel, *interpreter.output):
-                file.close()
-            if interpreter.folder:
-                await asyncio.to_thread(interpreter.folder.cleanup)
+            await asyncio.to_thread(interpreter.close)
 
 
 async def _ask(interpreter: Interpreter, code: str) -> RunResult:
