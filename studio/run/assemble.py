@@ -103,6 +103,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
+    roles.acting.folder = plan.run.path / "programs"
     slots = Slots(config.practice.concurrency)
     judged = (plan.problems, *(held_out.problems for held_out in evaluated_sets(plan.loaded)))
     verifier = open_run_verifier(
@@ -133,6 +134,7 @@ class _RunParts:
         self.budget = open_budget(
             loaded, config, records, lambda reason: self.control.give_up("budget", reason)
         )
+        roles.acting.folder = plan.run.path / "programs"
         self.roles = make_pausable(
             apply_budget(roles, config, self.budget), lambda: self.control.wait_before_call()
         )

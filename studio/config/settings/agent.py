@@ -42,8 +42,10 @@ class ToolConfig(Settings):
     url: str | None = key(None, "address of an MCP server", pattern=r"^https?://")
     pass_env: Texts = key((), "environment variables that the MCP server gets; it gets no others")
     only: Texts = key((), "tools of the MCP server that are offered; []: all")
-    network: Network = key("none", "what a started MCP server may reach: none, allowlist or public")
-    allow_hosts: Texts = key((), "hosts that network: allowlist lets it reach")
+    network: Literal["none", "public"] = key(
+        "none", "what an MCP server that is started may reach; with public nothing contains it"
+    )
+    readable: Texts = key((), "files and folders that such a server may read beside its own")
     timeout_s: Float = key(30.0, "seconds of one call at most", gt=0)
     repeatable: bool | None = key(
         None, "whether a call may be made again after a kill; null: as the tool itself says"
@@ -65,9 +67,6 @@ class ToolConfig(Settings):
             raise refusal("name", cause, "Give one, such as `python` or `{url: http://…/mcp}`.")
         if self.model is not None and self.name != "ask_model":
             raise refusal("model", "only ask_model asks a model", "Leave it out.")
-        if (self.network == "allowlist") != bool(self.allow_hosts):
-            cause = "network: allowlist and allow_hosts go together"
-            raise refusal("allow_hosts", cause, "Set both, or neither.")
         return self
 
 
