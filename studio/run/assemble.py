@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -164,6 +165,11 @@ class _RunParts:
                 loaded, plan.workspace, stack, self.budget, self.ledger
             )
 
+    def remove_left_files(self) -> None:
+        """Remove what programs left, unless a resume may still have it graded."""
+        if self.recorder.state.status == "finished":
+            shutil.rmtree(self.plan.run.path / "programs", ignore_errors=True)
+
     async def open_record(self, open_journal: Callable[..., Journal]) -> None:
         """Lock the run, open its library and journal, and record that this process begins."""
         run, mask = self.plan.run, self.plan.loaded.mask
@@ -180,6 +186,7 @@ class _RunParts:
         for entry in journal.take_entries():
             fold(state, entry.event)
         self.recorder = Recorder(journal, state)
+        self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, dump_run_yaml(self.config, mask).encode())
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from engines.tools.sandbox.launch import Launcher
 from engines.tools.sandbox.limits import Limits
@@ -33,7 +34,8 @@ def main() -> None:
         give_to_nobody(settings["folder"])
     order = {
         "argv": argv,
-        "env": dict(os.environ),
+        # The interpreter of the studio first, as for programs that are agents.
+        "env": {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         "folder": settings["folder"],
         "readable": settings["readable"],
         "tier": report.tier,
