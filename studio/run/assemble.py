@@ -19,6 +19,7 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
+from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.journal import Journal
@@ -27,7 +28,7 @@ from engines.record.lock import write_lock
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
-from studio.report.acting import agent_lines
+from studio.report.status import agent_lines
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
 from studio.run.library_start import open_library, opening_event
@@ -48,7 +49,6 @@ from studio.run.models import (
 from studio.run.new_or_resume import RunPlan
 from studio.run.publish import make_publisher
 from studio.run.resume_checks import check_weights
-from studio.run.reviewers import open_reviewers
 from studio.run.training import (
     Training,
     check_demonstrations,
