@@ -140,13 +140,26 @@ class AgentConfig(Settings):
         "last_line",
         "where a program's answer is: last_line or stdout of its output, or file:NAME",
         pattern=r"^(last_line|stdout|file:.+)$",
+        examples=["file:answer.txt"],
     )
-    pass_env: Texts = key((), "environment variables that a program gets; it gets no others")
-    readable: Texts = key((), "files and folders that a program may read beside its own file")
+    pass_env: Texts = key(
+        (),
+        "environment variables that a program gets; it gets no others",
+        examples=["[LANG]"],
+    )
+    readable: Texts = key(
+        (),
+        "files and folders that a program may read beside its own file",
+        examples=["[my_data]"],
+    )
     network: Network = key(
         "none", "what a program may reach beside its model: none, allowlist or public"
     )
-    allow_hosts: Texts = key((), "hosts that network: allowlist lets a program reach")
+    allow_hosts: Texts = key(
+        (),
+        "hosts that network: allowlist lets a program reach",
+        examples=["[example.com]"],
+    )
     model: PolicyConfig | None = key(
         None, "model that the agent comes with; used where the run file sets no policy"
     )
