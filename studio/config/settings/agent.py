@@ -93,6 +93,7 @@ class AgentConfig(Settings):
         "single_turn",
         "how it answers: in one reply, in several that may ask for a calculation or call tools, or "
         "as a program or function of one's own; follows from tools, command or function",
+        examples=["calculator"],
     )
     max_turns: Int = key(
         2,
@@ -173,6 +174,8 @@ class AgentConfig(Settings):
         made: dict[str, Any] = {"kind": kinds[0], **given} if kinds else dict(given)
         if made.get("kind") == "tools":
             made.setdefault("max_turns", TOOL_TURNS)
+        if made.get("allow_hosts"):
+            made.setdefault("network", "allowlist")
         return made
 
     @model_validator(mode="after")
