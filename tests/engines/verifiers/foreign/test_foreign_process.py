@@ -273,7 +273,8 @@ async def test_a_function_fills_the_caches_of_the_user(
         """
         import os, pathlib
         def verify_func(sample, timeout_score=0, **kwargs):
-            for folder in (pathlib.Path.home() / ".cache" / "own", pathlib.Path(os.environ["HF_HOME"])):
+            for path in (pathlib.Path.home() / ".cache" / "own", os.environ["HF_HOME"]):
+                folder = pathlib.Path(path)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "weights").write_text("x")
             return 1.0
