@@ -307,8 +307,8 @@ FAULTS = (
     Fault(
         "every turn is recorded with all the messages before it",
         "engines/record/ledger.py",
-        "if key.turn else 0",
-        "if not key.turn else 0",
+        "if after else 0",
+        "if not after else 0",
         ("tests/engines/record/test_ledger.py",),
     ),
     Fault(

@@ -34,7 +34,8 @@ class ToolLoop:
 
     A reply that calls nothing ends the try: its text is the answer. So does one that was cut, since
     half a call is another call. Where the turns are used up by calls, or the conversation outgrows
-    its context, the try is truncated and has no answer: text beside a call is none.
+    its context, the try is truncated and has no answer: text beside a call is none. A tool that is
+    gone fails the try: that is no fault of the model's.
     """
 
     instructions: str
@@ -85,6 +86,8 @@ def _shown(
             result = ToolResult(text, "refused")
         else:
             result = await toolbox.call(call, within)
+        if result.status == "unavailable":
+            raise CallFailed("tool", f"{call.name}: {result.text}", result.usage)
         show(result_mark(call, result))
         return result
 

@@ -12,10 +12,11 @@ from engines.core.types import NO_USAGE, Message, Usage
 Network = Literal["none", "allowlist", "public"]
 """What a tool or a program may reach: nothing, named hosts, or anything."""
 
-ToolStatus = Literal["ok", "error", "timeout", "refused", "interrupted"]
+ToolStatus = Literal["ok", "error", "timeout", "refused", "interrupted", "unavailable"]
 """How a call ended. "error": it ran and failed; "refused": nothing ran, because there is no such
 tool or the arguments do not fit; "interrupted": the studio ended while it ran, and it is not made
-again, since it may have had an effect."""
+again, since it may have had an effect; "unavailable": the tool itself is gone, which says nothing
+of who called it, and fails the try."""
 
 _STATUSES: frozenset[str] = frozenset(get_args(ToolStatus))
 

@@ -267,7 +267,8 @@ class Verdict:
     """A reward in [0, 1], or None where it could not be judged (never 0.0 for that).
 
     `error` says why there is no reward, beginning with its kind: "timeout", "too long", "failed",
-    "unparsable". It is None where there was nothing to judge.
+    "unparsable". It is None where there was nothing to judge. `step_rewards` are of the replies of
+    the try, in order, from a verifier that judges them, too; what is missing at the end is 0.
     """
 
     reward: float | None
@@ -276,6 +277,7 @@ class Verdict:
     error: str | None = None
     usage: Usage = NO_USAGE  # of models that judged, as are the refs
     refs: tuple[RecordRef, ...] = ()
+    step_rewards: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
@@ -27,6 +29,7 @@ LISTED_REPLIES = ("rollouts", "responses", "completions")
 SINGLE_REPLIES = ("response", "completion", "output", "prediction", "generation", "model_output")
 """Fields of a log that hold one."""
 ID_BYTES = 5
+_IMAGE_ADDRESSES = ("http://", "https://", "data:image/")
 _ALPACA = "instruction"
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
 
@@ -200,3 +203,30 @@ def _last_user_turn(value: Any) -> Any:
         turns = [m for m in value if isinstance(m, dict) and m.get("role") == "user"]
         return turns[-1].get("content", value) if turns else value
     return value
+
+
+def find_images(place: str, problem: Problem, folder: Path) -> Problem:
+    """The problem with what its field "images" (or "image") names found in a folder.
+
+    What is neither an address nor named as an image is a field like any other.
+
+    Raises DataError: there is no such file.
+    """
+    named = problem.meta.get("images") or problem.meta.get("image") or ()
+    listed = named if isinstance(named, list) else [named]
+    images = [image for image in listed if isinstance(image, str) and _is_image(image)]
+    if not images:
+        return problem
+    for number, image in enumerate(images):
+        if not image.startswith(_IMAGE_ADDRESSES):
+            path = folder / image
+            if not path.is_file():
+                cause = f'"images" names {image}, and there is no such file in {folder}.'
+                raise DataError(place, cause, "Put it there, or write its address.")
+            images[number] = str(path.resolve())
+    return replace(problem, meta={**problem.meta, "shown_images": images})
+
+
+def _is_image(text: str) -> bool:
+    kind = "" if text.startswith(_IMAGE_ADDRESSES) else mimetypes.guess_type(text)[0] or "text"
+    return not kind or kind.startswith("image/")

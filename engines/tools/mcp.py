@@ -185,7 +185,7 @@ class McpServer:
         unset = [part for n in DEFAULT_INHERITED_ENV_VARS if n not in kept for part in ("-u", n)]
         parameters = StdioServerParameters(
             command="env",
-            args=[*unset, *(settings.mcp_command or ())],
+            args=[*unset, *settings.started_by, *(settings.mcp_command or ())],
             env={name: values[name] for name in kept if name in values},
         )
         errors = stack.enter_context(self._open_stderr())
@@ -236,7 +236,7 @@ class McpServer:
         tier = f"a server at {settings.mcp_url}"
         if settings.mcp_command:
             variables = ", ".join(("PATH", *settings.env))
-            tier = f"a process of its own that nothing contains; it has {variables}"
+            tier = f"{settings.tier}; it has {variables}"
         spec = ToolSpec(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[:64],
             description=escape_unsafe(tool.description or "")[:MAX_DESCRIPTION_CHARS],
@@ -254,8 +254,7 @@ class McpServer:
         if not self._told:
             self._told = True
             self._on_trouble(f"{self._error(reason)} Calls of its tools fail until it is back.")
-        said = f"The server of this tool is gone: {reason}. Try again, or use another tool."
-        return ToolResult(said, "error")
+        return ToolResult(f"its server is gone: {reason}", "unavailable")
 
     def _error(self, reason: str) -> ToolError:
         said = one_line(self._stderr.decode(errors="replace"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engines.core.errors import did_you_mean
-from engines.core.settings import SettingError, check_bounds, setting
+from engines.core.settings import SettingError, check_bounds, derived, setting
 from engines.core.tools import Network
 
 SHIPPED = ("python", "ask_model", "calculator")
@@ -23,6 +23,8 @@ _ONLY_FOR = {
 class ToolSettings:
     """One tool, or the tools of one MCP server.
 
+    `started_by` is put in front of a server's command and contains it, as `tier` says.
+
     Secrets are named, never written: `env` and the values of `headers` are names of variables.
     """
 
@@ -36,6 +38,8 @@ class ToolSettings:
         None, "command that starts an MCP server", examples=["[npx,-y,SERVER]"]
     )
     mcp_url: str | None = setting(None, "address of an MCP server that is running")
+    started_by: tuple[str, ...] = derived(())
+    tier: str = derived("a process of its own that nothing contains")
     env: tuple[str, ...] = setting(
         (), "environment variables that the server gets, and no others but PATH"
     )

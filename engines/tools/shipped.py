@@ -178,7 +178,7 @@ class PythonTool:
 def _result_text(result: RunResult) -> str:
     """What was printed, then the last value, what went wrong, and which variables there are."""
     parts = [result.stdout.rstrip("\n")]
-    if result.value is not None:
+    if result.value:
         parts.append(f"Value: {result.value}" if result.stdout.strip() else result.value)
     if result.stderr.strip():
         parts.append(f"stderr: {result.stderr.rstrip()}")

@@ -24,7 +24,6 @@ from engines.agents.left_files import (
     task_folder,
 )
 from engines.agents.programs import Program, ProgramResult, ProgramRunner
-from engines.core.errors import VerifierError
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
@@ -33,17 +32,20 @@ _START = ("bash", "-c", 'cd app && exec bash "$STUDIO_TESTS/test.sh"')
 
 
 @dataclass(frozen=True, slots=True)
+class HarborSettings:
+    """The grader of task folders has no settings: its task says all."""
+
+
+@dataclass(frozen=True, slots=True)
 class HarborVerifier:
     """`kept` is where `CommandAgent` moved the folders of its tries."""
 
-    runner: ProgramRunner | None
+    runner: ProgramRunner
     kept: Path
     limits: Any = None  # of the runner
 
     async def check(self) -> None:
-        if self.runner is None:
-            move = "Choose a tier that starts programs."
-            raise VerifierError('verifier "harbor"', "nothing here starts its graders.", move)
+        """The box is tested with the agent's."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         return tuple([await self._verify_one(problem, rollout) for rollout in rollouts])
@@ -69,7 +71,6 @@ class HarborVerifier:
             await asyncio.to_thread(remove_folder, folder)
 
     async def _grade(self, folder: Path, task: Path, left: Path) -> ProgramResult:
-        assert self.runner is not None  # `check` has returned
         await asyncio.to_thread(copy_folder, left, folder / "app")
         await asyncio.to_thread(copy_folder, task / "tests", folder / "tests")
         (folder / "logs" / "verifier").mkdir(parents=True)

@@ -16,6 +16,7 @@ from typing import Any
 from engines.core.protocols import Verifier
 from engines.verifiers.choice import ChoiceSettings, ChoiceVerifier
 from engines.verifiers.compose import WeightedCriterion, WeightedVerifier
+from engines.verifiers.harbor import HarborSettings, HarborVerifier
 from engines.verifiers.judge import JudgeSettings, JudgeVerifier
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
@@ -46,6 +47,7 @@ SETTINGS: Mapping[str, type] = {
     "step": StepBonus,
     "format": FormatSettings,
     "choice": ChoiceSettings,
+    "harbor": HarborSettings,
 }
 KNOWN = (*SETTINGS, "function")
 SHAPES = ("length_penalty", "step")
@@ -85,6 +87,7 @@ def open_verifier(
     folders: Sequence[Path] = (),
     *,
     columns: frozenset[str] | None = None,
+    grading: HarborVerifier | None = None,
 ) -> Verifier:
     """Make the verifier that `spec` says.
 
@@ -95,10 +98,11 @@ def open_verifier(
         folders: where a verifier's file is looked up, in order.
         columns: of the data beside question and answer (`shared_columns`); a function that
             needs another one is refused by `check`. None: not known.
+        grading: runs the graders of task folders; None: the agent leaves nothing to grade.
 
     Raises SpecError: unknown name or setting, a value that cannot be, a file that is not there.
     """
-    return _open_parsed(parse_spec(spec, folders), judging, columns)
+    return _open_parsed(parse_spec(spec, folders), _Means(judging, columns, grading))
 
 
 def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
@@ -239,9 +243,22 @@ def _parse_entry(
     return own or _default_name(settings, verifier), float(weight), verifier, own is not None
 
 
-def _open_parsed(
-    ready: ParsedVerifier, judging: JudgeContext | None, columns: frozenset[str] | None
-) -> Verifier:
+def grades_tasks(spec: Spec) -> bool:
+    """Whether it runs the graders of task folders."""
+    return _any_verifier(spec, lambda name: name == "harbor")
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What verifiers are opened with; see `open_verifier`."""
+
+    judging: JudgeContext | None
+    columns: frozenset[str] | None
+    grading: HarborVerifier | None
+
+
+def _open_parsed(ready: ParsedVerifier, means: _Means) -> Verifier:
+    judging = means.judging
     match ready.settings:
         case MathSettings() as settings:
             return MathVerifier(settings)
@@ -261,14 +278,19 @@ def _open_parsed(
             return MathVerifier()
         case FormatSettings() as settings:
             return FormatVerifier(settings)
+        case HarborSettings():
+            if means.grading is None:
+                cause = "it grades the files that a program leaves, and the agent is none."
+                raise SpecError(ready.at, 'verifier "harbor"', cause, "Set agent.command.")
+            return means.grading
         case LengthPenalty() | StepBonus() as shape:
             (shaped,) = ready.of
-            inner = _open_parsed(shaped.verifier, judging, columns)
+            inner = _open_parsed(shaped.verifier, means)
             return ShapedVerifier(shape, shaped.name, inner)
     if ready.path is not None:
         from engines.verifiers.foreign.verifier import FunctionVerifier
 
-        return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
-    opened = [_open_parsed(c.verifier, judging, columns) for c in ready.of]
+        return FunctionVerifier(ready.settings, ready.path, judging, columns=means.columns)
+    opened = [_open_parsed(c.verifier, means) for c in ready.of]
     pairs = zip(ready.of, opened, strict=True)
     return WeightedVerifier([WeightedCriterion(c.name, c.weight, inner) for c, inner in pairs])

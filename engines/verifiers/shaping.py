@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from engines.core.errors import VerifierError
@@ -130,7 +130,7 @@ class ShapedVerifier:
                 reward = min(1.0, max(0.0, shaped.reward))
                 metrics |= shaped.metrics
                 critique = "\n".join(part for part in (critique, shaped.note) if part) or None
-        return Verdict(reward, critique, metrics, error, verdict.usage, verdict.refs)
+        return replace(verdict, reward=reward, critique=critique, metrics=metrics, error=error)
 
 
 @dataclass(frozen=True, slots=True)

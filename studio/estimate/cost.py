@@ -50,6 +50,10 @@ class Range:
         return Range(self.likely * other.likely, self.most * other.most)
 
 
+TOOL_RESULT = Range(50, 500)
+"""Tokens of what a tool returns."""
+
+
 def _exactly(value: float) -> Range:
     return Range(value, value)
 
@@ -122,6 +126,7 @@ class Facts:
     summarise: float
     judging: float
     judged: Range = Range()  # calls of judges a verdict takes
+    turns: Range = Range(1.0, 1.0)  # replies of a try
     summaries: Literal["auto", "always", "never"] = "auto"
     summarise_above: float = 700.0
     group_budget: float = 10_000.0  # of a group's tries together, above which long ones are retold
@@ -248,7 +253,7 @@ def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> 
     rollout, reflected = _reply_tokens(facts, "rollout", facts.policy), facts.reflector
     asked = _exactly(facts.instructions + facts.question) + library
     if not facts.replayed:
-        sums["rollouts"].add(_exactly(tries), asked, rollout)
+        _add_tries(facts, sums["rollouts"], tries, asked, rollout)
     _add_judging(facts, sums, tries, rollout)
 
     share = facts.contrast_share(facts.group_size)
@@ -326,8 +331,15 @@ def _add_evaluation(facts: Facts, sums: Mapping[str, _Sum], step: int, known: in
     tries = max(0, facts.held_out - known)
     rollout = _reply_tokens(facts, "evaluation", facts.policy)
     prompt = _exactly(facts.instructions + facts.held_out_question)
-    sums["evaluation"].add(_exactly(tries), prompt + _library_tokens(facts, step + 1), rollout)
+    asked = prompt + _library_tokens(facts, step + 1)
+    _add_tries(facts, sums["evaluation"], tries, asked, rollout)
     _add_judging(facts, sums, tries, rollout)
+
+
+def _add_tries(facts: Facts, into: _Sum, tries: int, asked: Range, reply: Range) -> None:
+    """Tries of one or more turns; each later prompt holds the replies and results before it."""
+    before = Range((facts.turns.likely - 1) / 2, (facts.turns.most - 1) / 2)
+    into.add(_exactly(tries) * facts.turns, asked + (reply + TOOL_RESULT) * before, reply)
 
 
 def _add_judging(facts: Facts, sums: Mapping[str, _Sum], tries: int, rollout: Range) -> None:

@@ -51,6 +51,8 @@ ASSUMED: Mapping[str, float] = {"rollout": 400, "judge": 120, **_LESSONS}
 """Tokens of a reply where no run of the model was measured: short chains of thought."""
 _ROLES: Mapping[str, Role] = {"rollout": "policy", "judge": "judge"}
 """Who replies; all else is the reflector's."""
+_PROGRAM_CALLS = 10
+"""Of one try at most, where a program decides."""
 SCAFFOLD_TOKENS = 16
 """What a chat template adds to a request."""
 LINE_TOKENS = 4
@@ -70,6 +72,7 @@ class MeasuredUsage:
     with_contrast: int = 0
     group_size: int = 2
     growth: float | None = None
+    turns: float | None = None  # of a try, on average
 
     @property
     def bytes_a_token(self) -> float:
@@ -85,7 +88,7 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     config = plan.loaded.config
     measured = _measure_earlier_run(plan.workspace, plan.fingerprint, ("policy", "reflector"))
     replies, notes = _reply_lengths(measured, config)
-    facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured.bytes_a_token)
+    facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured)
     library = _next_library(plan)
     writer = prompt_writer(config)
     guidance = writer.describe(library)
@@ -135,7 +138,7 @@ def gather_eval_facts(
     replies, notes = _reply_lengths(measured, config, ("rollout", "judge"))
     per = measured.bytes_a_token
     sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
-    facts = _prompt_facts(config, problems, sampler, replies, per)
+    facts = _prompt_facts(config, problems, sampler, replies, measured)
     facts = replace(facts, held_out_question=facts.question)
     return facts, tuple((_tokens(per, text), n) for text, n in missing), tuple(notes)
 
@@ -145,10 +148,10 @@ def _prompt_facts(
     problems: tuple[Problem, ...],
     sampler: Sampler,
     replies: Mapping[str, float],
-    per: float,
+    measured: MeasuredUsage,
 ) -> Facts:
-    """What the run file says, with the lengths of its prompts at `per` bytes a token."""
-    practice = config.practice
+    """What the run file says, with the lengths of its prompts."""
+    practice, per = config.practice, measured.bytes_a_token
 
     def prompt(name: str, *more: str) -> float:
         body = load_prompt("engines.training_free", name).body
@@ -173,6 +176,7 @@ def _prompt_facts(
         summarise=prompt("summarise"),
         judging=_tokens(per, judge, form),
         judged=judge_questions(config.verifier.spec),
+        turns=_turns(config, measured),
         summaries=practice.summarise,
         summarise_above=practice.summarise_above_chars / per,
         group_budget=practice.read_chars / per,
@@ -201,6 +205,16 @@ def _with_progress(facts: Facts, plan: RunPlan) -> Facts:
     known = state.current.lesson is not None or state.current.committed
     begun = _count_replies(plan.run, f"step-{state.step:04d}.jsonl")
     return replace(facts, under_way=begun, lesson_known=known)
+
+
+def _turns(config: RunConfig, measured: MeasuredUsage) -> Range:
+    """Replies of a try. How many calls a program makes, only a run of it tells."""
+    agent = config.agent
+    if agent.kind == "single_turn":
+        return Range(1.0, 1.0)
+    likely = measured.turns or (2.0 if agent.kind in ("tools", "calculator") else 1.0)
+    own = agent.kind in ("command", "function")
+    return Range(likely, max(likely, float(_PROGRAM_CALLS if own else agent.max_turns)))
 
 
 def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str, per: float) -> Facts:
@@ -334,6 +348,8 @@ def _measure_run(run: RunDir, state: RunState, workspace: Workspace) -> Measured
             found.prompt_bytes += sum(len(m["content"].encode()) for m in record["messages"])
     groups = state.group_outcomes()
     found.groups, found.with_contrast = sum(groups.values()), groups["used"]
+    if tries := sum(step.rollouts_done for step in state.steps.values()):
+        found.turns = sum(step.turns for step in state.steps.values()) / tries or None
     started = state.started
     if started is not None:
         found.group_size = started.group_size

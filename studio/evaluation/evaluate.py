@@ -217,6 +217,7 @@ async def measure_missing(
         unjudged = UnjudgedTries() if plan.step == "rollout" else None
         asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
         roles = apply_budget(open_roles(asked, stack, tell), config, budget)
+        roles.acting.folder = replies / "programs"
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)

@@ -130,6 +130,7 @@ async def run_trial(
         roles = open_roles(config, stack)
         stack.callback(roles.tell_strays, to_stderr)
         folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
+        roles.acting.folder = Path(folder) / "programs"
         ledger = RecordLedger(Path(folder), config.seed, mask=trial.loaded.mask)
         stack.push_async_callback(ledger.aclose)
         slots, judged = Slots(1), ((trial.problem,),)

@@ -22,7 +22,7 @@ from studio.report.rates import (
     rate_changes,
     reward_rate_text,
 )
-from studio.report.status import shown_status
+from studio.report.status import agent_lines, shown_status
 from studio.report.summary import (
     change_lines,
     counted_outcomes,
@@ -77,6 +77,7 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
         **_review_facts(state),
         "lost": dict(state.lost),
         "remarks": list(state.remarks),
+        "agent": dict(state.agent_facts),
         "losses": [
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
         ],
@@ -200,6 +201,7 @@ def run_text(facts: dict[str, Any]) -> str:
     lines += _section(
         "doubted verdicts", [f"{name}  {one_line(why, 200)}" for name, why in doubted]
     )
+    lines += _section("acts with", agent_lines(facts["agent"]))
     lines += _section("notes", [one_line(remark, 300) for remark in facts["remarks"]])
     lines += _section("spent", [facts["usage"]["text"], *_spent_lines(facts["spent_on"])])
     places = facts["places"].items()

@@ -1,4 +1,4 @@
-"""What a run's status is called, and the command that goes on from there.
+"""What a run's status is called, the command that goes on from there, and what its agent acts with.
 
 Pure: from what the journal adds up to, and whether a process is alive.
 """
@@ -11,9 +11,11 @@ from shlex import quote
 from typing import Any
 
 from studio.report.summary import budget_override
+from studio.secrets.sanitize import one_line
 
 _LIVING = ("new", "running", "reviewing", "paused")
 """Statuses in the journal of a run whose process lives, or was killed."""
+_NAME_CHARS, _TIER_CHARS = 80, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +49,27 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
     elif status in ("stopped", "held", "failed"):
         move = f"resume: {resume}"
     return ShownStatus("held" if status == "reviewing" else status, alive, move)
+
+
+def sandbox_text(facts: Mapping[str, Any]) -> str:
+    """The layers that contain programs, and what an agent of one's own may reach; "" for none."""
+    text = one_line(str(facts.get("sandbox") or ""), _TIER_CHARS)
+    return f"{text}; network {facts['network']}" if "network" in facts else text
+
+
+def tool_texts(facts: Mapping[str, Any]) -> list[str]:
+    """Each tool with what contains it and what it may reach."""
+    shown = []
+    for tool in facts.get("tools") or ():
+        inside = one_line(str(tool["tier"] or ""), _TIER_CHARS) or "in the studio's process"
+        once = "" if tool["repeatable"] else "; made once, never again after a kill"
+        name = one_line(str(tool["name"]), _NAME_CHARS)
+        shown.append(f"{name}: {inside}; network {tool['network']}{once}")
+    return shown
+
+
+def agent_lines(facts: Mapping[str, Any]) -> list[str]:
+    """All of it, a line each."""
+    sandbox = sandbox_text(facts)
+    lines = [f"sandbox: {sandbox}"] if sandbox else []
+    return lines + [f"tool {text}" for text in tool_texts(facts)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.open import open_agent
@@ -23,6 +26,7 @@ from studio.config.settings.run import RunConfig
 if TYPE_CHECKING:
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.settings import ToolSettings
+    from engines.verifiers.harbor import HarborVerifier
 
 Tell = Callable[[str], None]
 BOXED = ("python",)
@@ -52,15 +56,28 @@ class ToolModel:
         """Whoever opened the model closes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acting:
-    """What the agent of a run acts with. An agent that only replies has none of it."""
+    """What the agent of a run acts with. An agent that only replies has none of it.
+
+    `folder` is where programs work and leave what is graded: the same after a restart, since a
+    program may tell its model where it works. None: a temporary one.
+    """
 
     config: RunConfig
     tell: Tell = lambda _: None
     toolbox: Toolbox | None = None
     sandbox: Sandbox | None = None
     models: tuple[ToolModel, ...] = ()
+    folder: Path | None = None
+
+    def grading(self) -> HarborVerifier | None:
+        """Runs the graders of task folders; None where the agent is no program."""
+        from engines.verifiers.harbor import HarborVerifier
+
+        if self.sandbox is None or not self.config.agent.command or self.folder is None:
+            return None
+        return HarborVerifier(self.sandbox, self.folder / "left")
 
     def wrap_models(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> None:
         """Put the same round the models of tools as round those of the run's roles."""
@@ -136,6 +153,8 @@ class Acting:
             instructions=agent.instructions,
             env=env,
             run_seed=self.config.seed,
+            folders=self.folder and self.folder / "tries",
+            kept=self.folder and self.folder / "left",
             tell=self.tell,
         )
 
@@ -160,7 +179,8 @@ def open_acting(
     from engines.tools.sandbox.sandbox import Sandbox
 
     sandbox = None
-    if agent.kind == "command" or any(tool.name in BOXED for tool in agent.tools):
+    boxed = any(tool.name in BOXED or _is_contained(tool) for tool in agent.tools)
+    if agent.kind == "command" or boxed:
         # A program's life is the try's: its deadline is that of the rollout.
         limits = Limits(wall_s=config.practice.task_timeout_s) if agent.command else Limits()
         accepted = agent.sandbox == "resource-limits-only"
@@ -176,16 +196,25 @@ def open_acting(
 
     toolbox = None
     if agent.kind == "tools":
-        tools = [_tool_settings(tool) for tool in agent.tools]
+        accepted = agent.sandbox == "resource-limits-only"
+        tools = [_tool_settings(tool, stack, accepted) for tool in agent.tools]
         toolbox = open_toolbox(tools, sandbox=sandbox, open_model=open_tool_model, tell=tell)
         stack.push_async_callback(toolbox.aclose)
     return Acting(config, tell, toolbox, sandbox, tuple(models))
 
 
-def _tool_settings(tool: ToolConfig) -> ToolSettings:
+def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:
     from engines.tools.settings import ToolSettings
 
+    contained: dict[str, Any] = {}
+    if _is_contained(tool):
+        folder = stack.enter_context(TemporaryDirectory(prefix="studio-server-"))
+        readable = [*tool.readable, *(part for part in tool.command if Path(part).is_file())]
+        asked = json.dumps({"folder": folder, "readable": readable, "accept": accepted})
+        contained["started_by"] = (sys.executable, "-m", "engines.tools.sandbox.stdio", asked)
+        contained["tier"] = "the sandbox"
     return ToolSettings(
+        **contained,
         name=tool.name,
         function=tool.function,
         mcp_command=tool.command or None,
@@ -193,7 +222,8 @@ def _tool_settings(tool: ToolConfig) -> ToolSettings:
         env=tool.pass_env,
         only=tool.only,
         timeout_s=tool.timeout_s,
-        network=tool.network,
+        # What runs in the studio's own process reaches whatever the studio does.
+        network="none" if contained or tool.name else "public",
         model=tool.model,
         repeatable=tool.repeatable,
     )
@@ -205,6 +235,11 @@ def tool_protocol(config: RunConfig) -> Protocol:
     if wanted == "auto":
         return "text" if config.policy.model.startswith(("hf:", "handoff:")) else "native"
     return wanted
+
+
+def _is_contained(tool: ToolConfig) -> bool:
+    """Whether it is a server that we start and that the sandbox contains."""
+    return bool(tool.command) and tool.network == "none"
 
 
 def check_variables(agent: AgentConfig) -> None:

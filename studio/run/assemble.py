@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -18,6 +19,7 @@ from engines.pipeline.control import RunControl
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
+from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.journal import Journal
@@ -26,7 +28,7 @@ from engines.record.lock import write_lock
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
-from studio.report.acting import agent_lines
+from studio.report.status import agent_lines
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
 from studio.run.library_start import open_library, opening_event
@@ -47,7 +49,6 @@ from studio.run.models import (
 from studio.run.new_or_resume import RunPlan
 from studio.run.publish import make_publisher
 from studio.run.resume_checks import check_weights
-from studio.run.reviewers import open_reviewers
 from studio.run.training import (
     Training,
     check_demonstrations,
@@ -103,6 +104,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
+    roles.acting.folder = plan.run.path / "programs"
     slots = Slots(config.practice.concurrency)
     judged = (plan.problems, *(held_out.problems for held_out in evaluated_sets(plan.loaded)))
     verifier = open_run_verifier(
@@ -133,6 +135,7 @@ class _RunParts:
         self.budget = open_budget(
             loaded, config, records, lambda reason: self.control.give_up("budget", reason)
         )
+        roles.acting.folder = plan.run.path / "programs"
         self.roles = make_pausable(
             apply_budget(roles, config, self.budget), lambda: self.control.wait_before_call()
         )
@@ -162,6 +165,11 @@ class _RunParts:
                 loaded, plan.workspace, stack, self.budget, self.ledger
             )
 
+    def remove_left_files(self) -> None:
+        """Remove what programs left, unless a resume may still have it graded."""
+        if self.recorder.state.status == "finished":
+            shutil.rmtree(self.plan.run.path / "programs", ignore_errors=True)
+
     async def open_record(self, open_journal: Callable[..., Journal]) -> None:
         """Lock the run, open its library and journal, and record that this process begins."""
         run, mask = self.plan.run, self.plan.loaded.mask
@@ -178,6 +186,7 @@ class _RunParts:
         for entry in journal.take_entries():
             fold(state, entry.event)
         self.recorder = Recorder(journal, state)
+        self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, dump_run_yaml(self.config, mask).encode())
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):

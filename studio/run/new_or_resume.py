@@ -16,6 +16,7 @@ from engines.data.checks import check_rows, doubts_line
 from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
 from engines.pipeline.replay_training import load_history
+from engines.pipeline.reviewers.open import open_reviewers
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
@@ -29,7 +30,6 @@ from studio.run.resume_checks import (
     check_settings_unchanged,
     removed_budget_limits,
 )
-from studio.run.reviewers import open_reviewers
 from studio.run.verifier import fingerprint_of, masked_answers_warning
 
 Mode = Literal["new", "resume", "fork", "finished"]

@@ -85,9 +85,12 @@ def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str
         if not names_only_variables(text):
             replace_value(brought, key, MASK)  # it names another setting of the run file
     address = {} if model.base_url is None else {"base_url": endpoint_of(model).url}
-    turns = () if agent.kind == "single_turn" else ("kind", "max_turns")
-    named = ("name", "instructions", "cite", *turns)
-    described = storable_tree(agent.model_dump(include=set(named)), ("agent",), {})
+    usual = {"name", "instructions", "cite", "experiences", "model"}
+    acts = agent.model_dump(exclude=usual, exclude_defaults=True)
+    if acts:
+        acts |= {"kind": agent.kind, "max_turns": agent.max_turns}
+    named = ("name", "instructions", "cite", *acts)
+    described = storable_tree({**agent.model_dump(include=usual), **acts}, ("agent",), {})
     weights = {} if adapter is None else {"adapter": adapter}
     first = {"model": brought.pop("model"), **address}
     return {**{n: described[n] for n in named}, "model": {**first, **brought, **weights}}

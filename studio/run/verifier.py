@@ -19,7 +19,7 @@ from engines.data.source import resolve_data
 from engines.policies.limits.throttle import Slots
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.calls import shared_columns
-from engines.verifiers.open import ParsedVerifier, open_verifier, parse_spec
+from engines.verifiers.open import ParsedVerifier, grades_tasks, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
 from studio.config.paths import own_programs
@@ -51,7 +51,10 @@ def open_run_verifier(
     judging = make_judging(config, roles, ledger, slots)
     with _locate_errors(loaded):
         spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
-        verifier = open_verifier(spec, judging, folders, columns=shared_columns(*sets))
+        grading = roles.acting.grading() if grades_tasks(spec) else None
+        verifier = open_verifier(
+            spec, judging, folders, columns=shared_columns(*sets), grading=grading
+        )
     stack.push_async_callback(verifier.aclose)
     return MaskedAnswers(verifier, loaded.mask)
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engines.tools.toolbox import OpenedToolbox
+from engines.tools.toolbox import CheckedToolbox, Entry
 
 from engines.agents.tool_loop import ToolLoop
 from engines.core.protocols import OnText, ToolTry
@@ -77,7 +77,8 @@ class Look:
 async def roll_out(folder: Path, turns: int, chars: int, tries: int) -> tuple[float, int]:
     """CPU seconds of all tries together, and the largest prompt in tokens."""
     asked = Calling(turns)
-    toolbox = OpenedToolbox([Look(chars)])
+    toolbox = CheckedToolbox([Entry(Look(chars), "look", 30.0)])
+    await toolbox.check()
     ledger = RecordLedger(folder, 1)
     manager = RolloutManager(
         ToolLoop("Use tools.", Sampling(0.7), toolbox, turns),

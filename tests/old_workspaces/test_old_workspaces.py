@@ -55,7 +55,7 @@ _READ = {"fates", "shown", "reflection.credits", "reflection.doubts", "reflectio
 _READ |= {"lesson.fates", "lesson.notes"}
 _COUNTED = {"credited", "streaks", "tries", "cited", "uses", "uses_before"}
 _COUNTED |= {"experiences.[].history.[].uses_before"}
-_ACTED = {"turns", "tool_calls", "failed_calls", "files"}
+_ACTED = {"turns", "tool_calls", "failed_calls", "files", "verdict.step_rewards"}
 _NOW = _PINS | _READ | {"remarks"} | _COUNTED
 ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED}
 """Keys of events, and all below them, that a later format knows."""

@@ -74,10 +74,12 @@ def honest_server() -> MCPServer:
 
 @asynccontextmanager
 async def serve_http(
-    port: int = 0, seen: list[tuple[bytes, bytes]] | None = None
+    port: int = 0,
+    seen: list[tuple[bytes, bytes]] | None = None,
+    server: MCPServer | None = None,
 ) -> AsyncIterator[int]:
-    """The honest server on a port of the loopback interface; notes the headers it has `seen`."""
-    app = honest_server().streamable_http_app()
+    """A server on a port of the loopback interface; notes the headers it has `seen`."""
+    app = (server or honest_server()).streamable_http_app()
 
     async def note_headers(scope: Any, receive: Any, send: Any) -> None:
         if seen is not None:
@@ -87,15 +89,15 @@ async def serve_http(
     config = uvicorn.Config(
         note_headers, "127.0.0.1", port, log_level="error", timeout_graceful_shutdown=1
     )
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    task = asyncio.create_task(server.serve())
-    while not server.started:
+    served = uvicorn.Server(config)
+    served.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(served.serve())
+    while not served.started:
         await asyncio.sleep(0)
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield served.servers[0].sockets[0].getsockname()[1]
     finally:
-        server.should_exit = True
+        served.should_exit = True
         await task
 
 

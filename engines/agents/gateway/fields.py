@@ -17,11 +17,11 @@ from engines.core.finish import meaning_of
 from engines.core.types import Completion, Message, ToolCall, Usage
 
 FIXED = (
-    *("model", "temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty"),
+    *("temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty"),
     *("logit_bias", "logprobs", "response_format", "text", "tool_choice", "reasoning"),
     *("reasoning_effort", "thinking"),
 )
-"""Fields whose place the run's own sampling takes."""
+"""Fields whose place the run's own sampling takes. The model, too, which every client must name."""
 
 
 class BadRequest(Exception):

@@ -79,17 +79,20 @@ def collate(
     sequences = tokens = 0
     rows = batch_advantages(batch, scale=scale, eps=eps).tolist()
     for number, (group, row) in enumerate(zip(batch, rows, strict=True)):
-        for rollout, verdict, advantage in zip(group.rollouts, group.verdicts, row, strict=False):
+        of_steps = step_advantages(group, scale=scale, eps=eps)
+        for rollout, verdict, advantage, steps in zip(
+            group.rollouts, group.verdicts, row, of_steps, strict=False
+        ):
             if not is_known(rollout, verdict.reward):
                 continue
             refused = untrainable_reason(rollout.attempt.turns)
             if refused:
                 left_out.append(LostWork("update", rollout.id, refused))
                 continue
-            made = trajectory_samples(rollout, advantage, number, discount)
+            made = trajectory_samples(rollout, advantage, number, discount, steps)
             sequences += len(made)
             tokens += sum(sample.tokens for sample in made)
-            if advantage or keep_equal:
+            if advantage or any(steps) or keep_equal:
                 samples.extend(made)
     return CollatedBatch(tuple(samples), sequences, tokens, tuple(left_out))
 
@@ -106,6 +109,32 @@ def batch_advantages(
             if is_known(rollout, verdict.reward):
                 rewards[b, g], known[b, g] = verdict.reward or 0.0, True
     return group_advantages(rewards, known, scale=scale, eps=eps)
+
+
+def step_advantages(
+    group: Group, *, scale: AdvantageScale = "std", eps: float = 1e-4
+) -> list[tuple[float, ...]]:
+    """The rewards of each rollout's replies, centred over all of the group's.
+
+    Empty where the verifier judges answers alone. A reply without a reward has 0.
+
+    Source: process supervision, arXiv:2402.03300 section 4.1.3.
+    """
+    given = [v.step_rewards if v.reward is not None else () for v in group.verdicts]
+    if not any(given):
+        return [()] * len(given)
+    sizes = [
+        len(rollout.attempt.turns) if steps else 0
+        for rollout, steps in zip(group.rollouts, given, strict=True)
+    ]
+    padded = [(*steps, *[0.0] * n)[:n] for steps, n in zip(given, sizes, strict=True)]
+    flat = torch.tensor([[one for steps in padded for one in steps]], dtype=torch.float64)
+    centred = iter(
+        group_advantages(flat, torch.ones_like(flat, dtype=torch.bool), scale=scale, eps=eps)[
+            0
+        ].tolist()
+    )
+    return [tuple(next(centred) for _ in steps) for steps in padded]
 
 
 def is_known(rollout: Rollout, reward: float | None) -> bool:
@@ -130,17 +159,23 @@ def untrainable_reason(turns: Sequence[Turn]) -> str:
 
 
 def trajectory_samples(
-    rollout: Rollout, advantage: float, group: int, discount: float = 1.0
+    rollout: Rollout,
+    advantage: float,
+    group: int,
+    discount: float = 1.0,
+    steps: Sequence[float] = (),
 ) -> list[Sample]:
     """The sequences of one trajectory: a new one wherever the context was rewritten.
 
     A turn whose prompt begins with all that came before it continues the sequence. Each turn
-    receives the whole advantage of the trajectory, discounted by the turns that followed.
+    receives the whole advantage of the trajectory, discounted by the turns that followed, and
+    the advantages of its own and of later `steps`, discounted alike.
     """
     turns = [turn for turn in rollout.attempt.turns if turn.token_ids]
     samples: list[Sample] = []
     for number, turn in enumerate(turns):
         weight = advantage * discount ** (len(turns) - 1 - number)
+        weight += sum(step * discount**later for later, step in enumerate(steps[number:]))
         size = len(turn.token_ids)
         before = samples.pop() if samples and _is_continuation(samples[-1], turn) else None
         if before is None:

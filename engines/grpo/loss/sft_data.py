@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from engines.agents.single_turn import prompt_messages
 from engines.core.errors import CallFailed, DataError
-from engines.core.types import Message, Problem
+from engines.core.types import Message, Problem, ToolCall
 from engines.data.dataset import combine_errors
 from engines.data.fields import ANSWER_FIELDS, USUAL, field_text, get_field, parse_question
 from engines.data.rows import json_kind, open_table
 from engines.data.source import DataSource
+from engines.policies.tool_use.protocol import as_text
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -222,6 +223,9 @@ def reply_ids(local: LocalModel, text: str) -> tuple[int, ...]:
 def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstration]:
     if "messages" in row:
         messages = _parse_messages(place, row["messages"])
+        if any(message.tool_calls for message in messages):
+            # As a model whose weights are here is asked, and calls.
+            messages = as_text(messages, _parse_tools(place, row.get("tools") or []))
         replies = [n for n, m in enumerate(messages) if m.role == "assistant" and m.content.strip()]
         if not replies:
             raise DataError(
@@ -274,13 +278,39 @@ def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
         role, content = (
             (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
         )
+        calls = _parse_calls(place, number, one["tool_calls"]) if _calls(one) else ()
+        content = "" if content is None and calls else content
         if role not in _ROLES or not isinstance(content, str):
             raise DataError(
                 place, f'message {number} has no "role" and "content" of text.', _SHAPES
             )
         ids = _parse_ids(place, f"message {number}", one.get("token_ids"))
-        found.append(Message(role, content, token_ids=ids))
+        answered = one.get("tool_call_id") or ""
+        found.append(Message(role, content, tool_calls=calls, tool_call_id=answered, token_ids=ids))
     return tuple(found)
+
+
+def _calls(message: object) -> bool:
+    return isinstance(message, dict) and bool(message.get("tool_calls"))
+
+
+def _parse_calls(place: str, number: int, value: Any) -> tuple[ToolCall, ...]:
+    """Tool calls as OpenAI's protocol writes them."""
+    try:
+        parts = [(one.get("id") or "", one["function"]) for one in value]
+        return tuple(ToolCall(id, call["name"], call["arguments"]) for id, call in parts)
+    except (TypeError, KeyError, AttributeError) as error:
+        cause = f"message {number} has tool calls without name and arguments."
+        raise DataError(place, cause, _SHAPES) from error
+
+
+def _parse_tools(place: str, value: Any) -> list[Mapping[str, Any]]:
+    """The functions that were offered, with name, description and parameters."""
+    try:
+        given = [tool.get("function", tool) for tool in value]
+        return [{"description": "", "parameters": {}, "name": one["name"], **one} for one in given]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise DataError(place, '"tools" holds what is no function.', _SHAPES) from error
 
 
 def _parse_ids(place: str, name: str, value: Any) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from engines.verifiers.foreign.agentscope_classes import Answer, SolutionOutput,
 from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:
-    from engines.core.types import Problem, Rollout
+    from engines.core.types import Message, Problem, Rollout
 
 MAX_CRITIQUE = 4_000
 RIGHT_OR_WRONG = {
@@ -48,12 +48,18 @@ def build_question(
                 # -1 for each token where the policy tells only how many there are.
                 "tokens": [token for turn in rollout.attempt.turns for token in turn.token_ids]
                 or [-1] * rollout.attempt.usage.completion_tokens,
-                "messages": [_fields_of(m, "role", "content") for m in rollout.attempt.messages],
+                "messages": [_message_fields(m) for m in rollout.attempt.messages],
             }
             for rollout in rollouts
         ],
         "timeout_score": timeout_score,
     }
+
+
+def _message_fields(message: Message) -> dict[str, Any]:
+    """With the tools it calls, where it calls any."""
+    calls = [_fields_of(call, "id", "name", "arguments") for call in message.tool_calls]
+    return _fields_of(message, "role", "content") | ({"tool_calls": calls} if calls else {})
 
 
 def _fields_of(value: object, *names: str) -> dict[str, Any]:
@@ -229,7 +235,7 @@ def _parse_result(returned: Any) -> dict[str, Any]:
             raise WrongReturn(f'the verifier returned {short_repr(returned)}, without "reward"')
         fields = dict(returned)
     elif hasattr(returned, "reward"):
-        names = ("reward", "reasoning", "metrics")
+        names = ("reward", "reasoning", "metrics", "step_rewards")
         fields = {name: getattr(returned, name, None) for name in names}
     else:
         fields = {"reward": returned}
@@ -237,7 +243,23 @@ def _parse_result(returned: Any) -> dict[str, Any]:
     if critique is not None and not isinstance(critique, str):
         raise WrongReturn(f"the verifier returned {short_repr(critique)} as reasoning, not a text")
     reward, metrics = _parse_number(fields["reward"]), _parse_metrics(fields.get("metrics"))
-    return {"reward": reward, "critique": (critique or "")[:MAX_CRITIQUE], "metrics": metrics}
+    steps = fields.get("step_rewards")
+    return {
+        "reward": reward,
+        "critique": (critique or "")[:MAX_CRITIQUE],
+        "metrics": metrics,
+        "step_rewards": [] if steps is None else _parse_step_rewards(steps),
+    }
+
+
+def _parse_step_rewards(given: Any) -> list[float]:
+    """Rewards of a try's replies, in order, each in [-1, 1]."""
+    numbers = [_parse_number(one) for one in given] if isinstance(given, list | tuple) else [None]
+    known = [one for one in numbers if one is not None and -1 <= one <= 1]
+    if len(known) < len(numbers):
+        shown = short_repr(given)
+        raise WrongReturn(f"the verifier returned {shown} as step_rewards, not numbers of -1 to 1")
+    return known
 
 
 def _parse_metric(returned: Any) -> dict[str, Any]:

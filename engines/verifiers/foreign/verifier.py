@@ -189,8 +189,10 @@ class FunctionVerifier:
         given_up = loaded["signature"] == "youtu" and self._settings.timeout_score is None
         if math.isnan(reward) and given_up:
             return Verdict(None, critique, metrics, "timeout: the function gave up on it")
+        steps = tuple(result.get("step_rewards") or ())
         try:
-            return Verdict(rescale_reward(reward, *self._settings.range), critique, metrics)
+            scaled = rescale_reward(reward, *self._settings.range)
+            return Verdict(scaled, critique, metrics, step_rewards=steps)
         except WrongReturn as error:
             place = f"{loaded['function']} in {self._path.name}"
             return Verdict(None, critique, metrics, f"failed: {error} ({place})")

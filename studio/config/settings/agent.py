@@ -42,8 +42,10 @@ class ToolConfig(Settings):
     url: str | None = key(None, "address of an MCP server", pattern=r"^https?://")
     pass_env: Texts = key((), "environment variables that the MCP server gets; it gets no others")
     only: Texts = key((), "tools of the MCP server that are offered; []: all")
-    network: Network = key("none", "what a started MCP server may reach: none, allowlist or public")
-    allow_hosts: Texts = key((), "hosts that network: allowlist lets it reach")
+    network: Literal["none", "public"] = key(
+        "none", "what an MCP server that is started may reach; with public nothing contains it"
+    )
+    readable: Texts = key((), "files and folders that such a server may read beside its own")
     timeout_s: Float = key(30.0, "seconds of one call at most", gt=0)
     repeatable: bool | None = key(
         None, "whether a call may be made again after a kill; null: as the tool itself says"
@@ -65,9 +67,6 @@ class ToolConfig(Settings):
             raise refusal("name", cause, "Give one, such as `python` or `{url: http://…/mcp}`.")
         if self.model is not None and self.name != "ask_model":
             raise refusal("model", "only ask_model asks a model", "Leave it out.")
-        if (self.network == "allowlist") != bool(self.allow_hosts):
-            cause = "network: allowlist and allow_hosts go together"
-            raise refusal("allow_hosts", cause, "Set both, or neither.")
         return self
 
 
@@ -94,6 +93,7 @@ class AgentConfig(Settings):
         "single_turn",
         "how it answers: in one reply, in several that may ask for a calculation or call tools, or "
         "as a program or function of one's own; follows from tools, command or function",
+        examples=["calculator"],
     )
     max_turns: Int = key(
         2,
@@ -141,13 +141,26 @@ class AgentConfig(Settings):
         "last_line",
         "where a program's answer is: last_line or stdout of its output, or file:NAME",
         pattern=r"^(last_line|stdout|file:.+)$",
+        examples=["file:answer.txt"],
     )
-    pass_env: Texts = key((), "environment variables that a program gets; it gets no others")
-    readable: Texts = key((), "files and folders that a program may read beside its own file")
+    pass_env: Texts = key(
+        (),
+        "environment variables that a program gets; it gets no others",
+        examples=["[LANG]"],
+    )
+    readable: Texts = key(
+        (),
+        "files and folders that a program may read beside its own file",
+        examples=["[my_data]"],
+    )
     network: Network = key(
         "none", "what a program may reach beside its model: none, allowlist or public"
     )
-    allow_hosts: Texts = key((), "hosts that network: allowlist lets a program reach")
+    allow_hosts: Texts = key(
+        (),
+        "hosts that network: allowlist lets a program reach",
+        examples=["[example.com]"],
+    )
     model: PolicyConfig | None = key(
         None, "model that the agent comes with; used where the run file sets no policy"
     )
@@ -161,6 +174,8 @@ class AgentConfig(Settings):
         made: dict[str, Any] = {"kind": kinds[0], **given} if kinds else dict(given)
         if made.get("kind") == "tools":
             made.setdefault("max_turns", TOOL_TURNS)
+        if made.get("allow_hosts"):
+            made.setdefault("network", "allowlist")
         return made
 
     @model_validator(mode="after")

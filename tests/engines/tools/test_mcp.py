@@ -81,7 +81,7 @@ async def test_a_server_that_dies_costs_its_calls_and_is_started_again() -> None
     async with opened(a_server("honest"), told=told) as toolbox:
         for _ in range(MAX_STARTS - 1):
             died = await called(toolbox, "die")
-            assert (died.status, died.text[:35]) == ("error", "The server of this tool is gone: it")
+            assert (died.status, died.text) == ("unavailable", "its server is gone: it ended")
             assert await called(toolbox, "add", '{"a": 2, "b": 3}') == ToolResult("5")
         await called(toolbox, "die")
         gone = await called(toolbox, "add", '{"a": 2, "b": 3}')

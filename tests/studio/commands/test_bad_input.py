@@ -124,7 +124,7 @@ TABLE: tuple[Row, ...] = (
     bad("attach", "wrong format", "../up", "../up"),
     bad("attach", "damaged", "rehearsal", "doctor --repair", do=a_damaged(RUN)),
     # init
-    bad("init", "not there", "nonsense", "nonsense", "rehearsal"),
+    bad("init", "not there", "nonsense", "nonsense", "There are: api"),
     bad("init", "missing", "", "studio init", "studio init rehearsal"),
     bad("init", "empty", "--to=", "--to", "never overwritten"),
     bad(

@@ -45,8 +45,8 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     file = a_file(workspace / "verifiers/mine.py", FUNCTION)
     rows = listed(workspace)
     built_in = ["math", "text", "judge", "accuracy", "length_penalty", "step", "format", "choice"]
-    assert [row["name"] for row in rows[:9]] == [*built_in, "mine"]
-    assert rows[8] == {
+    assert [row["name"] for row in rows[:10]] == [*built_in, "harbor", "mine"]
+    assert rows[9] == {
         "name": "mine",
         "kind": "youtu",
         "function": "verify_func",

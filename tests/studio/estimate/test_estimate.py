@@ -256,3 +256,11 @@ def test_many_proposals_are_consolidated_by_a_tree_of_calls() -> None:
     assert many.calls.most == 2 * 26  # 13 that merge, and 13 where nothing could be merged
     assert 13 < many.calls.likely < 26
     assert many.prompt_tokens.likely > 2 * 10 * few.prompt_tokens.likely / 8
+
+
+def test_a_try_of_several_turns_repeats_what_came_before_in_its_later_prompts() -> None:
+    found = stage(estimate(some_facts(turns=Range(2.0, 4.0))), "rollouts")
+    # Twice and four times the 60 calls above; a second prompt holds 50 of the first reply and
+    # 50 of a result, so on average half of that.
+    assert (found.calls, found.reply_tokens) == (Range(120, 240), Range(6000, 24000))
+    assert found.prompt_tokens.likely == 120 * (50 + 50)

@@ -10,6 +10,7 @@ from itertools import groupby
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
+from studio.report.status import sandbox_text, tool_texts
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
@@ -295,6 +296,9 @@ def facts_lines(
     if state is not None and state.started is not None:
         process = (state.pid or "running") if line_facts.living else "none"
         out += [BLANK, line((f"process    {process}", "dim"))]
+        contained = [f"sandbox    {text}" for text in [sandbox_text(state.agent_facts)] if text]
+        for text in (*contained, *(f"tool {text}" for text in tool_texts(state.agent_facts))):
+            out += paragraph([(text, "dim")], width)
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 

@@ -260,3 +260,36 @@ def test_a_prompt_in_which_the_guidance_does_not_stand_is_no_prompt_of_that_libr
 
 def test_the_tokenizer_of_these_tests_ends_a_turn_with_a_token_of_its_own() -> None:
     assert a_tokenizer().decode([0]) == "<|end|>"
+
+
+def test_a_conversation_with_tool_calls_is_learnt_as_the_text_in_which_they_are_made(
+    tmp_path: Path,
+) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at":3}'}}
+    function = {"name": "look", "description": "Looks.", "parameters": {"properties": {}}}
+    row = {
+        "messages": [
+            {"role": "user", "content": "What is there?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "a cat\n## Obey", "tool_call_id": "c1"},
+            {"role": "assistant", "content": "A cat."},
+        ],
+        "tools": [{"type": "function", "function": function}],
+    }
+    path = tmp_path / "demos.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    first, second = read_demonstrations(path)
+    assert first.reply == '```tool\n{"name":"look","arguments":{"at":3}}\n```'
+    assert "- look: Looks." in first.messages[0].content
+    assert second.reply == "A cat."
+    assert second.messages[-1] == Message("user", "Tool results\n\nlook:\n| a cat\n| ## Obey")
+    assert second.messages[:2] == first.messages
+
+
+def test_tool_calls_of_another_shape_are_refused_by_their_message(tmp_path: Path) -> None:
+    path = tmp_path / "demos.jsonl"
+    asked = {"role": "user", "content": "?"}
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
+    path.write_text(json.dumps({"messages": [asked, calls]}) + "\n")
+    with pytest.raises(DataError, match="message 2 has tool calls without name and arguments"):
+        read_demonstrations(path)

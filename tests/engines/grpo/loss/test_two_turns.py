@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,18 @@ import torch
 from torch import Tensor
 
 from engines.agents.calculator import CalculatorLoop
-from engines.core.types import Attempt, Group, Problem, RecordRef, Rollout, Sampling, Verdict
+from engines.core.types import (
+    Attempt,
+    Group,
+    Problem,
+    RecordRef,
+    Rollout,
+    Sampling,
+    Turn,
+    Verdict,
+)
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.loss.collate import collate, trajectory_samples
+from engines.grpo.loss.collate import collate, step_advantages, trajectory_samples
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 from engines.policies.hf_local.model import LocalModel
@@ -21,7 +31,7 @@ from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from tests.engines.grpo.models import a_local, train
-from tests.support.builders import a_job, a_library, a_problem
+from tests.support.builders import a_group, a_job, a_library, a_problem, a_rollout
 
 REQUEST, ANSWER = "calc: 17*(3+4)", "What a thin one: 119"
 """The second holds texts that the tokenizer has tokens of several characters for."""
@@ -200,3 +210,25 @@ async def test_a_request_is_learnt_from_the_reward_of_the_answer(
     before = likely()
     await updated(local, batch, 1.0)
     assert likely() > before + 0.1
+
+
+def test_rewards_of_replies_are_centred_over_the_group_and_count_for_those_before_them() -> None:
+    turn = Turn((1,), (2,), (-0.5,))
+    tries = [replace(a_rollout(index=n), attempt=replace(a_rollout().attempt, turns=(turn, turn)))
+             for n in range(2)]  # fmt: skip
+    group = replace(a_group([1.0, 1.0]), rollouts=tuple(tries))
+    verdicts = tuple(
+        replace(verdict, step_rewards=steps)
+        for verdict, steps in zip(group.verdicts, [(1.0, 0.0), (0.0,)], strict=True)
+    )
+    given = replace(group, verdicts=verdicts)
+    # 1, 0, 0 and a missing 0: their mean is 0.25.
+    steps = step_advantages(given, scale="none")
+    assert steps == [(0.75, -0.25), (-0.25, -0.25)]
+    weights = [
+        [sample.advantages for sample in trajectory_samples(one, 0.0, 0, 0.5, of_one)]
+        for one, of_one in zip(tries, steps, strict=True)
+    ]
+    # The first reply also gets half of what the second one earns: 0.75 - 0.125.
+    assert [[sum(row) for row in rows] for rows in weights] == [[0.625, -0.25], [-0.375, -0.25]]
+    assert step_advantages(group) == [(), ()]

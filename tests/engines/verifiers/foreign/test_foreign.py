@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import ast
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.core.errors import CallFailed
-from engines.core.types import CallKey, Completion, Message, Problem, RecordRef, Usage, Verdict
+from engines.core.types import (
+    CallKey,
+    Completion,
+    Message,
+    Problem,
+    RecordRef,
+    ToolCall,
+    Usage,
+    Verdict,
+)
 from engines.record.ledger import RecordLedger
 from engines.verifiers.foreign.signature import detect_signature, reads_messages
+from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.support.builders import a_timeout, answering
-from tests.support.foreign_files import FILES, SHIPPED, FakeLedger, a_file, judged, judging
+from tests.support.foreign_files import (
+    FILES,
+    PROBLEM,
+    SHIPPED,
+    FakeLedger,
+    a_file,
+    a_rollout,
+    judged,
+    judging,
+)
 
 
 async def test_a_function_of_youtu_agent_runs_unchanged() -> None:
@@ -352,3 +372,34 @@ async def test_waiting_for_the_judge_does_not_count(monkeypatch: pytest.MonkeyPa
         FILES / "for_youtu.py", "six", asks=judging(answering("yes"), Slow()), deadline_s=30
     )
     assert verdict.reward == 1.0
+
+
+async def test_a_function_may_judge_each_reply_and_sees_the_tools_that_were_called(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import json\n"
+        "def verify_func(sample, **kwargs):\n"
+        "    messages = json.loads(sample.trajectories)[0]['trajectory']\n"
+        "    calls = [c['name'] for m in messages for c in m.get('tool_calls', ())]\n"
+        "    return {'reward': 1.0, 'reasoning': ','.join(calls), 'step_rewards': [0.5, -1]}\n"
+    )
+    called = Message("assistant", "", tool_calls=(ToolCall("c1", "look", "{}"),))
+    told = Message("tool", "a cat", tool_call_id="c1")
+    rollout = a_rollout("A cat.")
+    messages = (*rollout.attempt.messages[:1], called, told, *rollout.attempt.messages[1:])
+    rollout = replace(rollout, attempt=replace(rollout.attempt, messages=messages))
+    verifier = FunctionVerifier(FunctionSettings(), Path(a_file(tmp_path, code)), None)
+    try:
+        await verifier.check()
+        (verdict,) = await verifier.verify(PROBLEM, [rollout])
+    finally:
+        await verifier.aclose()
+    assert (verdict.reward, verdict.critique, verdict.step_rewards) == (1.0, "look", (0.5, -1.0))
+
+
+async def test_rewards_of_replies_that_are_no_numbers_are_no_verdict(tmp_path: Path) -> None:
+    code = "def verify_func(sample, **kwargs): return {'reward': 1.0, 'step_rewards': [2]}\n"
+    (verdict,) = await judged(a_file(tmp_path, code), "5")
+    assert verdict.reward is None
+    assert "returned [2] as step_rewards, not numbers of -1 to 1" in (verdict.error or "")
