@@ -31,7 +31,11 @@ FILES = 1024
 
 
 class Launcher:
-    def __init__(self, order: dict[str, Any], control: socket.socket) -> None:
+    """With `outputs` the program writes to these descriptors, and nothing of it is kept."""
+
+    def __init__(
+        self, order: dict[str, Any], control: socket.socket, outputs: tuple[int, ...] = ()
+    ) -> None:
         self._order, self._control = order, control
         self._limits = Limits(**order["limits"])
         self._folder: str = order["folder"]
@@ -41,9 +45,9 @@ class Launcher:
         self._readable = [*namespaces.system_paths(programs=True), *order["readable"]]
 
         self._tails = {"stdout": b"", "stderr": b""}
-        pipes = [os.pipe() for _ in self._tails]
-        self._ours = dict(zip((ours for ours, _ in pipes), self._tails, strict=True))
-        self._theirs = [theirs for _, theirs in pipes]
+        pipes = [] if outputs else [os.pipe() for _ in self._tails]
+        self._ours = dict(zip((ours for ours, _ in pipes), self._tails, strict=False))
+        self._theirs = [theirs for _, theirs in pipes] or [*outputs]
 
     def run(self) -> None:
         told, tell = os.pipe()
