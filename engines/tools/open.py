@@ -18,8 +18,9 @@ from engines.core.protocols import Policy, Tool
 from engines.tools.error_text import error_text
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
+from engines.tools.sandbox.sandbox import Sandbox
 from engines.tools.settings import ToolSettings
-from engines.tools.shipped import PythonTool, Sandbox, ask_model_tool, calculator_tool
+from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from engines.tools.toolbox import CheckedToolbox, Entry, ToolSource
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from engines.core.finish import is_cut
 from engines.core.protocols import Policy, ToolTry
@@ -14,47 +13,13 @@ from engines.core.tools import ToolError, ToolResult, ToolSpec, ToolStatus
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import NO_OUTPUT, FunctionTool
+from engines.tools.sandbox.sandbox import Sandbox
+from engines.tools.sandbox.session import RunResult, Session
 
 LIBRARIES = ("numpy", "sympy")
 MAX_NAMES = 12
 """Variables that a result names."""
 _STATUSES: Mapping[str, ToolStatus] = {"ok": "ok", "timeout": "timeout"}
-
-
-class RunResult(Protocol):
-    """What a piece of code came to; see `engines.tools.sandbox`."""
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def stdout(self) -> str: ...
-    @property
-    def stderr(self) -> str: ...
-    @property
-    def value(self) -> str | None: ...
-    @property
-    def variables(self) -> Mapping[str, str]: ...
-    @property
-    def error(self) -> str | None: ...
-
-
-class Session(Protocol):
-    async def run(self, code: str, *, wall_s: float | None = None) -> RunResult: ...
-
-    async def aclose(self) -> None: ...
-
-
-class TierReport(Protocol):
-    @property
-    def sentence(self) -> str: ...
-
-
-class Sandbox(Protocol):
-    async def start(self) -> TierReport: ...
-
-    def session(self) -> Session: ...
-
-    async def aclose(self) -> None: ...
 
 
 def calculator_tool() -> FunctionTool:
@@ -139,7 +104,7 @@ class PythonTool:
         session = self._sandbox.session()
         try:
             result = await session.run("1+1")
-            if result.status != "ok" or (result.value or "").strip() != "2":
+            if result.status != "ok" or result.value != "2":
                 cause = f"1+1 came to {_result_text(result)!r} ({result.status})."
                 raise ToolError('tool "python"', cause, f"The sandbox: {report.sentence}")
             usable = [n for n in LIBRARIES if (await session.run(f"import {n}")).status == "ok"]
@@ -183,7 +148,7 @@ def _result_text(result: RunResult) -> str:
     if result.stderr.strip():
         parts.append(f"stderr: {result.stderr.rstrip()}")
     if result.status != "ok":
-        parts.append(f"Failed ({result.status}): {result.error or 'no more is known'}")
+        parts.append(f"Failed ({result.status}): {result.error}")
     elif not any(parts):
         parts.append(f"{NO_OUTPUT[:-1]}: print the result, or leave it as the last line)")
     if result.variables:

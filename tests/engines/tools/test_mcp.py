@@ -110,7 +110,7 @@ async def test_a_server_over_http_serves_its_tools_and_may_go_and_come_back() ->
         assert toolbox.specs[0].tier == f"a server at http://127.0.0.1:{port}/mcp"
         assert await called(toolbox, "add", '{"a": 2, "b": 3}') == ToolResult("5")
     gone = await called(toolbox, "add", '{"a": 2, "b": 3}')
-    assert gone.status == "error" and len(told) == 1
+    assert gone.status == "unavailable" and len(told) == 1
     async with serve_http(port):
         assert await called(toolbox, "add", '{"a": 2, "b": 3}') == ToolResult("5")
         await toolbox.aclose()
@@ -188,7 +188,7 @@ async def test_calls_at_one_time_share_a_server_and_each_learns_of_its_end() -> 
     told: list[str] = []
     async with opened(a_server("honest"), told=told) as toolbox:
         calls = [called(toolbox, name) for name in ("hang", "hang", "die")]
-        assert [result.status for result in await asyncio.gather(*calls)] == ["error"] * 3
+        assert [result.status for result in await asyncio.gather(*calls)] == ["unavailable"] * 3
         again = [called(toolbox, "add", f'{{"a": {n}, "b": 1}}') for n in range(5)]
         assert [result.text for result in await asyncio.gather(*again)] == list("12345")
     assert len(told) == 1

@@ -71,7 +71,7 @@ async def test_a_chat_request_reaches_the_policy_as_in_process() -> None:
         )
     assert policy.requests == [prompt_messages("Solve it.", "[E1] Mind it.", "What?")]
     assert policy.samplings == [OURS]
-    assert set(gateway.replaced) == {"model", "temperature", "seed"}
+    assert set(gateway.replaced) == {"temperature", "seed"}
     assert made.choices[0].message.content == "so 5"
     assert made.choices[0].finish_reason == "stop"
     assert made.usage is not None
