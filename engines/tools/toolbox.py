@@ -13,8 +13,8 @@ from engines.core.protocols import Tool, ToolTry
 from engines.core.text.sanitize import one_line
 from engines.core.tools import ToolError, ToolResult, ToolSpec
 from engines.core.types import NO_USAGE, ToolCall, Usage
+from engines.core.user_code import error_text
 from engines.tools.arguments import ArgumentsRefused, read_arguments
-from engines.tools.error_text import error_text
 from engines.tools.function import NO_OUTPUT
 from engines.tools.shorten import shorten_result
 

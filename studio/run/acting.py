@@ -118,10 +118,11 @@ class Acting:
             case "command":
                 return self._make_command(agent, sampling)
             case "function":
-                from engines.agents.function import FunctionAgent, load_function
+                from engines.agents.function import FunctionAgent
+                from engines.core.user_code import load_function
 
                 assert agent.function is not None
-                call = load_function(agent.function, (Path(),))
+                call = load_function("agent.function", agent.function)
                 return FunctionAgent(call, sampling, agent.instructions)
         return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 

@@ -19,8 +19,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engines.tools.toolbox import CheckedToolbox, Entry
-
 from engines.agents.tool_loop import ToolLoop
 from engines.core.protocols import OnText, ToolTry
 from engines.core.text.tokens import prompt_tokens
@@ -30,6 +28,7 @@ from engines.policies.limits.throttle import Slots
 from engines.policies.tool_use.policy import ToolUsePolicy
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
+from engines.tools.toolbox import CheckedToolbox, Entry
 
 TRIES, REPEATS, BUDGET = 16, 5, 24_000
 TARGETS = {"cpu_ms_a_turn_of_8": 1.0, "cpu_ms_a_turn_of_50": 1.0, "added_mb": 30.0}

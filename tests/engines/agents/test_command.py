@@ -15,7 +15,7 @@ import pytest
 from engines.agents.command import CommandAgent, CommandSettings
 from engines.agents.left_files import parse_reward, read_left_file
 from engines.agents.single_turn import SingleTurn
-from engines.core.errors import AnswersPending, CallFailed, ConfigError
+from engines.core.errors import AnswersPending, CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, Sampling, Usage
 from engines.data.dataset import read_problems
 from engines.policies.limits.throttle import Slots
@@ -227,24 +227,6 @@ def test_a_reward_is_a_number_or_an_object_with_one() -> None:
     for wrong in ("{}", "[]", "null", '{"reward": "1"}', "NaN", "x"):
         with pytest.raises(ValueError):
             parse_reward(wrong)
-
-
-@pytest.mark.parametrize(
-    ("more", "place"),
-    [
-        ({"command": ()}, "agent.command"),
-        ({"problem_as": "mail"}, "agent.problem_as"),
-        ({"answer_from": "file:../a"}, "agent.answer_from"),
-        ({"env": ("OPENAI_API_KEY",)}, "agent.env"),
-        ({"network": "allowlist"}, "agent.allow_hosts"),
-        ({"allow_hosts": ("a.com",)}, "agent.allow_hosts"),
-        ({"allow_hosts": ("http://a.com",), "network": "allowlist"}, "agent.allow_hosts"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(more: dict[str, Any], place: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        CommandSettings(**{"command": ("python",), **more})
-    assert refused.value.place == place
 
 
 @pytest.mark.parametrize("own_listener", [False, True])
