@@ -227,17 +227,14 @@ class McpServer:
         settings, hints = self._settings, tool.annotations
         place = f'{settings.title}, tool "{one_line(tool.name[:80])}"'
         repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        tier = f"a server at {settings.mcp_url}"
-        if settings.mcp_command:
-            variables = ", ".join(("PATH", *settings.env))
-            tier = f"{settings.tier}; it has {variables}"
+        tier = f"{settings.tier}; it has {', '.join(('PATH', *settings.env))}"
         spec = ToolSpec(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[:64],
             description=escape_unsafe(tool.description or "")[:MAX_DESCRIPTION_CHARS],
             parameters=_read_schema(tool.input_schema, place),
             repeatable=repeatable if settings.repeatable is None else settings.repeatable,
             network=settings.network,
-            tier=tier,
+            tier=f"a server at {settings.mcp_url}" if settings.mcp_url else tier,
         )
         return McpTool(spec, tool.name, self)
 
@@ -271,7 +268,8 @@ def _read_schema(given: Any, place: str) -> Mapping[str, Any]:
         schema: dict[str, Any] = {"properties": {}, **json.loads(text)}
         known, required = schema["properties"], schema.get("required", [])
         cause = "its schema is not that of an object with its properties."
-        if schema.get("type") == "object" and set(map(str, required)) <= set(known):
+        is_object = schema.get("type") == "object" and isinstance(known, dict)
+        if is_object and isinstance(required, list) and set(map(str, required)) <= set(known):
             cause = f"its schema has {len(text):,} characters."
             if len(text) <= MAX_SCHEMA_CHARS:
                 return schema
@@ -289,6 +287,6 @@ def _part_text(part: Any) -> str:
             return str(part.resource.text)
         case "resource_link":
             return f"[link: {part.uri}]"
-    whole = getattr(part, "resource", part)
-    data = getattr(whole, "data", None) or getattr(whole, "blob", "")
-    return f"[{part.type}: {whole.mime_type}, {len(data) * 3 // 4:,} bytes]"
+    whole: Any = getattr(part, "resource", part)
+    data = str(getattr(whole, "data", None) or getattr(whole, "blob", ""))
+    return f"[{part.type}: {whole.mime_type or 'unknown kind'}, {len(data) * 3 // 4:,} bytes]"

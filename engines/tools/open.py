@@ -15,7 +15,7 @@ from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
-from engines.tools.toolbox import CheckedToolbox, Entry, ToolSource
+from engines.tools.toolbox import CheckedToolbox, Entry
 
 if TYPE_CHECKING:
     from engines.tools.sandbox.sandbox import Sandbox
@@ -43,7 +43,7 @@ def open_toolbox(
     Raises ConfigError: a function that is not there or cannot be a tool, two tools of one name.
     """
 
-    def open_one(tool: ToolSettings) -> Tool | ToolSource:
+    def open_one(tool: ToolSettings) -> Tool | McpServer:
         opened: FunctionTool | PythonTool
         match tool.name:
             case "calculator":

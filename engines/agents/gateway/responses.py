@@ -35,7 +35,8 @@ def parse_request(body: Mapping[str, Any]) -> Asked:
 def _parse_item(item: Mapping[str, Any]) -> Iterator[Message]:
     match item.get("type", "message"):
         case "message":
-            role = "system" if item.get("role") == "developer" else item.get("role")
+            role: Any = item.get("role")
+            role = "system" if role == "developer" else role
             if role not in ("system", "user", "assistant"):
                 raise BadRequest(f'"role" is {role!r}; known: system, developer, user, assistant')
             yield Message(role, fields.read_text(item.get("content")))
