@@ -31,19 +31,6 @@ _SHOWN_LINES, _SHOWN_CHARS = 5, 600
 _PLACEHOLDER = re.compile(r"\{(question|problem_file)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandSettings:
-    """What a run file says of a program; `studio.config` refuses what cannot be meant."""
-
-    command: tuple[str, ...]
-    problem_as: Literal["stdin", "argument", "file"] = "stdin"
-    answer_from: str = "last_line"  # or "stdout", or "file:NAME"
-    env: tuple[str, ...] = ()  # names of variables that are passed on
-    network: Network = "none"
-    allow_hosts: tuple[str, ...] = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
-    readable: tuple[Path, ...] = ()  # what the program may read beside its own script
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAgent:
     """Starts the program anew for each try, in a folder that is empty but for the problem.
@@ -51,14 +38,21 @@ class CommandAgent:
     With `folders` a try has the same folder whenever it is made, so that a program which tells
     the model where it works asks the same after a restart; what a killed process left there is
     removed first. With `kept` the folders of tasks with graders are moved there.
+
+    What a run file says of it comes first; `studio.config` refuses what cannot be meant.
     """
 
-    settings: CommandSettings
+    command: tuple[str, ...]
+    problem_as: Literal["stdin", "argument", "file"] = "stdin"
+    answer_from: str = "last_line"  # or "stdout", or "file:NAME"
+    env: Mapping[str, str] = field(default_factory=dict)  # what is passed on
+    network: Network = "none"
+    allow_hosts: tuple[str, ...] = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
+    readable: tuple[Path, ...] = ()  # what the program may read beside its own script
     sampling: Sampling
     runner: ProgramRunner
     instructions: str = ""  # for requests without a system message of their own
     base: Path = Path()  # where relative paths of the command lie
-    env: Mapping[str, str] = field(default_factory=dict)  # the variables of `settings.env`
     run_seed: int = 0
     folders: Path | None = None
     kept: Path | None = None
@@ -72,7 +66,7 @@ class CommandAgent:
         guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
         try:
             await asyncio.to_thread(lay_out_problem, folder, job.problem)
-            async with Gateway(guided, self.settings.allow_hosts) as gateway:
+            async with Gateway(guided, self.allow_hosts) as gateway:
                 result = await self._run(gateway, folder, job)
             if gateway.replaced:
                 names = ", ".join(sorted(gateway.replaced))
@@ -104,8 +98,8 @@ class CommandAgent:
                 "STUDIO_SEED": str(call_seed(self.run_seed, job.key)),
             },
             readable=readable,
-            stdin=job.problem.question.encode() if self.settings.problem_as == "stdin" else b"",
-            network="public" if self.settings.network == "public" else "none",
+            stdin=job.problem.question.encode() if self.problem_as == "stdin" else b"",
+            network="public" if self.network == "public" else "none",
             port=gateway.port,
         )
         ended = asyncio.ensure_future(program.wait())
@@ -126,15 +120,15 @@ class CommandAgent:
         """The command with the problem put in, and what it has to read."""
         values = {"question": problem.question, "problem_file": "problem.txt"}
         argv, files = [], []
-        for part in self.settings.command:
+        for part in self.command:
             if (path := self.base / part).is_file():
                 files.append(path.absolute())
                 part = str(path.absolute())
             argv.append(_PLACEHOLDER.sub(lambda found: values[found[1]], part))
         given_as = {"argument": problem.question, "file": values["problem_file"]}
-        if not any(map(_PLACEHOLDER.search, self.settings.command)):
-            argv += filter(None, [given_as.get(self.settings.problem_as)])
-        return argv, (*files, *self.settings.readable)
+        if not any(map(_PLACEHOLDER.search, self.command)):
+            argv += filter(None, [given_as.get(self.problem_as)])
+        return argv, (*files, *self.readable)
 
     def _read_answer(self, folder: Path, result: ProgramResult) -> tuple[str, str]:
         """The answer, or "" and why there is none."""
@@ -148,7 +142,7 @@ class CommandAgent:
         if code := result.returncode:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             return "", f"failed: the program ended with {how}{because}"
-        source, where, text = self.settings.answer_from, "standard output", result.stdout
+        source, where, text = self.answer_from, "standard output", result.stdout
         if source.startswith("file:"):
             where = source
             text = left_files.read_left_file(folder, source.removeprefix("file:")) or ""

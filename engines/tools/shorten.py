@@ -26,9 +26,7 @@ def shorten_result(text: str, limit: int = SHOWN_CHARS) -> str:
         return _cut(text, limit)
     try:
         value = json.loads(
-            text,
-            parse_int=partial(_read_number, int),
-            parse_float=partial(_read_number, float),
+            text, parse_int=partial(_read_number, int), parse_float=partial(_read_number, float)
         )
         # Ever less of each part, until the whole fits.
         for chars, entries in ((limit, 100), (limit // 4, 25), (limit // 20, 5)):

@@ -35,11 +35,7 @@ MOST_BYTES = 32_000_000
 """Of one request."""
 MOST_CONNECTIONS = 128
 """Of one try at a time; all their calls but one wait."""
-_APIS = {
-    "/v1/chat/completions": chat,
-    "/v1/responses": responses,
-    "/v1/messages": messages,
-}
+_APIS = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
 _SILENT = logging.getLogger("practice_studio.gateway")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False  # what a program sends must not write on the terminal

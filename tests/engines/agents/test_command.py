@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.command import CommandAgent, CommandSettings
+from engines.agents.command import CommandAgent
 from engines.agents.left_files import parse_reward, read_left_file
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import AnswersPending, CallFailed
@@ -39,20 +39,19 @@ FOUR: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def a_command(code: str, runner: PlainRunner | None = None, **more: Any) -> CommandAgent:
     """An agent that is a line of Python."""
-    named = {"instructions", "env", "folders", "kept", "run_seed", "tell"} & more.keys()
-    agent = {name: more.pop(name) for name in named}
-    settings = CommandSettings((sys.executable, "-c", code), **more)
-    return CommandAgent(settings=settings, sampling=OURS, runner=runner or PlainRunner(), **agent)
+    command = (sys.executable, "-c", code)
+    return CommandAgent(command=command, sampling=OURS, runner=runner or PlainRunner(), **more)
 
 
 def a_program(name: str, runner: PlainRunner, **more: Any) -> CommandAgent:
-    settings = CommandSettings((sys.executable, name), **{"answer_from": "stdout", **more})
+    more = {"answer_from": "stdout", **more}
     return CommandAgent(
-        settings=settings,
+        command=(sys.executable, name),
         sampling=OURS,
         runner=runner,
         instructions=INSTRUCTIONS,
         base=PROGRAMS,
+        **more,
     )
 
 
