@@ -6,19 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engines.core.errors import ConfigError
+from engines.core.process.user_code import load_function
 from engines.core.protocols import Policy, Tool
-from engines.core.user_code import load_function
 from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
+from engines.tools.sandbox.sandbox import Sandbox
 from engines.tools.settings import ToolSettings
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from engines.tools.toolbox import CheckedToolbox, Entry
-
-if TYPE_CHECKING:
-    from engines.tools.sandbox.sandbox import Sandbox
 
 
 def open_toolbox(

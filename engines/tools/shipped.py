@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from engines.core.finish import is_cut
 from engines.core.protocols import Policy, ToolTry
@@ -15,10 +14,8 @@ from engines.core.tools import ToolError, ToolResult, ToolSpec, as_status
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import NO_OUTPUT, FunctionTool
-
-if TYPE_CHECKING:
-    from engines.tools.sandbox.sandbox import Sandbox
-    from engines.tools.sandbox.session import RunResult
+from engines.tools.sandbox.sandbox import Sandbox
+from engines.tools.sandbox.session import RunResult
 
 LIBRARIES = ("numpy", "sympy")
 MAX_NAMES = 12
@@ -101,7 +98,7 @@ class PythonTool:
         session = self._sandbox.session()
         try:
             result = await session.run("1+1")
-            if result.status != "ok" or (result.value or "").strip() != "2":
+            if result.status != "ok" or result.value != "2":
                 cause = f"1+1 came to {_result_text(result)!r} ({result.status})."
                 raise ToolError('tool "python"', cause, f"The sandbox: {report.sentence}")
             usable = [n for n in LIBRARIES if (await session.run(f"import {n}")).status == "ok"]
@@ -144,7 +141,7 @@ def _result_text(result: RunResult) -> str:
     if result.stderr.strip():
         parts.append(f"stderr: {result.stderr.rstrip()}")
     if result.status != "ok":
-        parts.append(f"Failed ({result.status}): {result.error or 'no more is known'}")
+        parts.append(f"Failed ({result.status}): {result.error}")
     elif not any(parts):
         parts.append(f"{NO_OUTPUT[:-1]}: print the result, or leave it as the last line)")
     if result.variables:

@@ -119,7 +119,7 @@ class Acting:
                 return self._make_command(agent, sampling)
             case "function":
                 from engines.agents.function import FunctionAgent
-                from engines.core.user_code import load_function
+                from engines.core.process.user_code import load_function
 
                 assert agent.function is not None
                 call = load_function("agent.function", agent.function)

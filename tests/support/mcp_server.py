@@ -11,12 +11,12 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from mcp.server import MCPServer
-from mcp.server.mcpserver import Image
-from mcp.types import ToolAnnotations
+
+if TYPE_CHECKING:  # each worker of a test run reads this file, and the SDK takes a second to import
+    from mcp.server import MCPServer
 
 ODD: dict[str, Any] = {
     "array": [{"name": "odd", "inputSchema": {"type": "array"}}],
@@ -35,6 +35,10 @@ ODD: dict[str, Any] = {
 
 
 def honest_server() -> MCPServer:
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver import Image
+    from mcp.types import ToolAnnotations
+
     server = MCPServer("honest")
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))

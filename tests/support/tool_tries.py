@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from engines.core.protocols import Policy, Tool, ToolTry
 from engines.core.types import Completion, Message, Sampling, ToolCall
+from engines.tools.sandbox.session import RunResult
 from engines.tools.toolbox import CheckedToolbox, Entry
 from tests.support.builders import a_job
 
@@ -29,26 +30,15 @@ async def a_try(*earlier: ToolCall) -> AsyncIterator[ToolTry]:
         yield ToolTry(a_job(), ask, stack, earlier=list(earlier))
 
 
-@dataclass(frozen=True)
-class RunOutcome:
-    status: str = "ok"
-    stdout: str = ""
-    stderr: str = ""
-    value: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    error: str | None = None
-    elapsed_s: float = 0.0
-
-
 @dataclass
 class FakeSession:
-    outcomes: Mapping[str, RunOutcome]
+    outcomes: Mapping[str, RunResult]
     ran: list[str] = field(default_factory=list)
     closed: bool = False
 
-    async def run(self, code: str, *, wall_s: float | None = None) -> RunOutcome:
+    async def run(self, code: str, *, wall_s: float | None = None) -> RunResult:
         self.ran.append(code)
-        return self.outcomes.get(code, RunOutcome(value=code))
+        return self.outcomes.get(code, RunResult("ok", value=code))
 
     async def aclose(self) -> None:
         self.closed = True
@@ -63,7 +53,7 @@ class FakeReport:
 class FakeSandbox:
     """Answers with what is laid down for a piece of code, else with the code."""
 
-    outcomes: dict[str, RunOutcome] = field(default_factory=dict)
+    outcomes: dict[str, RunResult] = field(default_factory=dict)
     sessions: list[FakeSession] = field(default_factory=list)
     closed: bool = False
 
@@ -71,7 +61,7 @@ class FakeSandbox:
         return FakeReport()
 
     def session(self) -> FakeSession:
-        self.sessions.append(FakeSession({"1+1": RunOutcome(value="2"), **self.outcomes}))
+        self.sessions.append(FakeSession({"1+1": RunResult("ok", value="2"), **self.outcomes}))
         return self.sessions[-1]
 
     async def aclose(self) -> None:

@@ -4,176 +4,161 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
-from engines.tools.sandbox.errors import SandboxError
+from engines.core.process.scratch_folder import ScratchFolder
+from engines.tools.sandbox.control import STUDIO, start_module
 from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.tiers import STUDIO, TierReport
+from engines.tools.sandbox.tiers import SandboxError, TierReport
 
 T = TypeVar("T")
 
-START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
-# Keys in our environment are not the code's business. The hash seed is fixed because sympy's
-# choice between equal forms follows it; one thread, because none may run when a process is forked.
-_ENVIRONMENT = {
-    "PYTHONHASHSEED": "0",
-    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-}
-_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
 
+class Interpreter:
+    """Our end of its channel, and the files that it has for stdout and stderr.
 
-def start_module(
-    module: str, environment: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a module of ours in a session of its own, with our end of a socket to it."""
-    ours, theirs = socket.socketpair()
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-s", "-m", module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**kept, **environment, "PYTHONPATH": STUDIO},
-                start_new_session=True,
-            )
-    except BaseException:
-        ours.close()
-        raise
-    ours.setblocking(False)
-    return process, ours
-
-
-async def finish(doing: Coroutine[Any, Any, T]) -> T:
-    """Await something short to its end, also where we are cancelled.
-
-    An order given up halfway would end the template, and with it the interpreters of others.
+    Files, not pipes: the system bounds them as all files, and nobody has to read meanwhile.
     """
-    task = asyncio.create_task(doing)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+
+    def __init__(self, number: int, *, has_folder: bool) -> None:
+        self.number, self.calls = number, 0
+        self.folder = ScratchFolder("studio-sandbox-") if has_folder else None
+        self.output: list[IO[bytes]] = [tempfile.TemporaryFile(buffering=0) for _ in range(2)]  # noqa: SIM115
+        self.channel, self.theirs = socket.socketpair()
+        self.channel.setblocking(False)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.theirs.close()
+        for file in self.output:
+            file.close()
+        if self.folder:
+            self.folder.remove()
 
 
 class Host:
     def __init__(self, limits: Limits, report: TierReport, preload: Sequence[str]) -> None:
         self._order = {
-            "tier": report.tier,
-            "landlock": report.holds("landlock"),
+            "layers": report.in_force,
             "limits": asdict(limits),
             "preload": list(preload),
             "studio": STUDIO,
             # Those of the user, or given by an environment variable, are not found otherwise.
             "packages": [path for path in sys.path if path.endswith("-packages")],
         }
+        self._has_folder = report.tier != "namespaces"
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = False
-        # Protects the control socket: its replies carry no name, so one order at a time.
-        self._ordering = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._spares: list[Future[Interpreter]] = []
+        # One thread, so one order at a time: replies carry no name.
+        self._thread = ThreadPoolExecutor(1, "sandbox")
 
     async def start(self) -> None:
-        async with self._ordering:
-            if self._control is not None:
-                return
-            if self._closed:
-                raise SandboxError("sandbox", "it was closed.", "Start it again.")
-            try:
-                self._process, self._control = start_module(
-                    "engines.tools.sandbox.template", _ENVIRONMENT
-                )
-                await self._ask(self._order)
-            except (OSError, ValueError) as error:
-                await self._end()
-                raise SandboxError(
-                    "sandbox",
-                    f"its first process cannot be started ({error}).",
-                    "Free processes and memory, and start again.",
-                ) from error
+        await self._in_thread(self._start)
 
-    async def fork(
-        self, folder: str, descriptors: Sequence[int], take: Callable[[int], object]
-    ) -> None:
-        """Fork an interpreter; `take` gets its process id, which is valid for orders alone."""
+    async def fork(self) -> Interpreter:
+        """One that is ready, while the next gets ready. Raises OSError, or SandboxError."""
+        taken = self._spares.pop() if self._spares else None
+        if taken is None or (taken.done() and taken.exception()):
+            taken = self._thread.submit(self._fork)
+        try:
+            interpreter = await asyncio.shield(asyncio.wrap_future(taken))
+        except asyncio.CancelledError:
+            self._spares.append(taken)
+            raise
+        if not self._spares:
+            self._spares.append(self._thread.submit(self._fork))
+        return interpreter
 
-        async def ask() -> None:
-            async with self._ordering:
-                take(int((await self._ask({"fork": folder}, descriptors))["pid"]))
+    async def end(self, number: int) -> Mapping[str, Any]:
+        """Kill an interpreter; its "status" and "cpu_s", or nothing where the template is gone."""
+        try:
+            return await self._in_thread(lambda: self._ask({"word": "end", "number": number}))
+        except OSError:
+            return {}
 
-        await finish(ask())
+    def send(self, word: Literal["drop", "stop", "continue"], number: int) -> None:
+        """Send an order that nobody waits for; where the template is gone, the channel tells."""
+        self._thread.submit(self._ask, {"word": word, "number": number})
 
-    async def order(self, word: str, pid: int) -> Mapping[str, Any]:
-        """Send "end", "drop", "stop" or "continue". Raises OSError: the template is gone."""
+    async def aclose(self) -> None:
+        self._closed = True
+        await self._in_thread(self._end)
 
-        async def ask() -> Mapping[str, Any]:
-            async with self._ordering:
-                return await self._ask({word: pid})
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Work that is begun is done, also where nobody waits for it any more."""
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.shield(running)
 
-        return await finish(ask())
+    def _start(self) -> None:
+        if self._closed:
+            raise SandboxError("sandbox", "it was closed.", "Start it again.")
+        if self._control is not None:
+            return
+        try:
+            self._process, self._control = start_module("template", self._order)
+            self._check_reply(self._control.recv(4096))
+        except OSError as error:
+            self._end()
+            raise SandboxError.of_start("its first process", error) from error
 
-    async def _ask(
+    def _fork(self) -> Interpreter:
+        self._start()
+        new = Interpreter(next(self._numbers), has_folder=self._has_folder)
+        folder = new.folder.path if new.folder else ""
+        descriptors = [new.theirs.fileno(), *(file.fileno() for file in new.output)]
+        try:
+            self._ask({"word": "fork", "number": new.number, "folder": folder}, descriptors)
+        except OSError:
+            new.close()
+            raise
+        new.theirs.close()
+        return new
+
+    def _ask(
         self, message: Mapping[str, Any], descriptors: Sequence[int] = ()
     ) -> Mapping[str, Any]:
         if self._control is None:
             raise ConnectionError("it is closed")
-        content = json.dumps(message).encode()
         try:
-            async with asyncio.timeout(START_S):
-                # An order fits in the socket: nothing else is under way in it.
-                if descriptors:
-                    socket.send_fds(self._control, [content], descriptors)
-                else:
-                    self._control.send(content)
-                line = await self._read_line(self._control)
-        except TimeoutError as error:
-            await self._end()
-            raise ConnectionError(f"it was silent for {START_S:g} s") from error
-        except BaseException:
-            # Whoever waited gave up or the template is gone; a late reply would answer another.
-            await self._end()
+            socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
+            line = self._control.recv(4096)
+        except OSError:
+            self._end()  # a late reply would answer another order
             raise
+        return self._check_reply(line)
+
+    def _check_reply(self, line: bytes) -> Mapping[str, Any]:
+        if not line:
+            self._end()
+            raise ConnectionError("it ended unexpectedly")
         reply: Mapping[str, Any] = json.loads(line)
         if "error" in reply:
-            raise OSError(str(reply["error"]))
+            raise OSError(reply["error"])
         return reply
 
-    async def _read_line(self, control: socket.socket) -> bytes:
-        line = b""
-        while not line.endswith(b"\n"):
-            part = await asyncio.get_running_loop().sock_recv(control, 4096)
-            if not part:
-                raise ConnectionError("it ended unexpectedly")
-            line += part
-        return line
-
-    async def aclose(self) -> None:
-        async with self._ordering:
-            self._closed = True
-            await self._end()
-
-    async def _end(self) -> None:
+    def _end(self) -> None:
         """End the template, which kills its interpreters when our end of the socket closes."""
-        control, self._control = self._control, None
-        process, self._process = self._process, None
-        if control is not None:
-            control.close()
-        if process is None:
+        if self._control is None or self._process is None:
             return
-        waiting = asyncio.to_thread(process.wait, 5)
-        try:
-            await asyncio.shield(waiting)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(process.wait, 5)
+        self._control.close()
+        self._control = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        self._process.kill()
+        self._process.wait()
+        for spare in [spare for spare in self._spares if spare.done()]:
+            self._spares.remove(spare)
+            if not spare.exception():
+                spare.result().close()

@@ -1,8 +1,8 @@
 """Runs code call by call in a process that is confined already. Imports nothing of `engines`.
 
-Protocol: a JSON object a line with `code`; the reply is one line with the fields of `RunResult`
-but the output, which goes through pipes. The code may do anything to this module: whoever reads
-the reply trusts none of it.
+Protocol: a JSON object a line with `call`, its number, and `code`; the reply is one line with that
+number and the fields of `RunResult` but the output, which goes to files. The code may do anything
+to this module: whoever reads the reply trusts none of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import io
 import json
 import linecache
 import os
@@ -25,7 +24,7 @@ from typing import Any
 MAX_VALUE, MAX_ERROR, MAX_SHORT, MAX_VARIABLES = 20_000, 4_000, 200, 50
 DESCRIBE_S = 0.2
 OUT_OF_MEMORY = (
-    b'{"status": "memory", "error": "MemoryError: it needs more memory than it may have"}\n'
+    b'{"call": %d, "status": "memory", "error": "MemoryError: it needs more than it may have"}\n'
 )
 FRAMES = 4
 
@@ -125,16 +124,12 @@ def syntax_text(error: BaseException) -> str:
 
 
 def open_streams(spare: tuple[int, int]) -> None:
-    """Connect stdout and stderr to the pipes again, whatever the last call did to them."""
-    for number, descriptor in enumerate(spare, start=1):
-        os.dup2(descriptor, number)
+    """Connect stdout and stderr to their files again, whatever the last call did to them."""
     sys.stdin = os.fdopen(0, closefd=False)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        raw = io.FileIO(number, "w", closefd=False)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(spare[number - 1], number)
         # Line by line, so that what was said before a kill is there.
-        stream = io.TextIOWrapper(
-            io.BufferedWriter(raw), "utf-8", "backslashreplace", line_buffering=True
-        )
+        stream = os.fdopen(number, "w", 1, "utf-8", "backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -145,13 +140,16 @@ def answer_calls(channel: socket.socket) -> None:
     interpreter = Interpreter()
     for line in channel.makefile("rb"):
         open_streams(spare)
+        order = json.loads(line)
+        # Ready-made: when it is needed there may be no memory to make it.
+        out_of_memory = OUT_OF_MEMORY % order["call"]
         try:
-            result = interpreter.run(json.loads(line)["code"])
+            result = interpreter.run(order["code"])
             result["variables"] = interpreter.variables()
         except MemoryError:
-            channel.sendall(OUT_OF_MEMORY)
+            channel.sendall(out_of_memory)
             os._exit(3)  # a process that ran out of memory is not trusted with another call
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        channel.sendall(json.dumps(result).encode() + b"\n")
+        channel.sendall(json.dumps({**result, "call": order["call"]}).encode() + b"\n")

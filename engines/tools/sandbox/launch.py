@@ -1,68 +1,100 @@
 """Confines and starts one program, and ends all of it. Started as a module by `program.py`.
 
-Protocol: one JSON object with the program's three streams comes in on the control socket. Out go
-{"started": true}, with the listener where there is one, then {"failed": why} or {"code": number}
-once nothing of the program is left. When the control socket ends, so does the program.
+Its stdin is the program's. Out of the control socket come `STARTED`, with the listener where there
+is one, then the fields of `ProgramResult` once nothing of the program is left; an "error" where it
+cannot be confined. When the socket ends, so does the program.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import select
 import signal
 import socket
 import struct
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engines.tools.sandbox.layers import kernel, landlock, namespaces, seccomp
+from engines.tools.sandbox.confine import confine
+from engines.tools.sandbox.control import STARTED, receive_order, send
+from engines.tools.sandbox.layers import kernel, namespaces
 from engines.tools.sandbox.limits import Limits, limit_resources
 
-CHECK_S = 0.1
+CHECK_S, END_S = 0.1, 10.0
+TAIL = 1 << 16
 FILES = 1024
-STARTED = b'{"started": true}\n'
 
 
 class Launcher:
-    def __init__(self, order: dict[str, Any], streams: list[int], control: socket.socket) -> None:
-        self._order, self._streams, self._control = order, streams, control
+    """With `outputs` the program writes to these descriptors, and nothing of it is kept."""
+
+    def __init__(
+        self, order: dict[str, Any], control: socket.socket, outputs: tuple[int, ...] = ()
+    ) -> None:
+        self._order, self._control = order, control
         self._limits = Limits(**order["limits"])
         self._folder: str = order["folder"]
-        self._isolated: bool = order["tier"] == "namespaces"
+        self._layers: list[str] = order["layers"]
+        self._isolated = "namespaces" in self._layers
         self._networked: bool = order["network"] == "public"
         self._readable = [*namespaces.system_paths(programs=True), *order["readable"]]
 
+        self._tails = {"stdout": b"", "stderr": b""}
+        pipes = [] if outputs else [os.pipe() for _ in self._tails]
+        self._ours = dict(zip((ours for ours, _ in pipes), self._tails, strict=False))
+        self._theirs = [theirs for _, theirs in pipes] or [*outputs]
+
     def run(self) -> None:
+        told, tell = os.pipe()
         if self._isolated:
             namespaces.unshare_all(network=self._networked)
-        elif sys.platform == "linux":
-            kernel.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes our child
-        told, tell = os.pipe()
+            pid = self._fork(lambda: self._be_first(tell))
+        else:
+            if sys.platform == "linux":
+                kernel.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become our children
+            pid = self._fork(self._become_program)
+        for descriptor in (tell, *self._theirs):
+            os.close(descriptor)
+        began = time.monotonic()
+        code, why = self._watch(pid, began + self._limits.wall_s)
+        if self._isolated:
+            code = int(os.read(told, 16) or code)
+        error = f"it was stopped after {self._limits.wall_s:g} s" if why == "timeout" else ""
+        result = {
+            "status": why or ("error" if code else "ok"),
+            "returncode": None if why else code,
+            **{name: tail.decode("utf-8", "replace") for name, tail in self._tails.items()},
+            "elapsed_s": time.monotonic() - began,
+            **({"error": error} if error else {}),
+        }
+        send(self._control, result)
+
+    def _fork(self, work: Callable[[], None]) -> int:
         pid = os.fork()
         if pid == 0:
-            os.close(told)
-            with self._reporting():
-                if self._isolated:
-                    self._be_first(tell)
-                self._control.sendall(STARTED)
-                self._become_program()
-        os.close(tell)
-        for descriptor in self._streams:
-            os.close(descriptor)
-        code = self._wait(pid)
-        with os.fdopen(told, "rb") as file:
-            said = file.read(16)  # how the program ended, where the child is not itself the program
-        self._control.sendall(json.dumps({"code": int(said or code)}).encode() + b"\n")
+            try:
+                work()
+            except Exception as error:
+                send(self._control, {"error": str(error)[:500]})
+            finally:
+                os._exit(1)
+        return pid
 
-    def _wait(self, pid: int) -> int:
-        """Until the program or our parent has ended; then all that it started is ended, too."""
-        status, ended = 0, 0
-        while not ended and not select.select([self._control], [], [], CHECK_S)[0]:
+    def _watch(self, pid: int, end: float) -> tuple[int, str]:
+        """Until it has ended, or must for the reason given; nothing of it is then left."""
+        ended, why = 0, ""
+        while not ended and not why:
+            self._read(CHECK_S)
             ended, status = os.waitpid(pid, os.WNOHANG)
+            if select.select([self._control], [], [], 0)[0]:
+                why = "killed"
+            elif time.monotonic() > end:
+                why = "timeout"
         if not ended:
             if sys.platform != "linux":
                 os.killpg(pid, signal.SIGKILL)
@@ -70,7 +102,19 @@ class Launcher:
             _, status = os.waitpid(pid, 0)
         if sys.platform == "linux" and not self._isolated:
             kill_children()
-        return os.waitstatus_to_exitcode(status)
+        while self._ours and self._read(END_S):
+            pass
+        return os.waitstatus_to_exitcode(status), "" if ended else why
+
+    def _read(self, wait_s: float) -> bool:
+        """Keep the last of the output; whether there was any, or its end."""
+        ready = select.select(list(self._ours), [], [], wait_s)[0]
+        for descriptor in ready:
+            part, name = os.read(descriptor, TAIL), self._ours[descriptor]
+            self._tails[name] = (self._tails[name] + part)[-TAIL:]
+            if not part:
+                del self._ours[descriptor]
+        return bool(ready)
 
     def _be_first(self, tell: int) -> None:
         """The first process of the namespace: starts the program, and ends with it."""
@@ -79,29 +123,22 @@ class Launcher:
         namespaces.build_root(
             self._readable, writable=[self._folder], temporary_mb=self._limits.disk_mb
         )
-        if self._networked:
-            self._control.sendall(STARTED)
-        else:
-            with listen_inside(self._order["port"]) as listener:
-                socket.send_fds(self._control, [STARTED], [listener.fileno()])
-        pid = os.fork()
-        if pid == 0:
-            with self._reporting():
-                self._become_program()
-        for descriptor in self._streams:
-            os.close(descriptor)
-        while True:
+        pid = self._fork(self._become_program)
+        ended = 0
+        while ended != pid:
             ended, status = os.wait()  # orphans come here, too
-            if ended == pid:
-                os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
-                os._exit(0)
+        os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
 
     def _become_program(self) -> None:
         os.setsid()
-        for number, descriptor in enumerate(self._streams):
-            os.dup2(descriptor, number)
         os.chdir(self._folder)
+        listeners = []
+        if self._isolated and not self._networked:
+            listeners.append(listen_inside(self._order["port"]).detach())
         self._confine()
+        socket.send_fds(self._control, [STARTED], listeners)
+        for number, descriptor in enumerate(self._theirs, start=1):
+            os.dup2(descriptor, number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         argv, env = self._order["argv"], self._order["env"]
@@ -112,33 +149,20 @@ class Launcher:
             os._exit(127)
 
     def _confine(self) -> None:
-        limits = self._limits
-        others = 4 if self._isolated else count_own_processes()
-        limit_resources(limits, processes=limits.processes + others, files=FILES)
-        if self._order["tier"] == "resource-limits-only":
-            return
+        others = 4 if self._isolated else count_own_threads()
+        limit_resources(self._limits, processes=self._limits.processes + others, files=FILES)
         if self._isolated:
             namespaces.become_nobody()
-        kernel.drop_capabilities()
-        closed = not self._isolated and not self._networked
-        if self._order["landlock"]:
-            landlock.restrict(
-                readable=["/"] if self._isolated else self._readable,
-                writable=[self._folder, *(["/tmp"] if self._isolated else [])],
-                network=not closed,
-                connect_ports=[self._order["port"]],
-            )
-        seccomp.install(code=False, streams_only=closed)
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Any:
-        """Tell of a failure, and never go on in the caller's place."""
-        try:
-            yield
-        except Exception as error:
-            self._control.sendall(json.dumps({"failed": str(error)}).encode() + b"\n")
-        finally:
-            os._exit(1)
+        elif self._layers:
+            kernel.drop_capabilities()
+        confine(
+            self._layers,
+            readable=["/"] if self._isolated else self._readable,
+            writable=[self._folder, *(["/tmp"] if self._isolated else [])],
+            code=False,
+            network=self._isolated or self._networked,
+            ports=[self._order["port"]],
+        )
 
 
 def listen_inside(port: int) -> socket.socket:
@@ -149,8 +173,8 @@ def listen_inside(port: int) -> socket.socket:
     return socket.create_server(("127.0.0.1", port), backlog=128)
 
 
-def count_own_processes() -> int:
-    """Threads of this user on the whole machine, which the limit of processes counts."""
+def count_own_threads() -> int:
+    """Of this user on the whole machine, which the limit of processes counts."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -161,43 +185,23 @@ def count_own_processes() -> int:
 
 def kill_children() -> None:
     """Kill and reap all our children until there are none: orphans become our children."""
-    while True:
-        for pid in own_children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for folder in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    # The name in parentheses may hold anything.
+                    after_name = (folder / "stat").read_bytes().rpartition(b")")[2]
+                    if int(after_name.split()[1]) == os.getpid():
+                        os.kill(int(folder.name), signal.SIGKILL)
             os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def own_children() -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything.
-            parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1]
-            if int(parent) == os.getpid():
-                found.append(int(folder.name))
-    return found
 
 
 def main(descriptor: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = socket.socket(fileno=descriptor)
-    control.setblocking(True)
-    message, streams, _, _ = socket.recv_fds(control, 1 << 16, 3)
-    for own in (descriptor, *streams):
-        os.set_inheritable(own, False)  # the program gets copies as 0, 1 and 2, and no other
-    while not message.endswith(b"\n"):
-        part = control.recv(1 << 16)
-        if not part:
-            return
-        message += part
+    control, order = receive_order(descriptor)
     try:
-        Launcher(json.loads(message), streams, control).run()
+        Launcher(order, control).run()
     except OSError as error:
-        control.sendall(json.dumps({"failed": str(error)}).encode() + b"\n")
+        send(control, {"error": str(error)})
 
 
 if __name__ == "__main__":

@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from engines.tools.sandbox.errors import SandboxError
 from engines.tools.sandbox.host import Host
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.program import Program, launch_program
 from engines.tools.sandbox.session import Session
-from engines.tools.sandbox.tiers import TierReport, find_tier
+from engines.tools.sandbox.tiers import SandboxError, TierReport, find_tier
 
 PRELOAD = ("numpy", "sympy")
 """Imported once, before interpreters are forked; those that are not installed are left out."""
@@ -61,10 +60,7 @@ class Sandbox:
         """An interpreter for one rollout, to be closed after it. `start` comes first."""
         if self._host is None or self._report is None:
             raise RuntimeError("the sandbox is not started")
-        has_folder = self._report.tier != "namespaces"
-        session = Session(
-            self._host, self.limits, has_folder=has_folder, on_close=self._sessions.discard
-        )
+        session = Session(self._host, self.limits, on_close=self._sessions.discard)
         self._sessions.add(session)
         return session
 
@@ -100,8 +96,7 @@ class Sandbox:
         report = await self._accepted_tier()
         order = {
             "argv": list(argv),
-            "tier": report.tier,
-            "landlock": report.holds("landlock"),
+            "layers": report.in_force,
             "folder": os.path.realpath(folder),
             "env": dict(env),
             "readable": [os.path.abspath(path) for path in readable],
@@ -110,7 +105,7 @@ class Sandbox:
         }
         program = await launch_program(order, stdin, limits or self.limits)
         self._programs.add(program)
-        program.on_end(self._programs.discard)
+        program.following.add_done_callback(lambda _: self._programs.discard(program))
         return program
 
     async def aclose(self) -> None:

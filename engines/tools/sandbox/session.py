@@ -10,28 +10,22 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from engines.tools.sandbox.errors import SandboxError
-from engines.tools.sandbox.host import Host
+from engines.tools.sandbox.host import Host, Interpreter
 from engines.tools.sandbox.limits import Limits
+from engines.tools.sandbox.tiers import SandboxError
 
 Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
 RESTARTED = "the interpreter was restarted: variables are gone\n"
-MAX_CODE = 1 << 20
-MAX_REPLY = 1 << 20
-MAX_TEXT, MAX_SHORT, MAX_VARIABLES = 20_000, 200, 50
-MAX_FILES = 4096
+MAX_CODE = MAX_REPLY = 1 << 20
+MAX_TEXT, MAX_SHORT, MAX_VARIABLES, MAX_FILES = 20_000, 200, 50, 4096
 FOLDER_CHECK_S = 0.1
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,173 +45,148 @@ class RunResult:
     elapsed_s: float = 0.0
 
 
-class Interpreter:
-    """Our ends of one interpreter's channel, stdout and stderr."""
+class Session:
+    """Calls of one rollout. The interpreter is had at the first call and kept until `aclose`.
 
-    def __init__(self, host: Host, limits: Limits, *, folder: str) -> None:
-        self._host, self._limits, self._folder = host, limits, folder
-        self._pid = 0
-        self._descriptors: list[int] = []
-        self._channel: socket.socket | None = None
-        self._output: tuple[bytearray, bytearray] = (bytearray(), bytearray())
-        self._reply, self._has_ended = bytearray(), False
-        self._finished: asyncio.Future[str] | None = None
+    `on_close` is called at the end.
+    """
 
-    async def start(self) -> None:
-        """Raises OSError: none can be forked."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self._channel = ours
-        passed = [theirs.detach()]
+    def __init__(
+        self, host: Host, limits: Limits, *, on_close: Callable[[Session], object]
+    ) -> None:
+        self._host, self._limits, self._on_close = host, limits, on_close
+        self._interpreter: Interpreter | None = None
+        self._lost = False
+        self._calling = asyncio.Lock()  # one call at a time: they share the interpreter
+
+    async def run(self, code: str, *, wall_s: float | None = None) -> RunResult:
+        """Run one call. What the code does is a result; SandboxError: there is no sandbox."""
+        if len(code) > MAX_CODE:
+            return RunResult("error", error=f"the code is longer than {MAX_CODE} characters")
+        async with self._calling:
+            restarted = self._lost
+            try:
+                interpreter = self._interpreter or await self._start()
+                self._lost = False
+                wall_s = self._limits.wall_s if wall_s is None else wall_s
+                result = await self._call(interpreter, code, wall_s)
+                if result.status in ("ok", "error"):
+                    # Threads of the code do not go on between calls.
+                    self._host.send("stop", interpreter.number)
+                else:
+                    result = self._explain(result, await self._end())
+            except BaseException:
+                await self._end()
+                raise
+        return replace(result, stderr=RESTARTED + result.stderr) if restarted else result
+
+    async def aclose(self) -> None:
+        async with self._calling:
+            await self._end(wait=False)
+        self._on_close(self)
+
+    async def _start(self) -> Interpreter:
+        """Raises SandboxError."""
         try:
-            for _ in range(2):
-                end, other = os.pipe()
-                self._descriptors.append(end)
-                passed.append(other)
-                os.set_blocking(end, False)
-            await self._host.fork(self._folder, passed, self._take)
-        except BaseException:
-            await self.end(wait=False)
-            raise
-        finally:
-            for descriptor in passed:
-                os.close(descriptor)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ours, self._read_reply)
-        for number, descriptor in enumerate(self._descriptors):
-            loop.add_reader(descriptor, self._read_output, number)
+            self._interpreter = await self._host.fork()
+        except OSError as error:
+            raise SandboxError.of_start("an interpreter", error) from error
+        return self._interpreter
 
-    async def call(self, code: str, wall_s: float) -> RunResult:
-        """Run code. After any status but "ok" and "error" this interpreter is to be ended."""
-        loop = asyncio.get_running_loop()
-        for text in self._output:
-            text.clear()
-        self._finished = loop.create_future()
-        if self._reply:  # before it was asked: it failed, or wrote on its own
-            self._finish("reply" if self._reply.startswith(b'{"failed"') else "garbage")
-        elif self._has_ended:
-            self._finish("ended")
+    async def _call(self, interpreter: Interpreter, code: str, wall_s: float) -> RunResult:
+        for file in interpreter.output:
+            file.seek(0)
+            file.truncate()
+        if interpreter.calls:
+            self._host.send("continue", interpreter.number)
+        interpreter.calls += 1
         began = time.perf_counter()
-        watching = asyncio.create_task(self._watch_folder()) if self._folder else None
+        tasks = {asyncio.create_task(_ask(interpreter, code))}
+        if interpreter.folder:
+            tasks.add(asyncio.create_task(self._watch_folder(interpreter.folder.path)))
         try:
-            async with asyncio.timeout(wall_s):
-                assert self._channel is not None
-                with contextlib.suppress(ConnectionError):  # the reader tells that it ended
-                    line = json.dumps({"code": code}).encode() + b"\n"
-                    await loop.sock_sendall(self._channel, line)
-                why = await self._finished
-        except TimeoutError:
-            why = "timeout"
+            done, _ = await asyncio.wait(tasks, timeout=wall_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._finished = None
-            if watching is not None:
-                watching.cancel()
+            for task in tasks:
+                task.cancel()
         elapsed_s = time.perf_counter() - began
-        fields = self._result_fields(why)
-        for number in range(2):
-            self._read_output(number)
-        stdout, stderr = (bytes(text).decode("utf-8", "replace") for text in self._output)
-        if why == "timeout":
-            fields = {"status": "timeout", "error": f"it was stopped after {wall_s:g} s"}
-        elif len(stdout) + len(stderr) > self._limits.output_chars or why == "output":
-            most = self._limits.output_chars
-            fields = {"status": "output", "error": f"it wrote more than {most} characters"}
-            stdout, stderr = stdout[:most], stderr[: most - len(stdout[:most])]
-        return RunResult(stdout=stdout, stderr=stderr, elapsed_s=elapsed_s, **fields)
+        result = RunResult("timeout", error=f"it was stopped after {wall_s:g} s")
+        if done:
+            result = done.pop().result()
+        most = self._limits.output_chars
+        if result.status != "timeout" and sum(f.tell() for f in interpreter.output) > most:
+            result = RunResult("output", error=f"it wrote more than {most} characters")
+        texts = [os.pread(file.fileno(), most, 0) for file in interpreter.output]
+        stdout, stderr = (text.decode("utf-8", "replace") for text in texts)
+        stderr = stderr[: most - len(stdout)]
+        return replace(result, stdout=stdout, stderr=stderr, elapsed_s=elapsed_s)
 
-    async def end(self, *, wait: bool) -> Mapping[str, Any]:
-        """Kill it. With `wait` how it ended ("status", "cpu_s"); {} where the template is gone."""
-        pid, self._pid = self._pid, 0
+    async def _watch_folder(self, folder: str) -> RunResult:
+        """Without namespaces the system limits each file alone."""
+        while not folder_is_full(folder, self._limits.disk_mb << 20):
+            await asyncio.sleep(FOLDER_CHECK_S)
+        error = f"its files take more than {self._limits.disk_mb} MB or are too many"
+        return RunResult("killed", error=error)
+
+    def _explain(self, result: RunResult, ended: Mapping[str, Any]) -> RunResult:
+        """Say how an interpreter ended that said nothing itself."""
+        if result.status != "killed" or result.error:
+            return result
+        code, cpu_s = ended.get("status"), self._limits.cpu_s
+        if code is None:
+            return replace(result, error="the process that it came from has ended")
+        if code == -signal.SIGKILL and ended["cpu_s"] >= cpu_s - 0.5:
+            error = f"it used up its {cpu_s:g} s of processor time"
+            return replace(result, status="timeout", error=error)
+        how = (
+            f"was ended by signal {-code} ({signal.strsignal(-code)})"
+            if code < 0
+            else (f"ended itself (exit code {code})")
+        )
+        return replace(result, error=f"the interpreter {how}")
+
+    async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:
+        """End the interpreter; how it ended, where we wait for that."""
+        interpreter, self._interpreter = self._interpreter, None
+        if interpreter is None:
+            return {}
+        self._lost = self._lost or interpreter.calls > 0
         try:
-            return await self._host.order("end" if wait else "drop", pid) if pid else {}
-        except OSError:
+            if wait or interpreter.folder:
+                return await self._host.end(interpreter.number)
+            self._host.send("drop", interpreter.number)
             return {}
         finally:
-            self._close()
-
-    def _take(self, pid: int) -> None:
-        self._pid = pid
-
-    async def set_running(self, running: bool) -> None:
-        """Between calls it is stopped: threads of the code do not go on."""
-        await self._host.order("continue" if running else "stop", self._pid)
-
-    def _result_fields(self, why: str) -> dict[str, Any]:
-        if why == "reply":
-            line = bytes(self._reply)
-            self._reply.clear()
-            with contextlib.suppress(ValueError, RecursionError):
-                return parse_reply(json.loads(line))
-            why = "garbage"
-        causes = {
-            "garbage": "it wrote to the channel of the sandbox",
-            "disk": f"its files take more than {self._limits.disk_mb} MB or are too many",
-        }
-        return {"status": "killed", "error": causes.get(why, "")}
-
-    async def _watch_folder(self) -> None:
-        """Where its files are on our disk: without namespaces the system limits each one alone."""
-        while True:
-            await asyncio.sleep(FOLDER_CHECK_S)
-            if folder_is_full(self._folder, self._limits.disk_mb << 20):
-                self._finish("disk")
-                return
-
-    def _read_reply(self) -> None:
-        assert self._channel is not None
-        try:
-            part = self._channel.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            part = b""
-        if not part:
-            asyncio.get_running_loop().remove_reader(self._channel)
-            self._has_ended = True
-        self._reply += part
-        if self._reply.endswith(b"\n"):
-            self._finish("reply")
-        elif len(self._reply) > MAX_REPLY:
-            self._finish("garbage")
-        elif not part:
-            self._finish("ended")
-
-    def _read_output(self, number: int) -> None:
-        descriptor, text = self._descriptors[number], self._output[number]
-        # A little more than allowed, so that the excess is seen; the rest stays in the pipe.
-        while (room := self._limits.output_chars + 4 - len(text)) > 0:
-            try:
-                part = os.read(descriptor, min(room, _CHUNK))
-            except BlockingIOError:
-                return
-            if not part:
-                asyncio.get_running_loop().remove_reader(descriptor)
-                return
-            text += part
-        asyncio.get_running_loop().remove_reader(descriptor)
-        self._finish("output")
-
-    def _finish(self, why: str) -> None:
-        if self._finished is not None and not self._finished.done():
-            self._finished.set_result(why)
-
-    def _close(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._channel is not None:
-            loop.remove_reader(self._channel)
-            self._channel.close()
-        for descriptor in self._descriptors:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-        self._channel, self._descriptors = None, []
+            await asyncio.to_thread(interpreter.close)
 
 
-def parse_reply(reply: Any) -> dict[str, Any]:
-    """The fields of a result, from what the interpreter says they are. Raises ValueError."""
+async def _ask(interpreter: Interpreter, code: str) -> RunResult:
+    """A result as far as the interpreter tells it."""
+    loop, channel, line = asyncio.get_running_loop(), interpreter.channel, b""
+    order = json.dumps({"call": interpreter.calls, "code": code}).encode() + b"\n"
+    try:
+        with contextlib.suppress(ConnectionError):  # it may have said why it ended
+            await loop.sock_sendall(channel, order)
+        while not line.endswith(b"\n") and len(line) <= MAX_REPLY:
+            if not (part := await loop.sock_recv(channel, 1 << 16)):
+                return RunResult("killed")
+            line += part
+        return RunResult(**parse_reply(json.loads(line), interpreter.calls))
+    except ConnectionError:
+        return RunResult("killed")
+    except (ValueError, RecursionError):
+        return RunResult("killed", error="it wrote to the channel of the sandbox")
+
+
+def parse_reply(reply: Any, call: int = 0) -> dict[str, Any]:
+    """The fields of a result, from what the interpreter says they are. Raises ValueError.
+
+    A reply to another call than `call` is none.
+    """
     match reply:
         case {"failed": str(why)}:
             return {"status": "killed", "error": f"it cannot be confined ({why[:MAX_SHORT]})"}
-        case {"status": "ok" | "error" | "memory" as status}:
+        case {"status": "ok" | "error" | "memory" as status} if reply.get("call", 0) == call:
             pass
         case _:
             raise ValueError("this is no reply")
@@ -244,94 +213,3 @@ def folder_is_full(folder: str, most_bytes: int) -> bool:
         if size > most_bytes or count > MAX_FILES:
             return True
     return False
-
-
-class Session:
-    """Calls of one rollout. The interpreter is forked at the first call and kept until `aclose`.
-
-    `has_folder`: its files lie in a temporary folder of ours. `on_close` is called at the end.
-    """
-
-    def __init__(
-        self, host: Host, limits: Limits, *, has_folder: bool, on_close: Callable[[Session], object]
-    ) -> None:
-        self._host, self._limits = host, limits
-        self._has_folder, self._on_close = has_folder, on_close
-        self._folder = ""
-        self._interpreter: Interpreter | None = None
-        self._lost = False
-        self._calling = asyncio.Lock()  # one call at a time: they share the interpreter
-
-    async def run(self, code: str, *, wall_s: float | None = None) -> RunResult:
-        """Run one call. What the code does is a result; SandboxError: there is no sandbox."""
-        if len(code) > MAX_CODE:
-            return RunResult("error", error=f"the code is longer than {MAX_CODE} characters")
-        wall_s = self._limits.wall_s if wall_s is None else wall_s
-        async with self._calling:
-            interpreter = await self._ready_interpreter()
-            restarted, self._lost = self._lost, False
-            try:
-                result = await interpreter.call(code, wall_s)
-                if result.status in ("ok", "error"):
-                    with contextlib.suppress(OSError):
-                        await interpreter.set_running(False)
-                else:
-                    result = await self._end_after(result)
-            except BaseException:
-                await self._end()
-                raise
-        if restarted:
-            result = replace(result, stderr=RESTARTED + result.stderr)
-        return result
-
-    async def aclose(self) -> None:
-        async with self._calling:
-            await self._end(wait=False)
-        self._on_close(self)
-
-    async def _ready_interpreter(self) -> Interpreter:
-        """Raises SandboxError."""
-        try:
-            if self._interpreter is not None:
-                await self._interpreter.set_running(True)
-                return self._interpreter
-        except OSError:
-            await self._end()
-        if self._has_folder:
-            self._folder = tempfile.mkdtemp(prefix="studio-sandbox-")
-        interpreter = Interpreter(self._host, self._limits, folder=self._folder)
-        try:
-            await self._host.start()
-            await interpreter.start()
-        except OSError as error:
-            await self._end()
-            move = "Free processes and memory, and start again."
-            raise SandboxError("sandbox", f"no process can be had ({error}).", move) from error
-        self._interpreter = interpreter
-        return interpreter
-
-    async def _end_after(self, result: RunResult) -> RunResult:
-        ended = await self._end()
-        if result.status != "killed" or result.error:
-            return result
-        code, cpu_s = int(ended.get("status", 0)), float(ended.get("cpu_s", 0))
-        if code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s - 0.5:
-            error = f"it used up its {self._limits.cpu_s:g} s of processor time"
-            return replace(result, status="timeout", error=error)
-        if code < 0:
-            error = f"the interpreter was ended by signal {-code} ({signal.strsignal(-code)})"
-        else:
-            error = f"the interpreter ended itself (exit code {code})"
-        return replace(result, error=error)
-
-    async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:
-        interpreter, self._interpreter = self._interpreter, None
-        folder, self._folder = self._folder, ""
-        try:
-            if interpreter is None:
-                return {}
-            self._lost = True
-            return await interpreter.end(wait=wait or bool(folder))
-        finally:
-            if folder:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.program import give_to_nobody
 from engines.tools.sandbox.tiers import find_tier
 
-LIMITS = Limits(cpu_s=1_000_000, memory_mb=4_096, disk_mb=1_024, processes=256)
+LIMITS = Limits(wall_s=1e9, cpu_s=1_000_000, memory_mb=4_096, disk_mb=1_024, processes=256)
 """Of a server, which lives as long as its run."""
 
 
@@ -38,15 +38,14 @@ def main() -> None:
         "env": {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         "folder": settings["folder"],
         "readable": settings["readable"],
-        "tier": report.tier,
-        "landlock": report.holds("landlock"),
+        "layers": report.in_force,
         "network": "none",
         "port": 0,
         "limits": asdict(LIMITS),
     }
     ours, theirs = socket.socketpair()
     with ours:  # as long as it is open, the program may run
-        Launcher(order, [os.dup(number) for number in range(3)], theirs).run()
+        Launcher(order, theirs, (os.dup(1), os.dup(2))).run()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 It imports what code often needs once, enters namespaces where they are to be had, and forks an
 interpreter in milliseconds when its parent asks. Protocol: one JSON object at a time on the
-control socket, {"fork": folder} with three descriptors (channel, stdout, stderr), or {"end": pid},
-{"drop": pid} (to end without waiting for it), {"stop": pid}, {"continue": pid}; each is answered by
-one line. An interpreter whose confinement fails says {"failed": why} on its channel and never sees
-code.
+control socket, with a `word` and the `number` of an interpreter: "fork" (with three descriptors:
+channel, stdout, stderr), "end", "drop" (to end without waiting for it), "stop", "continue"; each is
+answered by one line. An interpreter whose confinement fails says {"failed": why} on its channel
+and never sees code.
 """
 
 from __future__ import annotations
@@ -21,123 +21,114 @@ import sys
 from typing import Any
 
 from engines.tools.sandbox import interpreter
-from engines.tools.sandbox.layers import kernel, landlock, namespaces, seccomp
+from engines.tools.sandbox.confine import confine
+from engines.tools.sandbox.control import receive_order, send
+from engines.tools.sandbox.layers import kernel, namespaces, seccomp
 from engines.tools.sandbox.limits import Limits, limit_resources
 
-PARENT_CHECK_S = 2.0
+SIGNALS = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT, "drop": signal.SIGKILL}
 
 
 class Template:
     def __init__(self, order: dict[str, Any], control: socket.socket) -> None:
-        self._tier: str = order["tier"]
-        self._landlock: bool = order["landlock"]
+        self._layers: list[str] = order["layers"]
+        self._isolated = "namespaces" in self._layers
         self._limits = Limits(**order["limits"])
         self._readable = [*namespaces.system_paths(programs=False), *order["packages"]]
         self._control = control
-        self._parent = os.getppid()
         self._used_bytes = 0
+        self._own_namespace = -1
+        self._pids: dict[int, int] = {}
+        self._dropped: set[int] = set()
 
     def prepare(self, preload: list[str]) -> None:
-        if self._tier == "namespaces":
+        if self._isolated:
             namespaces.unshare_all(network=False)  # before an import may start a thread
         for name in preload:
             importlib.import_module(name)
         if sys.platform == "linux":
             with open("/proc/self/statm") as file:
                 self._used_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGESIZE")
-        if self._tier == "namespaces":
-            namespaces.build_root(self._readable, temporary_mb=0)
         # What a first call needs is made here once; in a namespace its process is number 1.
         interpreter.Interpreter().run("1 + 1")
-        if self._tier == "namespaces":
-            seccomp.build_filter(1, code=True)
+        if self._isolated:
+            namespaces.build_root(self._readable, temporary_mb=0)
+            seccomp.build_filter(1, code=True, streams_only=True)
         gc.collect()
         gc.freeze()  # keeps the collector of each fork off the pages it shares with us
 
     def run(self) -> None:
-        if self._tier != "namespaces":
-            self._serve()
-            return
-        pid = os.fork()  # the first process of the namespace: all others end with it
-        if pid == 0:
+        kernel.die_with_parent()
+        if self._isolated:
+            pid = os.fork()  # the first process of the namespace: all others end with it
+            if pid:
+                self._control.close()
+                os.waitpid(pid, 0)
+                return
             kernel.die_with_parent()
-            self._parent = 0
-            self._serve()
-            os._exit(0)
-        self._control.close()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        while os.waitpid(pid, os.WNOHANG) == (0, 0) and os.getppid() == self._parent:
-            signal.sigtimedwait([signal.SIGCHLD], PARENT_CHECK_S)
-
-    def _serve(self) -> None:
-        children: set[int] = set()
-        own = os.pidfd_open(os.getpid()) if self._tier == "namespaces" else -1
-        self._control.settimeout(PARENT_CHECK_S)
-        self._reply({"ready": True})
-        dropped: set[int] = set()
+            self._own_namespace = os.pidfd_open(os.getpid())
+        send(self._control, {"ready": True})
         while True:
-            dropped -= {pid for pid in dropped if os.waitpid(pid, os.WNOHANG) != (0, 0)}
-            try:
-                message, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
-            except TimeoutError:
-                if os.getppid() != self._parent:
-                    break  # a fork of the parent may still hold the socket open
-                continue
+            message, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
             if not message:
                 break
-            ((word, value),) = json.loads(message).items()
-            if word == "fork":
-                self._fork(value, descriptors, children, own)
-            elif value not in children:
-                self._reply({"error": "no such interpreter"})
-            elif word == "end":
-                self._reply(self._end(value))
-                children.discard(value)
-            elif word == "drop":
-                self._signal(value, signal.SIGKILL)
-                children.discard(value)
-                dropped.add(value)
-                self._reply({})
-            else:
-                self._signal(value, signal.SIGSTOP if word == "stop" else signal.SIGCONT)
-                self._reply({})
-        for pid in children | dropped:
+            try:
+                reply = self._carry_out(json.loads(message), descriptors)
+            except OSError as error:
+                reply = {"error": str(error)}
+            send(self._control, reply)
+        for pid in self._pids.values():
             self._end(pid)
 
-    def _fork(self, folder: str, descriptors: list[int], children: set[int], own: int) -> None:
+    def _carry_out(self, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        self._dropped -= {pid for pid in self._dropped if os.waitpid(pid, os.WNOHANG) != (0, 0)}
+        word, number = order["word"], order["number"]
+        if word == "fork":
+            self._pids[number] = self._fork(order["folder"], descriptors)
+            return {}
+        pid = self._pids.get(number)
+        if pid is None:
+            return {"error": "no such interpreter"}
+        if word in ("end", "drop"):
+            del self._pids[number]
+        if word == "end":
+            return self._end(pid)
+        if word == "drop":
+            self._dropped.add(pid)
+        self._signal(pid, SIGNALS[word])
+        return {}
+
+    def _fork(self, folder: str, descriptors: list[int]) -> int:
         try:
-            if own >= 0:
+            if self._isolated:
                 kernel.unshare(kernel.CLONE_NEWPID)
             try:
                 pid = os.fork()
                 if pid == 0:
-                    self._become_interpreter(folder, descriptors, own)
+                    self._become_interpreter(folder, *descriptors)
             finally:
-                if own >= 0:  # else the next interpreter would share this one's namespace
-                    kernel.setns(own, kernel.CLONE_NEWPID)
-        except OSError as error:
-            self._reply({"error": str(error)})
-        else:
-            children.add(pid)
-            self._reply({"pid": pid})
+                if self._isolated:  # else the next interpreter would share this one's namespace
+                    kernel.call("setns", "setns", self._own_namespace, kernel.CLONE_NEWPID)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+        return pid
 
-    def _become_interpreter(self, folder: str, descriptors: list[int], own: int) -> None:
-        channel = socket.socket(fileno=descriptors[0])
+    def _become_interpreter(self, folder: str, descriptor: int, *output: int) -> None:
+        channel = socket.socket(fileno=descriptor)
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._control.close()
-            for number, descriptor in enumerate(descriptors[1:], start=1):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-            if own >= 0:
-                os.close(own)
+            for number, file in enumerate(output, start=1):
+                os.dup2(file, number)
+                os.close(file)
+            if self._isolated:
+                os.close(self._own_namespace)
             try:
                 self._confine(folder)
             except OSError as error:
                 channel.sendall(json.dumps({"failed": str(error)}).encode() + b"\n")
+                channel.makefile().readline()  # with an order unread, our words would be lost
                 os._exit(1)
             interpreter.answer_calls(channel)
         finally:
@@ -145,7 +136,7 @@ class Template:
 
     def _confine(self, folder: str) -> None:
         processes, readable = None, self._readable
-        if self._tier == "namespaces":
+        if self._isolated:
             namespaces.mount_private(self._limits.disk_mb)
             namespaces.become_nobody()
             # A user namespace counts the processes of its user from the beginning.
@@ -156,18 +147,16 @@ class Template:
             os.chdir(folder)
         os.environ["HOME"] = os.environ["TMPDIR"] = folder
         limit_resources(self._limits, used_bytes=self._used_bytes, processes=processes)
-        if self._tier == "resource-limits-only":
-            return
-        kernel.drop_capabilities()
+        if self._layers:
+            kernel.drop_capabilities()
         kernel.die_with_parent()
-        if self._landlock:
-            landlock.restrict(readable=readable, writable=[folder], network=False)
-        seccomp.install(code=True)
-        kernel.set_undumpable()
+        confine(self._layers, readable=readable, writable=[folder], code=True)
+        if self._layers:
+            kernel.set_undumpable()
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         """Nothing else reaps our children, so a pid among them is never another process."""
-        if self._tier == "resource-limits-only":
+        if not self._layers:  # it may have children
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
         os.kill(pid, number)
@@ -178,15 +167,10 @@ class Template:
         cpu_s = used.ru_utime + used.ru_stime
         return {"status": os.waitstatus_to_exitcode(status), "cpu_s": cpu_s}
 
-    def _reply(self, message: dict[str, Any]) -> None:
-        self._control.sendall(json.dumps(message).encode() + b"\n")
-
 
 def main(descriptor: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir("/")  # so that no folder of the user is in use
-    control = socket.socket(fileno=descriptor)
-    order = json.loads(control.recv(65536))
+    control, order = receive_order(descriptor)
     # The folder from which the studio itself is imported is not for the code.
     paths = dict.fromkeys([*sys.path, *order["packages"]])
     sys.path[:] = [path for path in paths if path != order["studio"]]
@@ -196,7 +180,7 @@ def main(descriptor: int) -> None:
     try:
         template.prepare(order["preload"])
     except (OSError, ImportError) as error:
-        control.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
+        send(control, {"error": str(error)})
         return
     template.run()
 

@@ -8,18 +8,28 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
+from engines.core.errors import StudioError
 from engines.tools.sandbox.confine import Tier
+from engines.tools.sandbox.control import STUDIO
 
 LAYERS = ("namespaces", "landlock", "seccomp", "resource limits")
 PROBE_S = 30.0
-STUDIO = str(Path(__file__).parents[3])
-"""The folder from which `engines` is imported."""
+
+
+class SandboxError(StudioError):
+    """There is no sandbox here, or it cannot be started. What code does is a result instead."""
+
+    @classmethod
+    def of_start(cls, what: str, error: object) -> SandboxError:
+        cause = f"{what} cannot be started ({error})."
+        return cls("sandbox", cause, "Free processes and memory, and start again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +39,15 @@ class TierReport:
     """Each layer with "ok", or why it does not hold."""
 
     @property
+    def in_force(self) -> list[str]:
+        if self.tier == "resource-limits-only":
+            return []
+        return [name for name in LAYERS if self.holds(name)]
+
+    @property
     def sentence(self) -> str:
         """The layers in force: "namespaces, landlock, seccomp, resource limits"."""
-        held = [name for name in LAYERS if self.holds(name)]
-        if self.tier == "resource-limits-only":
-            return "resource limits only: no sandbox"
-        return ", ".join(held)
+        return ", ".join(self.in_force) or "resource limits only: no sandbox"
 
     def holds(self, layer: str) -> bool:
         return self.layers.get(layer) == "ok"
@@ -47,7 +60,7 @@ async def find_tier() -> TierReport:
     """What holds here; tried once in a process of the studio."""
     global _found
     if _found is None:
-        _found = choose_tier(await _probe_layers())
+        _found = choose_tier(await asyncio.to_thread(_probe_layers))
     return _found
 
 
@@ -61,29 +74,23 @@ def choose_tier(layers: Mapping[str, str]) -> TierReport:
     return TierReport(tier, layers)
 
 
-async def _probe_layers() -> dict[str, str]:
+def _probe_layers() -> dict[str, str]:
     if sys.platform != "linux":
         missing = dict.fromkeys(LAYERS[:-1], "only Linux has it")
         return {**missing, "resource limits": "ok"}
     # A file that every layer must hide; its folder is one that the interpreter does not need.
     with tempfile.NamedTemporaryFile() as secret:
         os.fchmod(secret.fileno(), 0o644)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "engines.tools.sandbox.probe", secret.name),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={"PYTHONPATH": STUDIO},
-            start_new_session=True,
-        )
         try:
-            async with asyncio.timeout(PROBE_S):
-                said, _ = await process.communicate()
-            found = json.loads(said)
-        except (TimeoutError, ValueError) as error:
+            said = subprocess.check_output(
+                [sys.executable, "-P", "-m", f"{__package__}.probe", secret.name],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PYTHONPATH": STUDIO},
+                start_new_session=True,
+                timeout=PROBE_S,
+            )
+            found: dict[str, Any] = json.loads(said)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
             found = dict.fromkeys(LAYERS, f"the probe failed ({type(error).__name__})")
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
     return {name: str(found.get(name, "not tried")) for name in LAYERS}

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from engines.core.errors import VerifierError
+from engines.core.process.scratch_folder import ScratchFolder
 from engines.verifiers.process_pool.child import Child, Message, kill_session, start_program
 from engines.verifiers.stated_answer import short_text
 
@@ -108,18 +107,18 @@ class FunctionLauncher:
 
 
 async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[[], None]) -> Child:
-    folder = tempfile.mkdtemp(prefix="studio-verifier-")
+    folder = ScratchFolder("studio-verifier-")
     # Our environment is passed on whole: the file is the user's code and may need its keys.
-    environment = {**os.environ, "TMPDIR": folder}
+    environment = {**os.environ, "TMPDIR": folder.path}
     try:
         process, ours = start_program(["-m", "engines.verifiers.foreign.worker"], environment)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise
 
     async def kill() -> None:
         await kill_session(process)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(folder.remove)
 
     child = Child(on_message, on_exit, parse_message, kill)
     await child.connect(ours)

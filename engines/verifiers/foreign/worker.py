@@ -3,7 +3,8 @@
 Plain functions are called one at a time in the main thread (math_verify arms SIGALRM, which works
 nowhere else), coroutines side by side in one event loop. Deadlines are the parent's, which kills
 this process. Memory is not limited. Where the system allows it, it can write in its private
-temporary folder and in /dev/shm alone, and signal or trace no process but its own children.
+temporary folder, the user's caches and /dev/shm alone, and signal or trace no process but its own
+children.
 
 Run as a program with the number of its socket. It gets {"load": …} once, answers {"loaded": …} or
 {"refused": …}, and from then on speaks as `process_pool.pool.Launcher` says.
@@ -293,6 +294,17 @@ async def _await_result(returned: Any) -> Any:
     return await returned
 
 
+def cache_folders() -> list[str]:
+    """Where libraries keep what they load at run time, such as models."""
+    found = [os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")]
+    if home := os.environ.get("HF_HOME"):
+        found.append(home)
+    for folder in found:
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)  # only what is there can be allowed
+    return found
+
+
 def main(descriptor: int) -> None:
     if sys.platform == "linux":
         import ctypes
@@ -305,7 +317,10 @@ def main(descriptor: int) -> None:
         # Its files and packages may lie anywhere, and a judge may call services.
         readable=None,
         # Multiprocessing keeps its locks there; a model of its own may need a graphics card.
-        writable=[tempfile.gettempdir(), "/dev/shm", "/dev/dri", *glob.glob("/dev/nvidia*")],
+        writable=[
+            *(tempfile.gettempdir(), *cache_folders()),
+            *("/dev/shm", "/dev/dri", *glob.glob("/dev/nvidia*")),
+        ],
         network=True,
     )
     channel = Channel(descriptor)

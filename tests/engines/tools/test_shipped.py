@@ -7,9 +7,10 @@ import pytest
 from engines.core.text.arithmetic import MAX_CHARS, MAX_DIGITS
 from engines.core.tools import ToolError, ToolResult
 from engines.core.types import Completion, Message, Usage
+from engines.tools.sandbox.session import RunResult
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from tests.support.builders import answering
-from tests.support.tool_tries import FakeSandbox, RunOutcome, a_call, a_toolbox, a_try
+from tests.support.tool_tries import FakeSandbox, a_call, a_toolbox, a_try
 
 
 async def test_the_calculator_computes_and_says_what_it_cannot() -> None:
@@ -56,13 +57,13 @@ def code(text: str) -> str:
 
 
 OUTCOMES = {
-    "print": RunOutcome(stdout="a\nb\n"),
-    "both": RunOutcome(stdout="a\n", value="5", variables={"x": "int"}),
-    "value": RunOutcome(value="[1, 2]"),
-    "nothing": RunOutcome(variables={f"v{n}": "int" for n in range(14)}),
-    "bad": RunOutcome("error", stdout="so far\n", error="NameError: name 'y' is not defined"),
-    "long": RunOutcome("timeout", error="stopped after 10 s"),
-    "warn": RunOutcome(stderr="careful\n", value="1"),
+    "print": RunResult("ok", stdout="a\nb\n"),
+    "both": RunResult("ok", stdout="a\n", value="5", variables={"x": "int"}),
+    "value": RunResult("ok", value="[1, 2]"),
+    "nothing": RunResult("ok", variables={f"v{n}": "int" for n in range(14)}),
+    "bad": RunResult("error", stdout="so far\n", error="NameError: name 'y' is not defined"),
+    "long": RunResult("timeout", error="stopped after 10 s"),
+    "warn": RunResult("ok", stderr="careful\n", value="1"),
 }
 
 
@@ -125,7 +126,7 @@ async def test_what_a_killed_process_had_computed_is_computed_again_and_once() -
 
 
 async def test_the_self_test_says_what_contains_it_and_which_libraries_it_has() -> None:
-    missing = {"import sympy": RunOutcome("error", error="ModuleNotFoundError")}
+    missing = {"import sympy": RunResult("error", error="ModuleNotFoundError")}
     sandbox = FakeSandbox(missing)
     tool = PythonTool(sandbox)
     await a_toolbox(tool).check()
@@ -135,7 +136,7 @@ async def test_the_self_test_says_what_contains_it_and_which_libraries_it_has() 
 
 
 async def test_an_interpreter_that_cannot_compute_stops_the_run() -> None:
-    broken = FakeSandbox({"1+1": RunOutcome("killed", error="no memory")})
+    broken = FakeSandbox({"1+1": RunResult("killed", error="no memory")})
     with pytest.raises(ToolError) as refused:
         await a_toolbox(PythonTool(broken)).check()
     assert "1+1 came to 'Failed (killed): no memory'" in str(refused.value)

@@ -25,9 +25,10 @@ def block(indent: str, rows: str) -> str:
 
 
 def in_blocks(indent: str) -> str:
-    return block(indent, yaml.safe_dump(ROWS, allow_unicode=True, width=1000))
+    return block(indent, BLOCK)
 
 
+BLOCK = yaml.safe_dump(ROWS, allow_unicode=True, width=1000)
 FLOW = yaml.safe_dump(ROWS, default_flow_style=True, allow_unicode=True, width=60).strip()
 FORMS: dict[str, str] = {
     "a block": RUN.format(f"agent:\n  experiences:\n{in_blocks('    ')}  name: a\n"),

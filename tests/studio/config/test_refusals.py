@@ -185,7 +185,7 @@ BAD = {
     "an answer file in another folder": (
         SMALL + "agent: {command: [python], answer_from: 'file:../a'}\n",
         [],
-        ("mine.yaml:3", "agent.answer_from"),
+        ("mine.yaml:3", "answer_from", "file:NAME"),
     ),
     "hosts without the network": (
         SMALL + "agent: {command: [python], allow_hosts: [a.com], network: none}\n",
@@ -195,7 +195,7 @@ BAD = {
     "an address for a host": (
         SMALL + "agent: {command: [python], allow_hosts: ['http://a.com']}\n",
         [],
-        ("mine.yaml:3", "agent.allow_hosts"),
+        ("mine.yaml:3", "allow_hosts", "hosts that network: allowlist"),
     ),
 }
 

@@ -58,8 +58,8 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     shown = studio("data", "verifiers", workspace=workspace)
     assert shown.stdout.splitlines()[0].split()[:3] == ["NAME", "KIND", "FUNCTION"]
     names = [line.split()[0] for line in shown.stdout.splitlines() if line[0] != " "]
-    assert names[:10] == ["NAME", *built_in, "mine.py"]
-    assert "math.py" in names[9:], "told from the built-in one"
+    assert names[:11] == ["NAME", *built_in, "harbor", "mine.py"]
+    assert "math.py" in names[10:], "told from the built-in one"
     assert shown.stderr == ""
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Mapping
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Any
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
@@ -34,64 +37,47 @@ _MOUNT_SETATTR = 442
 _PIVOT_ROOT, _CAPSET = (155, 126) if IS_X86 else (41, 91)
 
 
-def check(result: int, what: str) -> int:
+def call(function: str, what: str, *arguments: int | str | bytes | ctypes.Array[Any] | None) -> int:
+    """A function of the C library: texts and arrays go as pointers, numbers as machine words."""
+    words = [
+        ctypes.c_long(a) if isinstance(a, int) else os.fsencode(a) if isinstance(a, str) else a
+        for a in arguments
+    ]
+    result: int = getattr(_LIBC, function)(*words)
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
 
 
-def syscall(number: int, what: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char]) -> int:
-    """A system call by number; bytes and arrays go as pointers, numbers as machine words."""
-    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return check(_LIBC.syscall(ctypes.c_long(number), *words), what)
-
-
-def prctl(option: int, *values: int) -> int:
-    words = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
-    return check(_LIBC.prctl(option, *words), f"prctl {option}")
+def prctl(option: int, *values: int) -> None:
+    call("prctl", f"prctl {option}", option, *(*values, 0, 0, 0, 0)[:4])
 
 
 def unshare(flags: int) -> None:
-    check(_LIBC.unshare(flags), "unshare")
-
-
-def setns(descriptor: int, kind: int) -> None:
-    check(_LIBC.setns(descriptor, kind), "setns")
+    call("unshare", "unshare", flags)
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    done = _LIBC.mount(
-        os.fsencode(source),
-        os.fsencode(target),
-        kind.encode() if kind else None,
-        ctypes.c_ulong(flags),
-        options.encode() or None,
-    )
-    check(done, f"mount {target}")
-
-
-def unmount(target: str) -> None:
-    check(_LIBC.umount2(os.fsencode(target), MNT_DETACH), f"unmount {target}")
+    call("mount", f"mount {target}", source, target, kind, flags, options or None)
 
 
 def restrict_mount(target: str, attributes: int = READ_ONLY | NO_SETUID, *, deep: bool) -> None:
     # Unlike a remount it only adds flags, so that those we may not touch stay as they are.
-    words = b"".join(n.to_bytes(8, "little") for n in (attributes, 0, 0, 0))
-    flags = _AT_RECURSIVE if deep else 0
-    path = os.fsencode(target)
-    syscall(_MOUNT_SETATTR, f"mount_setattr {target}", _AT_FDCWD, path, flags, words, len(words))
+    words = struct.pack("<4Q", attributes, 0, 0, 0)
+    flags, what = (_AT_RECURSIVE if deep else 0), f"mount_setattr {target}"
+    call("syscall", what, _MOUNT_SETATTR, _AT_FDCWD, target, flags, words, len(words))
 
 
 def pivot_root(new: str, old: str) -> None:
-    syscall(_PIVOT_ROOT, "pivot_root", os.fsencode(new), os.fsencode(old))
+    call("syscall", "pivot_root", _PIVOT_ROOT, new, old)
 
 
 def drop_capabilities() -> None:
     """For good: with no new privileges, no program that is run gets them back."""
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    header = (0x20080522).to_bytes(4, "little") + bytes(4)  # _LINUX_CAPABILITY_VERSION_3
-    syscall(_CAPSET, "capset", header, bytes(24))
+    header = struct.pack("<II", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
+    call("syscall", "capset", _CAPSET, header, bytes(24))
 
 
 def set_undumpable() -> None:
@@ -99,13 +85,14 @@ def set_undumpable() -> None:
 
 
 def die_with_parent() -> None:
-    """To be called after a change of user, which forgets it."""
-    prctl(1, 9)  # PR_SET_PDEATHSIG
+    """To be called after a change of user, which forgets it. Other systems have no such thing."""
+    if sys.platform == "linux":
+        prctl(1, 9)  # PR_SET_PDEATHSIG
 
 
-def write_id_maps(pid: int | str, uids: Mapping[int, int], gids: Mapping[int, int]) -> None:
-    """Name users and groups inside a new user namespace: {inside: outside}."""
-    for name, ids in (("uid_map", uids), ("gid_map", gids)):
+def write_id_maps(pid: int | str, users: Iterable[int], groups: Iterable[int]) -> None:
+    """Let these keep their numbers inside a new user namespace."""
+    for name, ids in (("uid_map", users), ("gid_map", groups)):
         with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
             # One write: the kernel takes the whole map or none.
-            file.write("\n".join(f"{a} {b} 1" for a, b in ids.items()).encode())
+            file.write("".join(f"{number} {number} 1\n" for number in ids).encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ _O_PATH_CLOEXEC = 0o10000000 | os.O_CLOEXEC
 
 def version() -> int:
     """Of the kernel's landlock. Raises OSError: it has none."""
-    return kernel.syscall(_CREATE, "landlock", 0, 0, 1)
+    return kernel.call("syscall", "landlock", _CREATE, 0, 0, 1)
 
 
 def restrict(
@@ -30,23 +31,22 @@ def restrict(
     readable: Iterable[str | Path] | None,
     writable: Iterable[str | Path],
     network: bool,
-    connect_ports: Iterable[int] = (),
-    bind_ports: Iterable[int] = (),
+    ports: Iterable[int] = (),
 ) -> int:
     """Restrict this thread and what it starts, for good; the version that did it.
 
     `readable` None leaves all reading. Paths that do not exist are left out. Without `network`
-    no TCP port but those given is reached (version 4). Abstract sockets and signals of processes
+    no TCP port but `ports` is reached (version 4). Abstract sockets and signals of processes
     outside are always out of reach (version 6).
     """
     known = version()
     files = (1 << (13 + (known >= 2) + (known >= 3) + (known >= 5))) - 1
-    ports = 3 if known >= 4 and not network else 0
+    handled_ports = 3 if known >= 4 and not network else 0
     scoped = 3 if known >= 6 else 0
     handled = files & ~_READ if readable is None else files
-    words = (handled, ports, scoped)[: 1 + (known >= 4) + (known >= 6)]
+    words = (handled, handled_ports, scoped)[: 1 + (known >= 4) + (known >= 6)]
     content = b"".join(word.to_bytes(8, "little") for word in words)
-    ruleset = kernel.syscall(_CREATE, "landlock_create_ruleset", content, len(content), 0)
+    ruleset = kernel.call("syscall", "landlock_create_ruleset", _CREATE, content, len(content), 0)
     try:
         for path in readable or ():
             _allow(ruleset, path, _READ & handled)
@@ -54,13 +54,11 @@ def restrict(
             _allow(ruleset, path, handled)
         for path in _DEVICES:
             _allow(ruleset, path, _OF_A_FILE & handled)
-        if ports:
-            for right, numbers in ((1, bind_ports), (2, connect_ports)):
-                for number in numbers:
-                    rule = right.to_bytes(8, "little") + number.to_bytes(8, "little")
-                    kernel.syscall(_ADD, "landlock_add_rule", ruleset, 2, rule, 0)
+        for port in ports if handled_ports else ():
+            rule = struct.pack("<QQ", 2, port)  # CONNECT_TCP
+            kernel.call("syscall", "landlock_add_rule", _ADD, ruleset, 2, rule, 0)
         kernel.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-        kernel.syscall(_RESTRICT, "landlock_restrict_self", ruleset, 0)
+        kernel.call("syscall", "landlock_restrict_self", _RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
     return known
@@ -76,6 +74,6 @@ def _allow(ruleset: int, path: str | Path, rights: int) -> None:
             rights &= _OF_A_FILE
         if rights:
             rule = rights.to_bytes(8, "little") + descriptor.to_bytes(4, "little")
-            kernel.syscall(_ADD, "landlock_add_rule", ruleset, 1, rule, 0)
+            kernel.call("syscall", "landlock_add_rule", _ADD, ruleset, 1, rule, 0)
     finally:
         os.close(descriptor)

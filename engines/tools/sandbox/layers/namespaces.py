@@ -52,7 +52,7 @@ def unshare_all(*, network: bool) -> None:
     kernel.unshare(flags)
     with open("/proc/self/setgroups", "wb", buffering=0) as file:
         file.write(b"deny")
-    kernel.write_id_maps("self", {user: user}, {group: group})
+    kernel.write_id_maps("self", [user], [group])
 
 
 def _unshare_as_root(flags: int) -> None:
@@ -65,8 +65,7 @@ def _unshare_as_root(flags: int) -> None:
         with contextlib.suppress(OSError):
             os.close(tell)
             if os.read(ready, 1):
-                ids = {0: 0, NOBODY: NOBODY}
-                kernel.write_id_maps(parent, ids, ids)
+                kernel.write_id_maps(parent, [0, NOBODY], [0, NOBODY])
                 code = 0
         os._exit(code)
     os.close(ready)
@@ -128,7 +127,7 @@ def build_root(readable: Iterable[str], *, writable: Iterable[str] = (), tempora
         # the kernel allows no other, and the program does without.
         with contextlib.suppress(OSError):
             kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID_NODEV | kernel.MS_NOEXEC)
-    kernel.unmount("/old")
+    kernel.call("umount2", "unmount", "/old", kernel.MNT_DETACH)
     os.rmdir("/old")
     kernel.restrict_mount("/", deep=False)
 

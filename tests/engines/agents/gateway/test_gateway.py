@@ -8,11 +8,9 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic import AsyncAnthropic
-from openai import APIStatusError, AsyncOpenAI
 
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
@@ -22,6 +20,10 @@ from engines.core.protocols import OnText
 from engines.core.text.tool_marks import CallMark, ResultMark, split_marks
 from engines.core.types import Completion, Message, Sampling, ToolCall, Usage
 from tests.support.builders import FakePolicy, answering
+
+if TYPE_CHECKING:  # each worker reads this file, and the SDKs take two seconds to import
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ADD = {"name": "add", "description": "Add.", "parameters": SCHEMA}
@@ -40,11 +42,15 @@ async def a_gateway(
 
 
 def openai_client(gateway: Gateway, **more: Any) -> AsyncOpenAI:
+    from openai import AsyncOpenAI
+
     env = gateway.environment()
     return AsyncOpenAI(base_url=env["OPENAI_BASE_URL"], api_key=env["OPENAI_API_KEY"], **more)
 
 
 def anthropic_client(gateway: Gateway) -> AsyncAnthropic:
+    from anthropic import AsyncAnthropic
+
     env = gateway.environment()
     return AsyncAnthropic(base_url=env["ANTHROPIC_BASE_URL"], api_key=env["ANTHROPIC_API_KEY"])
 
@@ -228,6 +234,8 @@ async def test_a_loop_of_tools_over_messages(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_that_failed_is_said_once_and_not_tried_again(stream: bool) -> None:
+    from openai import APIStatusError
+
     policy = answering(CallFailed("timeout", "no answer within 1 s"))
     async with a_gateway(policy) as gateway, openai_client(gateway) as client:
         with pytest.raises(APIStatusError, match="no answer within 1 s") as failed:
@@ -237,6 +245,8 @@ async def test_a_call_that_failed_is_said_once_and_not_tried_again(stream: bool)
 
 
 async def test_what_ends_the_run_is_kept_for_the_rollout_and_no_call_is_taken_after_it() -> None:
+    from openai import APIStatusError
+
     policy = answering(AnswersPending({"calls": ["a"]}))
     async with a_gateway(policy) as gateway, openai_client(gateway) as client:
         for _ in range(2):
@@ -506,6 +516,8 @@ async def test_calls_without_ids_get_some_that_a_program_can_answer() -> None:
 
 
 async def test_a_program_that_asks_in_a_circle_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    from openai import APIStatusError
+
     monkeypatch.setattr("engines.agents.guided_try.MOST_CALLS", 2)
     policy = answering("a", "b", "c")
     async with a_gateway(policy) as gateway, openai_client(gateway) as client:

@@ -9,7 +9,6 @@ import json
 from dataclasses import replace
 from functools import cache
 
-import openai
 import orjson
 import pytest
 
@@ -450,6 +449,8 @@ async def test_the_same_request_gives_the_same_id_and_another_one_another():
 
 
 async def test_the_library_of_openai_reads_calls_streamed_and_whole():
+    import openai  # here, since each worker reads this file
+
     async with background_server() as base_url:
         client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
         asked = {k: v for k, v in a_request(POWER).items()} | {"parallel_tool_calls": False}

@@ -133,7 +133,7 @@ RECURSION = [
         import sys
         sys.setrecursionlimit(10**9)
         x = []
-        for _ in range(10**6): x = [x]
+        for _ in range(10**5): x = [x]
         repr(x)
     """,
         "killed",

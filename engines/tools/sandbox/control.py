@@ -1,0 +1,79 @@
+"""Processes of ours that confine others: their start, the socket to them, and its other end.
+
+A process gets its order as one line of JSON. What else goes to and fro, its module says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+STUDIO = str(Path(__file__).parents[3])
+"""The folder from which `engines` is imported."""
+STARTED = b'{"error": ""}\n'
+"""What is answered to an order once all is well."""
+START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many seconds on a full one
+# Keys in our environment are not the code's business. The hash seed is fixed because sympy's
+# choice between equal forms follows it; one thread, because none may run when a process is forked.
+_ENVIRONMENT = {
+    "PYTHONPATH": STUDIO,
+    "PYTHONHASHSEED": "0",
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+}
+_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
+
+
+def start_module(
+    name: str,
+    order: Mapping[str, Any],
+    *,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a module of this package in a session of its own, with our end of a socket to it.
+
+    The socket waits for at most `START_S`. Blocks. Raises OSError.
+    """
+    ours, theirs = socket.socketpair()
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-s", "-m", f"{__package__}.{name}", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**kept, **_ENVIRONMENT},
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    ours.settimeout(START_S)
+    try:
+        ours.sendall(json.dumps(order).encode() + b"\n")
+    except OSError:
+        ours.close()
+        process.kill()
+        process.wait()
+        raise
+    return process, ours
+
+
+def receive_order(descriptor: int) -> tuple[socket.socket, dict[str, Any]]:
+    """In the process that was started: its end of the socket, and its order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    return control, json.loads(control.makefile("rb").readline())
+
+
+def send(control: socket.socket, message: Mapping[str, Any]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
