@@ -29,13 +29,8 @@ def open_toolbox(
 ) -> CheckedToolbox:
     """Make the tools; nothing is started or asked before `check`.
 
-    Args:
-        settings: of each tool, in the order in which a model is shown them.
-        folders: where FILE.py of a function is looked up, in order.
-        sandbox: in which `python` runs; the toolbox closes it.
-        open_model: makes a policy of `ToolSettings.model`; who opens it closes it.
-        tell: is told of a server that is lost, once.
-        environment: where the variables are read that a server is given by name.
+    FILE.py of a function is looked up in `folders`. The toolbox closes the sandbox, but not what
+    `open_model` makes of `ToolSettings.model`. `tell` is told of a server that is lost, once.
 
     Raises ConfigError: a function that is not there or cannot be a tool, two tools of one name.
     """

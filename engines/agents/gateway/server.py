@@ -78,7 +78,7 @@ class Gateway:
             limit_concurrency=MOST_CONNECTIONS,
         )
         config.load()
-        self._new_protocol = partial(H11Protocol, config, self._state, {})
+        self.new_protocol = partial(H11Protocol, config, self._state, {})
 
     @property
     def port(self) -> int:
@@ -119,11 +119,6 @@ class Gateway:
 
     def knows(self, token: bytes) -> bool:
         return hmac.compare_digest(token, self.token.encode())
-
-    def http_protocol(self) -> asyncio.Protocol:
-        protocol: asyncio.Protocol = self._new_protocol()
-        protocol.logger = _SILENT  # type: ignore[attr-defined]
-        return protocol
 
     def _ask(self, asked: Asked, on_text: OnText | None) -> asyncio.Task[Completion]:
         self.replaced.update(asked.replaced)
@@ -228,12 +223,13 @@ class _Connection(asyncio.Protocol):
             return
         gateway, own = self._gateway, f"http://127.0.0.1:{self._gateway.port}/".encode()
         is_foreign = target.startswith(b"http://") and not target.startswith(own)
-        protocol: asyncio.Protocol
+        protocol: Any
         if method == b"CONNECT" or is_foreign:
             serve = partial(forward, hosts=gateway.hosts, is_known=gateway.knows)
             protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
         else:
-            protocol = gateway.http_protocol()
+            protocol = gateway.new_protocol()
+            protocol.logger = _SILENT
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._seen)

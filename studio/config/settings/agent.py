@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -29,7 +30,6 @@ TOOL_TURNS = 8
 """Replies of an agent with tools at most, where a run file does not say otherwise."""
 SHIPPED_TOOLS = ("python", "calculator", "ask_model")
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_list)]
-Host = Annotated[str, Field(pattern=r"^[\w.*-]+(:\d+)?$")]
 _OWN = ("OPENAI_", "ANTHROPIC_", "STUDIO_", "HOME", "TMPDIR")
 """What the names of variables begin with that only a program's gateway and folder decide."""
 
@@ -163,7 +163,7 @@ class AgentConfig(Settings):
     network: Network = key(
         "none", "what a program may reach beside its model: none, allowlist or public"
     )
-    allow_hosts: Annotated[tuple[Host, ...], BeforeValidator(as_list)] = key(
+    allow_hosts: Texts = key(
         (),
         "hosts that network: allowlist lets a program reach",
         examples=["[example.com]"],
@@ -192,6 +192,9 @@ class AgentConfig(Settings):
                 cause = "agent.kind and the key that says what it runs do not fit each other"
                 move = f"Set agent.kind={kind} and agent.{name}, or neither."
                 raise refusal(name, cause, move)
+        if not all(re.fullmatch(r"[\w.*-]+(:\d+)?", host) for host in self.allow_hosts):
+            move = "Write example.com, *.example.com or 10.0.0.5:8000."
+            raise refusal("allow_hosts", "an entry is no host", move)
         if taken := [name for name in self.pass_env if name.upper().startswith(_OWN)]:
             move = f"Take {', '.join(taken)} out."
             raise refusal("pass_env", "a try sets such variables itself", move)

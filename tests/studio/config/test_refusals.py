@@ -195,7 +195,7 @@ BAD = {
     "an address for a host": (
         SMALL + "agent: {command: [python], allow_hosts: ['http://a.com']}\n",
         [],
-        ("mine.yaml:3", "allow_hosts", "hosts that network: allowlist"),
+        ("mine.yaml:3", "allow_hosts", "*.example.com"),
     ),
 }
 
