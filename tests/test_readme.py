@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import pytest
 from studio.guide import TOPICS
 from tests.support.made_once import made_once
 from tests.support.run_studio import studio
+from tests.support.studio_command import studio_command
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -50,20 +52,27 @@ def type_blocks(page: str, folder: Path) -> None:
     """The first session begins with nothing; whoever reads on has read the README."""
     if page not in ("readme", "first-session"):
         shutil.copytree(read_through("readme"), folder / "practice", symlinks=True)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for block in BLOCKS[page]:
-        lines = [f"{line} {FEWER_TRIES.get(line, '')}".rstrip() for line in block.splitlines()]
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
-            cwd=folder,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, (block, done.stderr)
-        assert done.stdout or done.stderr, block
+    with ExitStack() as stack:
+        places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        if page != "readme":  # which has what is installed
+            places.insert(0, str(stack.enter_context(studio_command())))
+        for block in BLOCKS[page]:
+            type_block(block, folder, os.pathsep.join(places))
+
+
+def type_block(block: str, folder: Path, path: str) -> None:
+    lines = [f"{line} {FEWER_TRIES.get(line, '')}".rstrip() for line in block.splitlines()]
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, (block, done.stderr)
+    assert done.stdout or done.stderr, block
 
 
 @pytest.mark.parametrize("page", sorted(BLOCKS, key=("weights", "models").__contains__)[::-1])

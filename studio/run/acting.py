@@ -118,10 +118,11 @@ class Acting:
             case "command":
                 return self._make_command(agent, sampling)
             case "function":
-                from engines.agents.function import FunctionAgent, load_function
+                from engines.agents.function import FunctionAgent
+                from engines.core.process.user_code import load_function
 
                 assert agent.function is not None
-                call = load_function(agent.function, (Path(),))
+                call = load_function("agent.function", agent.function)
                 return FunctionAgent(call, sampling, agent.instructions)
         return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 
@@ -133,25 +134,21 @@ class Acting:
         return ToolUsePolicy(policy, tool_protocol(self.config), agent.context_tokens)
 
     def _make_command(self, agent: AgentConfig, sampling: Sampling) -> Agent:
-        from engines.agents.command import CommandAgent, CommandSettings
+        from engines.agents.command import CommandAgent
 
         assert self.sandbox is not None
-        settings = CommandSettings(
-            agent.command,
-            agent.problem_as,
-            agent.answer_from,
-            agent.pass_env,
-            agent.network,
-            agent.allow_hosts,
-            tuple(Path(name) for name in agent.readable),
-        )
         env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
         return CommandAgent(
-            settings=settings,
+            command=agent.command,
+            problem_as=agent.problem_as,
+            answer_from=agent.answer_from,
+            env=env,
+            network=agent.network,
+            allow_hosts=agent.allow_hosts,
+            readable=tuple(map(Path, agent.readable)),
             sampling=sampling,
             runner=self.sandbox,
             instructions=agent.instructions,
-            env=env,
             run_seed=self.config.seed,
             folders=self.folder and self.folder / "tries",
             kept=self.folder and self.folder / "left",

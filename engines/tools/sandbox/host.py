@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import IO, Any, Literal, TypeVar
 
-from engines.core.scratch_folder import ScratchFolder
+from engines.core.process.scratch_folder import ScratchFolder
 from engines.tools.sandbox.control import STUDIO, start_module
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.tiers import SandboxError, TierReport

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from engines.core.scratch_folder import ScratchFolder, remove_stale
 
 MAKE = """

@@ -71,7 +71,7 @@ async def test_a_chat_request_reaches_the_policy_as_in_process() -> None:
         )
     assert policy.requests == [prompt_messages("Solve it.", "[E1] Mind it.", "What?")]
     assert policy.samplings == [OURS]
-    assert set(gateway.replaced) == {"model", "temperature", "seed"}
+    assert set(gateway.replaced) == {"temperature", "seed"}
     assert made.choices[0].message.content == "so 5"
     assert made.choices[0].finish_reason == "stop"
     assert made.usage is not None
@@ -264,7 +264,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("responses", {"input": "a", "previous_response_id": "r"}, "nothing is stored"),
     ("responses", {"input": [{"type": "computer_call"}]}, "computer_call"),
     ("messages", {"messages": [{"role": "tool", "content": "a"}]}, "known: user, assistant"),
-    ("messages", {"messages": user("a"), "tools": [{"type": "bash_1"}]}, "give your own"),
+    ("messages", {"messages": user("a"), "tools": [{"type": "bash_1"}]}, "give functions"),
 ]
 
 
