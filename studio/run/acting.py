@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.open import open_agent
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.protocols import Agent, OnText, Policy, Toolbox
+from engines.core.scratch_folder import ScratchFolder
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
@@ -201,14 +201,19 @@ def open_acting(
 
 
 def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:
+    from engines.tools.sandbox.control import STUDIO
     from engines.tools.settings import ToolSettings
 
     contained: dict[str, Any] = {}
     if _is_contained(tool):
-        folder = stack.enter_context(TemporaryDirectory(prefix="studio-server-"))
+        scratch = ScratchFolder("studio-server-")
+        stack.callback(scratch.remove)
         readable = [*tool.readable, *(part for part in tool.command if Path(part).is_file())]
-        asked = json.dumps({"folder": folder, "readable": readable, "accept": accepted})
-        contained["started_by"] = (sys.executable, "-m", "engines.tools.sandbox.stdio", asked)
+        asked = json.dumps({"folder": scratch.path, "readable": readable, "accept": accepted})
+        # Not by -m: what lies in the current folder would be imported in the place of ours.
+        start = f"import sys; sys.path.insert(0, {STUDIO!r})"
+        start += "; from engines.tools.sandbox.stdio import main; main()"
+        contained["started_by"] = (sys.executable, "-P", "-c", start, asked)
         contained["tier"] = "the sandbox"
     return ToolSettings(
         **contained,

@@ -146,11 +146,13 @@ async def test_the_answer_is_read_where_the_run_file_says(source: str, answer: s
     )
 
 
-async def test_an_answer_file_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
+async def test_an_answer_file_that_is_no_plain_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "pipe")
-    assert read_left_file(tmp_path, "link") is None
-    assert read_left_file(tmp_path, "pipe") is None
+    (tmp_path / "folder").mkdir()
+    before = os.listdir("/proc/self/fd") if sys.platform == "linux" else []
+    assert [read_left_file(tmp_path, name) for name in ("link", "pipe", "folder")] == [None] * 3
+    assert not before or os.listdir("/proc/self/fd") == before
     attempt = await a_command(
         "import os; os.symlink('/etc/passwd', 'a.txt')", answer_from="file:a.txt"
     ).attempt(a_job(), answering())
