@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from engines.core.scratch_folder import ScratchFolder, remove_stale
+
+from engines.core.process.scratch_folder import ScratchFolder, remove_stale
 
 MAKE = """
 import os, signal
-from engines.core.scratch_folder import ScratchFolder
+from engines.core.process.scratch_folder import ScratchFolder
 folder = ScratchFolder("studio-test-")
 open(f"{folder.path}/file", "w").write("x")
 print(folder.path, flush=True)
