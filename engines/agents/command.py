@@ -14,22 +14,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from engines.agents import left_files
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
-from engines.agents.left_files import (
-    MOST_CHARS,
-    copy_folder,
-    folder_name,
-    keep_folder,
-    parse_reward,
-    read_left_file,
-    remove_folder,
-    task_folder,
-)
 from engines.agents.programs import Program, ProgramResult, ProgramRunner
-from engines.core.errors import ConfigError
 from engines.core.ids import call_seed
 from engines.core.protocols import OnText, Policy
 from engines.core.text.sanitize import escape_unsafe
@@ -39,42 +29,6 @@ from engines.core.types import Attempt, Job, Problem, Sampling
 REWARD_FILE = "reward.json"
 _SHOWN_LINES, _SHOWN_CHARS = 5, 600
 _PLACEHOLDER = re.compile(r"\{(question|problem_file)\}")
-_FILE_NAME = re.compile(r"file:[^/\0]+")
-_OWN = ("OPENAI_", "ANTHROPIC_", "STUDIO_", "HOME", "TMPDIR")
-"""What the names of variables begin with that only the gateway and the folder decide."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandSettings:
-    """What a run file says of a program."""
-
-    command: tuple[str, ...]
-    problem_as: Literal["stdin", "argument", "file"] = "stdin"
-    answer_from: str = "last_line"  # or "stdout", or "file:NAME"
-    env: tuple[str, ...] = ()  # names of variables that are passed on
-    network: Network = "none"
-    allow_hosts: tuple[str, ...] = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
-    readable: tuple[Path, ...] = ()  # what the program may read beside its own script
-
-    def __post_init__(self) -> None:
-        sources, kinds = ("last_line", "stdout"), ("stdin", "argument", "file")
-        reads = self.answer_from in sources or _FILE_NAME.fullmatch(self.answer_from)
-        taken = [name for name in self.env if name.upper().startswith(_OWN)]
-        named = ", ".join(taken)
-        rules = (
-            ("command", bool(self.command), "it is empty.", "Write [python, my_agent.py]."),
-            ("problem_as", self.problem_as in kinds, "it is unknown.", f"Known: {list(kinds)}."),
-            ("answer_from", reads, "it is unknown.", "Set last_line, stdout or file:NAME."),
-            ("env", not taken, f"{named} would reach the program.", "Take it out: the try's own "
-             "address and token stand there."),
-            ("allow_hosts", bool(self.allow_hosts) == (self.network == "allowlist"),
-             f"network is {self.network}.", "Set network: allowlist together with its hosts."),
-            ("allow_hosts", all(re.fullmatch(r"[\w.*-]+(:\d+)?", h) for h in self.allow_hosts),
-             "an entry is no host.", "Write example.com, *.example.com or 10.0.0.5:8000."),
-        )  # fmt: skip
-        for name, holds, cause, move in rules:
-            if not holds:
-                raise ConfigError(f"agent.{name}", cause, move)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,41 +38,48 @@ class CommandAgent:
     With `folders` a try has the same folder whenever it is made, so that a program which tells
     the model where it works asks the same after a restart; what a killed process left there is
     removed first. With `kept` the folders of tasks with graders are moved there.
+
+    What a run file says of it comes first; `studio.config` refuses what cannot be meant.
     """
 
-    settings: CommandSettings
+    command: tuple[str, ...]
+    problem_as: Literal["stdin", "argument", "file"] = "stdin"
+    answer_from: str = "last_line"  # or "stdout", or "file:NAME"
+    env: Mapping[str, str] = field(default_factory=dict)  # what is passed on
+    network: Network = "none"
+    allow_hosts: tuple[str, ...] = ()  # "example.com", "*.example.com", "10.0.0.5:8000"
+    readable: tuple[Path, ...] = ()  # what the program may read beside its own script
     sampling: Sampling
     runner: ProgramRunner
     instructions: str = ""  # for requests without a system message of their own
     base: Path = Path()  # where relative paths of the command lie
-    env: Mapping[str, str] = field(default_factory=dict)  # the variables of `settings.env`
     run_seed: int = 0
     folders: Path | None = None
     kept: Path | None = None
-    limits: Any = None  # of the runner
     tell: Callable[[str], None] = lambda _: None  # once, what a person should know
     _told: set[str] = field(default_factory=set, init=False)
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
         key = job.key
-        name = folder_name(job.problem, key.epoch, key.step, key.position, key.index)
+        name = left_files.folder_name(job.problem, key.epoch, key.step, key.position, key.index)
         folder = self.folders / name if self.folders else Path(tempfile.mkdtemp(prefix="try-"))
         guided = GuidedTry(policy, self.sampling, job.guidance, self.instructions, on_text)
         try:
             await asyncio.to_thread(lay_out_problem, folder, job.problem)
-            hosts = self.settings.allow_hosts
-            async with Gateway(guided, hosts) as gateway:
+            async with Gateway(guided, self.allow_hosts) as gateway:
                 result = await self._run(gateway, folder, job)
-            self._tell_replaced(gateway)
+            if gateway.replaced:
+                names = ", ".join(sorted(gateway.replaced))
+                self._tell_once(f"the program sets {names}: the run's own settings are used")
             answer, error = self._read_answer(folder, result)
             if error and guided.failure:
                 error += f"; its last failed call: {guided.failure}"
-            reward = read_left_file(folder, REWARD_FILE)
-            if self.kept is not None and task_folder(job.problem):
-                await asyncio.to_thread(keep_folder, folder, self.kept / name)
+            reward = left_files.read_left_file(folder, REWARD_FILE)
+            if self.kept is not None and left_files.task_folder(job.problem):
+                await asyncio.to_thread(left_files.keep_folder, folder, self.kept / name)
         finally:
-            await asyncio.to_thread(remove_folder, folder)
-        metrics = self._read_metrics(reward)
+            await asyncio.to_thread(left_files.remove_folder, folder)
+        metrics = {} if reward is None else self._read_metrics(reward)
         return guided.attempt(job.problem.question, answer, error or None, metrics)
 
     async def _run(self, gateway: Gateway, folder: Path, job: Job) -> ProgramResult:
@@ -137,9 +98,8 @@ class CommandAgent:
                 "STUDIO_SEED": str(call_seed(self.run_seed, job.key)),
             },
             readable=readable,
-            stdin=job.problem.question.encode() if self.settings.problem_as == "stdin" else b"",
-            network="public" if self.settings.network == "public" else "none",
-            limits=self.limits,
+            stdin=job.problem.question.encode() if self.problem_as == "stdin" else b"",
+            network="public" if self.network == "public" else "none",
             port=gateway.port,
         )
         ended = asyncio.ensure_future(program.wait())
@@ -160,18 +120,15 @@ class CommandAgent:
         """The command with the problem put in, and what it has to read."""
         values = {"question": problem.question, "problem_file": "problem.txt"}
         argv, files = [], []
-        for part in self.settings.command:
+        for part in self.command:
             if (path := self.base / part).is_file():
                 files.append(path.absolute())
                 part = str(path.absolute())
             argv.append(_PLACEHOLDER.sub(lambda found: values[found[1]], part))
-        if not any(map(_PLACEHOLDER.search, self.settings.command)):
-            match self.settings.problem_as:
-                case "argument":
-                    argv.append(problem.question)
-                case "file":
-                    argv.append(values["problem_file"])
-        return argv, (*files, *self.settings.readable)
+        given_as = {"argument": problem.question, "file": values["problem_file"]}
+        if not any(map(_PLACEHOLDER.search, self.command)):
+            argv += filter(None, [given_as.get(self.problem_as)])
+        return argv, (*files, *self.readable)
 
     def _read_answer(self, folder: Path, result: ProgramResult) -> tuple[str, str]:
         """The answer, or "" and why there is none."""
@@ -185,31 +142,20 @@ class CommandAgent:
         if code := result.returncode:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             return "", f"failed: the program ended with {how}{because}"
-        source = self.settings.answer_from
+        source, where, text = self.answer_from, "standard output", result.stdout
         if source.startswith("file:"):
-            text = read_left_file(folder, source.removeprefix("file:")) or ""
-        else:
-            text = result.stdout
-        lines = text.strip()[-MOST_CHARS:].splitlines()
+            where = source
+            text = left_files.read_left_file(folder, source.removeprefix("file:")) or ""
+        lines = text.strip()[-left_files.MOST_CHARS :].splitlines()
         answer = "\n".join(lines[-1:] if source == "last_line" else lines)
-        if not answer:
-            where = source if source.startswith("file:") else "standard output"
-            return "", f"empty: the program left no answer in {where}{because}"
-        return answer, ""
+        return answer, "" if answer else f"empty: the program left no answer in {where}{because}"
 
-    def _read_metrics(self, reward: str | None) -> Mapping[str, float]:
-        if reward is None:
-            return {}
+    def _read_metrics(self, reward: str) -> Mapping[str, float]:
         try:
-            return parse_reward(reward)
+            return left_files.parse_reward(reward)
         except (ValueError, RecursionError) as error:
             self._tell_once(f"{REWARD_FILE} of the program cannot be read: {error}")
             return {}
-
-    def _tell_replaced(self, gateway: Gateway) -> None:
-        if gateway.replaced:
-            names = ", ".join(sorted(gateway.replaced))
-            self._tell_once(f"the program sets {names}: the run's own settings are used")
 
     def _tell_once(self, text: str) -> None:
         if text not in self._told:
@@ -219,10 +165,10 @@ class CommandAgent:
 
 def lay_out_problem(folder: Path, problem: Problem) -> None:
     """Make the folder of a try: question and options, and never what would tell the truth."""
-    remove_folder(folder)
+    left_files.remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
-    if (task := task_folder(problem)) and (task / "environment").is_dir():
-        copy_folder(task / "environment", folder)
+    if (task := left_files.task_folder(problem)) and (task / "environment").is_dir():
+        left_files.copy_folder(task / "environment", folder)
     (folder / "problem.txt").write_text(problem.question, "utf-8")
     known = {"id": problem.id, "question": problem.question, "options": dict(problem.options)}
     (folder / "problem.json").write_text(json.dumps(known, ensure_ascii=False), "utf-8")

@@ -6,20 +6,16 @@ It runs in this process, with all that this process may; `command` agents have b
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from engines.agents.guided_try import GuidedTry
-from engines.core.errors import ConfigError, suggest_name
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Attempt, Completion, Job, Message, Sampling
 
 Asked = str | Sequence[Message | Mapping[str, Any]]
-_PLACE = "agent.function"
 
 
 class Model:
@@ -80,30 +76,6 @@ class FunctionAgent:
         text = "" if answer is None else str(answer).strip()
         error = None if text else "empty: the function returned no answer"
         return guided.attempt(job.problem.question, text, error, {})
-
-
-def load_function(spec: str, folders: Sequence[Path]) -> Callable[..., Any]:
-    """The function that `my_agent.py:solve` names, the file in the first of the folders."""
-    file, colon, name = spec.rpartition(":")
-    if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ConfigError(_PLACE, f"{spec!r} names no function.", "Write my_agent.py:solve.")
-    path = next((found for at in folders if (found := at / file).is_file()), None)
-    if path is None:
-        searched = ", ".join(map(str, folders)) or "no folder"
-        raise ConfigError(_PLACE, f"there is no {file}.", f"Searched: {searched}.")
-    module_spec = importlib.util.spec_from_file_location(f"studio_agent_{path.stem}", path)
-    assert module_spec is not None and module_spec.loader is not None  # it ends in .py
-    module = importlib.util.module_from_spec(module_spec)
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        cause = f"{path} does not load ({type(error).__name__}: {error})."
-        raise ConfigError(_PLACE, cause, "Mend the file.") from error
-    call = getattr(module, name, None)
-    if not callable(call):
-        functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
-        raise ConfigError(_PLACE, f"{path} has no function {name}.", suggest_name(name, functions))
-    return call  # type: ignore[no-any-return]
 
 
 def _as_messages(asked: Asked) -> tuple[Message, ...]:

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from engines.agents.single_turn import system_messages
@@ -82,11 +83,9 @@ class GuidedTry:
             )
             reply = await self._complete(asked, sampling, on_text)
             # Some servers give calls no ids, and a program could not answer them.
-            named = (
-                replace(call, id=call.id or f"call_{self.calls}_{n}")
-                for n, call in enumerate(reply.tool_calls)
-            )
-            reply = replace(reply, tool_calls=tuple(named))
+            named = [call.id or f"call_{self.calls}_{n}" for n, call in enumerate(reply.tool_calls)]
+            calls = (replace(call, id=id) for call, id in zip(reply.tool_calls, named, strict=True))
+            reply = replace(reply, tool_calls=tuple(calls))
             self._keep(asked, reply)
             return reply
 
@@ -154,8 +153,7 @@ class GuidedTry:
     def _keep(self, asked: tuple[Message, ...], reply: Completion) -> None:
         said = reply.as_message()
         pairs = zip(self._latest, asked, strict=False)
-        at_most = min(len(self._latest), len(asked))
-        shared = next((n for n, (one, other) in enumerate(pairs) if one != other), at_most)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         self.trajectory += (*asked[shared:], said)
         self._latest = (*asked, said)
         self._replies[_words(said)] = said

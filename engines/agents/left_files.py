@@ -41,9 +41,10 @@ def read_left_file(folder: Path, name: str) -> str | None:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # fdopen refuses a folder
+        os.close(descriptor)
+        return None
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         return file.read(MOST_CHARS).decode(errors="replace")
 
 

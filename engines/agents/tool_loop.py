@@ -50,11 +50,11 @@ class ToolLoop:
         usage, began = NO_USAGE, time.monotonic()
         async with AsyncExitStack() as stack:
             within = ToolTry(job, policy.ask, stack)
-            for _ in range(self.max_turns):
+            for turn in range(self.max_turns):
                 try:
                     reply = await policy.complete(messages, sampling, on_text)
                 except CallFailed as failed:
-                    if failed.kind != "context":
+                    if failed.kind != "context" or turn == 0:  # nothing was tried yet
                         raise
                     return _unanswered(messages, usage, began)
                 usage += reply.usage

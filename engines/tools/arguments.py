@@ -1,8 +1,7 @@
 """The arguments of a call, from the JSON text that a model wrote.
 
-Text that has exactly one reading is read although it is no JSON: nothing at all or null, a code
-fence around it, an object written as a text, a comma too many, single quotes throughout, a line
-break within a text. Whatever else is wrong is refused in words that a model can act on.
+Three slips are mended: a code fence around it, an object written as a text, a comma too many.
+Whatever else is wrong is refused in words that a model can act on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import did_you_mean
 
 MAX_CHARS = 200_000
-MAX_DIGITS = 300
 _FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 # A text is one token even where it is not closed, so that no text is searched twice.
 _TEXT_OR_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s*[}\]])', re.DOTALL)
@@ -88,10 +86,8 @@ def _read_json(text: str) -> Any:
     try:
         return _load(text)
     except json.JSONDecodeError as error:
-        # Without another quote or a backslash each single quote can only delimit a text.
-        quoted = text if re.search(r'["\\]', text) else text.replace("'", '"')
         try:
-            return _load(_TEXT_OR_COMMA.sub(lambda found: found[1] or "", quoted))
+            return _load(_TEXT_OR_COMMA.sub(lambda found: found[1] or "", text))
         except json.JSONDecodeError:
             cause = f"not JSON ({error.msg} at character {error.pos + 1:,} of {len(text):,})"
             raise ValueError(cause) from error
@@ -100,7 +96,7 @@ def _read_json(text: str) -> Any:
 def _load(text: str) -> Any:
     return json.loads(
         text,
-        strict=False,
+        strict=False,  # a line break may stand within a text
         object_pairs_hook=_read_pairs,
         parse_int=lambda written: int(_read_number(written)),
         parse_float=lambda written: float(_read_number(written)),
@@ -118,27 +114,28 @@ def _read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_number(written: str) -> str:
-    if len(written) > MAX_DIGITS or not math.isfinite(float(written)):
+    if not math.isfinite(float(written)):
         raise ValueError(f"{written[:20]} is no number that is read here")
     return written
+
+
+def _choices(schema: Mapping[str, Any]) -> list[Any]:
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    return choices if isinstance(choices, list) else []
 
 
 def _kind(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "anything"
-    choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    branches = schema.get("anyOf") or schema.get("oneOf")
-    kind = schema.get("type", "object" if "$ref" in schema else "anything")
-    if isinstance(choices, list):
+    if choices := _choices(schema):
         return "one of " + ", ".join(map(shown_value, choices[:20]))
+    branches = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(branches, list):
         return " or ".join(dict.fromkeys(map(_kind, branches[:5])))
+    kind = schema.get("type", "object" if "$ref" in schema else "anything")
     return " or ".join(map(str, kind[:5])) if isinstance(kind, list) else str(kind)
 
 
 def _example(schema: Any) -> Any:
-    known = schema if isinstance(schema, dict) else {}
-    for key in ("examples", "enum"):
-        if isinstance(given := known.get(key), list) and given:
-            return given[0]
-    return known.get("const", _EXAMPLES.get(_kind(schema).partition(" ")[0], {}))
+    choices = _choices(schema) if isinstance(schema, dict) else []
+    return choices[0] if choices else _EXAMPLES.get(_kind(schema).partition(" ")[0], {})

@@ -38,7 +38,6 @@ class FunctionTool:
         self._place, self._function = place or f'tool "{name}"', function
         self._is_async = inspect.iscoroutinefunction(function)
         text = inspect.cleandoc(function.__doc__ or "")
-        described = {n: " ".join(said.split()) for n, said in _read_args(text).items()}
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", name):
             raise self._refusal(f'"{name}" is no name for a tool.', "Define it with def NAME.")
         told = re.sub(r"\n{3,}", "\n\n", _REPEATABLE.sub("", _ARGS.sub("", text))).strip()
@@ -46,7 +45,7 @@ class FunctionTool:
             move = "Say in it what the tool does, its limits and how to use it well."
             raise self._refusal("it has no docstring.", move)
         self._within: str | None = None
-        self._adapter = self._build_adapter(described)
+        self._adapter = self._build_adapter(_read_args(text))
         schema = self._adapter.json_schema()
         for titled in (schema, *schema.setdefault("properties", {}).values()):
             titled.pop("title", None)
@@ -78,15 +77,16 @@ class FunctionTool:
             value = await _run_in_thread(lambda: self._function(**given))
         if isinstance(value, ToolResult):
             return value
-        if isinstance(value, str):
-            return ToolResult(value)
-        return ToolResult(to_json(value, fallback=str).decode() if value is not None else NO_OUTPUT)
+        if not isinstance(value, str | None):
+            value = to_json(value, fallback=str).decode()
+        return ToolResult(value or NO_OUTPUT)
 
     async def aclose(self) -> None:
         """It holds nothing."""
 
     def _build_adapter(self, described: Mapping[str, str]) -> Any:
         from pydantic import ConfigDict, Field, TypeAdapter, with_config
+        from pydantic_core import to_jsonable_python
         from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
         try:
@@ -107,7 +107,9 @@ class FunctionTool:
                 continue
             more: dict[str, Any] = {"description": described[name]} if name in described else {}
             if parameter.default is not parameter.empty:
-                more["json_schema_extra"] = {"default": _as_plain(parameter.default)}
+                more["json_schema_extra"] = {
+                    "default": to_jsonable_python(parameter.default, fallback=str)
+                }
             kind: Any = Annotated[hints[name], Field(**more)]
             fields[name] = NotRequired[kind] if "json_schema_extra" in more else kind
         build: Any = TypedDict  # of fields that are known only here
@@ -128,13 +130,8 @@ class FunctionTool:
 def _read_args(docstring: str) -> dict[str, str]:
     """What the section `Args:` says of each parameter, in Google's form."""
     section = _ARGS.search(docstring)
-    return dict(_ARG.findall(inspect.cleandoc(f"\n{section[1]}"))) if section else {}
-
-
-def _as_plain(value: object) -> Any:
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(value, fallback=str)
+    found = _ARG.findall(inspect.cleandoc(f"\n{section[1]}")) if section else []
+    return {name: " ".join(said.split()) for name, said in found}
 
 
 def _objection_text(error: Any, spec: ToolSpec) -> str:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from engines.core.codec import fix_surrogates
 from engines.core.errors import ConfigError, suggest_name
 from engines.core.extras import install_command
+from engines.core.process.user_code import error_text
 from engines.core.protocols import ToolTry
 from engines.core.text.sanitize import escape_unsafe, one_line
 from engines.core.tools import ToolError, ToolResult, ToolSpec
-from engines.tools.error_text import error_text
 from engines.tools.settings import ToolSettings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_STARTS = 4
 """Connections in one run: a server that dies of each call is given up."""
-MAX_TOOLS, MAX_PAGES = 200, 20
+MAX_TOOLS = 200
 MAX_DESCRIPTION_CHARS, MAX_WORDING_CHARS, MAX_SCHEMA_CHARS = 2_000, 500, 20_000
 _STDERR_BYTES = 1_000
 
@@ -95,7 +95,7 @@ class McpServer:
         self._settings, self._environment, self._on_trouble = settings, environment, on_trouble
         self._connections: list[_Connection] = []
         self._connecting = asyncio.Lock()  # one task connects, the others use its client
-        self._told, self._stderr, self._tools = False, b"", list[McpTool]()
+        self._told, self._stderr = False, b""
 
     async def open(self) -> Sequence[McpTool]:
         self._check_settings()
@@ -103,10 +103,10 @@ class McpServer:
         try:
             async with asyncio.timeout(settings.timeout_s):
                 client = (await self._connect()).client.result()
-                for _ in range(MAX_PAGES):
+                while len(found) <= MAX_TOOLS and (cursor or not found):
                     page = await client.list_tools(cursor=cursor)
-                    found += page.tools
-                    if not (cursor := page.next_cursor) or len(found) > MAX_TOOLS:
+                    cursor, found = page.next_cursor, [*found, *page.tools]
+                    if not page.tools:
                         break
         except TimeoutError as error:
             raise self._error(f"it lists no tools within {settings.timeout_s:g} s") from error
@@ -115,13 +115,10 @@ class McpServer:
         if len(found) > MAX_TOOLS:
             raise self._error(f"it lists more than {MAX_TOOLS} tools")
         names = [tool.name for tool in found]
-        for wanted in settings.only:
-            if wanted not in names:
-                move = suggest_name(wanted, names)
-                raise ConfigError(settings.title, f'it has no tool "{wanted}".', move)
-        offered = [tool for tool in found if not settings.only or tool.name in settings.only]
-        self._tools = self._tools or [self._read_tool(tool) for tool in offered]
-        return self._tools
+        if unknown := [name for name in settings.only if name not in names]:
+            move = suggest_name(unknown[0], names)
+            raise ConfigError(settings.title, f'it has no tool "{unknown[0]}".', move)
+        return [self._read_tool(tool) for tool in found if tool.name in (settings.only or names)]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         from mcp import MCPError
@@ -174,10 +171,8 @@ class McpServer:
         if settings.mcp_url:
             import httpx2
 
-            headers = {name: values[variable] for name, variable in settings.headers.items()}
             limits = httpx2.Timeout(30, read=settings.timeout_s + 60)
-            http = httpx2.AsyncClient(headers=headers, timeout=limits)
-            await stack.enter_async_context(http)
+            http = await stack.enter_async_context(httpx2.AsyncClient(timeout=limits))
             transport = streamable_http_client(settings.mcp_url, http_client=http)
             return await stack.enter_async_context(Client(transport))
         # The SDK adds HOME, USER and others of ours; env takes them away again.
@@ -221,10 +216,9 @@ class McpServer:
             raise ToolError(place, "the package mcp is not installed.", move) from error
         # Its log would stand between what the studio prints.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
-        for variable in (*settings.env, *settings.headers.values()):
-            if variable not in self._environment:
-                cause = f"the environment variable {variable} is not set."
-                raise ToolError(place, cause, "Set it, or take it out of env or headers.")
+        if unset := [name for name in settings.env if name not in self._environment]:
+            cause = f"the environment variable {unset[0]} is not set."
+            raise ToolError(place, cause, "Set it, or take it out of pass_env.")
         command = (settings.mcp_command or ("env",))[0]
         if not shutil.which(command, path=self._environment.get("PATH")):
             raise ToolError(place, f'there is no command "{command}".', "Install it.")
@@ -233,17 +227,14 @@ class McpServer:
         settings, hints = self._settings, tool.annotations
         place = f'{settings.title}, tool "{one_line(tool.name[:80])}"'
         repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        tier = f"a server at {settings.mcp_url}"
-        if settings.mcp_command:
-            variables = ", ".join(("PATH", *settings.env))
-            tier = f"{settings.tier}; it has {variables}"
+        tier = f"{settings.tier}; it has {', '.join(('PATH', *settings.env))}"
         spec = ToolSpec(
             name=re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)[:64],
             description=escape_unsafe(tool.description or "")[:MAX_DESCRIPTION_CHARS],
             parameters=_read_schema(tool.input_schema, place),
             repeatable=repeatable if settings.repeatable is None else settings.repeatable,
-            network=settings.network or "public",
-            tier=tier,
+            network=settings.network,
+            tier=f"a server at {settings.mcp_url}" if settings.mcp_url else tier,
         )
         return McpTool(spec, tool.name, self)
 
@@ -272,20 +263,19 @@ def _read_schema(given: Any, place: str) -> Mapping[str, Any]:
         wording = key in ("description", "title") and isinstance(value, str)
         return escape_unsafe(value)[:MAX_WORDING_CHARS] if wording else value
 
-    move = "Leave it out with only, or mend the server."
     try:
         text = fix_surrogates(json.dumps(clean(given), ensure_ascii=False))
+        schema: dict[str, Any] = {"properties": {}, **json.loads(text)}
+        known, required = schema["properties"], schema.get("required", [])
+        cause = "its schema is not that of an object with its properties."
+        is_object = schema.get("type") == "object" and isinstance(known, dict)
+        if is_object and isinstance(required, list) and set(map(str, required)) <= set(known):
+            cause = f"its schema has {len(text):,} characters."
+            if len(text) <= MAX_SCHEMA_CHARS:
+                return schema
     except RecursionError:
-        raise ToolError(place, "its schema is nested too deeply.", move) from None
-    schema: Any = json.loads(text)
-    known, required = schema.setdefault("properties", {}), schema.get("required", [])
-    is_object = schema.get("type") == "object" and isinstance(known, dict)
-    if not is_object or not isinstance(required, list) or set(map(str, required)) - set(known):
-        raise ToolError(place, "its schema is not that of an object with its properties.", move)
-    if len(text) > MAX_SCHEMA_CHARS:
-        raise ToolError(place, f"its schema has {len(text):,} characters.", move)
-    whole: Mapping[str, Any] = schema
-    return whole
+        cause = "its schema is nested too deeply."
+    raise ToolError(place, cause, "Leave it out with only, or mend the server.")
 
 
 def _part_text(part: Any) -> str:
@@ -297,6 +287,6 @@ def _part_text(part: Any) -> str:
             return str(part.resource.text)
         case "resource_link":
             return f"[link: {part.uri}]"
-    data = str(getattr(part, "data", None) or getattr(getattr(part, "resource", None), "blob", ""))
-    kind = getattr(part, "mime_type", None) or "unknown kind"
-    return f"[{part.type}: {kind}, {len(data) * 3 // 4:,} bytes]"
+    whole: Any = getattr(part, "resource", part)
+    data = str(getattr(whole, "data", None) or getattr(whole, "blob", ""))
+    return f"[{part.type}: {whole.mime_type or 'unknown kind'}, {len(data) * 3 // 4:,} bytes]"

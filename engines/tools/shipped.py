@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 
 from engines.core.finish import is_cut
 from engines.core.protocols import Policy, ToolTry
 from engines.core.text.arithmetic import ExpressionError, value_of
-from engines.core.tools import ToolError, ToolResult, ToolSpec, ToolStatus
+from engines.core.tools import ToolError, ToolResult, ToolSpec, as_status
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.function import NO_OUTPUT, FunctionTool
 from engines.tools.sandbox.sandbox import Sandbox
-from engines.tools.sandbox.session import RunResult, Session
+from engines.tools.sandbox.session import RunResult
 
 LIBRARIES = ("numpy", "sympy")
 MAX_NAMES = 12
 """Variables that a result names."""
-_STATUSES: Mapping[str, ToolStatus] = {"ok": "ok", "timeout": "timeout"}
 
 
 def calculator_tool() -> FunctionTool:
@@ -68,12 +68,6 @@ def ask_model_tool(policy: Policy) -> FunctionTool:
         return ToolResult(f"The model replies:\n{quoted}{cut}", usage=reply.usage)
 
     return FunctionTool(ask_model)
-
-
-@dataclass(slots=True)
-class _KeptSession:
-    session: Session
-    turn: asyncio.Lock  # the calls of one reply run at a time, and share the variables
 
 
 class PythonTool:
@@ -125,19 +119,18 @@ class PythonTool:
         if name not in within.kept:
             session = self._sandbox.session()
             within.stack.push_async_callback(session.aclose)
-            within.kept[name] = _KeptSession(session, asyncio.Lock())
-        kept: _KeptSession = within.kept[name]
-        async with kept.turn:
+            within.kept[name] = session, asyncio.Lock()
+        session, turn = within.kept[name]
+        async with turn:  # the calls of one reply run at a time, and share the variables
             # A process that was killed took the variables with it; the results are recorded.
             for call in [call for call in within.earlier if call.name == name]:
                 within.earlier.remove(call)
-                try:
+                with suppress(ArgumentsRefused):  # nothing ran then either
                     earlier = read_arguments(call.arguments, self.spec.parameters)
-                except ArgumentsRefused:  # nothing ran then either
-                    continue
-                await kept.session.run(earlier["code"])
-            result = await kept.session.run(code)
-        return ToolResult(_result_text(result), _STATUSES.get(result.status, "error"))
+                    await session.run(earlier["code"])
+            result = await session.run(code)
+        status = result.status if result.status in ("ok", "timeout") else "error"
+        return ToolResult(_result_text(result), as_status(status))
 
 
 def _result_text(result: RunResult) -> str:

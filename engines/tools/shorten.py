@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -22,18 +22,18 @@ def shorten_result(text: str, limit: int = SHOWN_CHARS) -> str:
     text = fix_surrogates(clean_text(text))
     if len(text) <= limit:
         return text
-    if len(text) > _MAX_READ_CHARS or not re.match(r'\s*[\[{"\d-]', text):
+    if len(text) > _MAX_READ_CHARS:
         return _cut(text, limit)
     try:
         value = json.loads(
-            text, parse_constant=_refuse, parse_int=_read_number, parse_float=_read_float
+            text, parse_int=partial(_read_number, int), parse_float=partial(_read_number, float)
         )
         # Ever less of each part, until the whole fits.
         for chars, entries in ((limit, 100), (limit // 4, 25), (limit // 20, 5)):
             short = json.dumps(_shorten(value, chars, entries), ensure_ascii=False)
             if len(short) <= 8 * limit:
                 return short
-    except ValueError:
+    except ValueError:  # it is no JSON
         return _cut(text, limit)
     except RecursionError:
         pass
@@ -65,13 +65,6 @@ def _cut(text: str, limit: int) -> str:
     return text[:head] + note + text[len(text) - kept // 3 :]
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _read_number(written: str) -> int | str:
-    return int(written) if len(written) <= 100 else written  # int() refuses 4,300 digits
-
-
-def _read_float(written: str) -> float | str:
-    return value if isfinite(value := float(written)) else written  # 1e999 is JSON, inf is not
+def _read_number(kind: type[int] | type[float], written: str) -> float | str:
+    """A number; what has too many digits for Python stays a text."""
+    return kind(written) if isfinite(float(written)) else written

@@ -6,34 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage, suggest_name
+from engines.core.process.user_code import error_text
 from engines.core.protocols import Tool, ToolTry
 from engines.core.text.sanitize import one_line
 from engines.core.tools import ToolError, ToolResult, ToolSpec
 from engines.core.types import NO_USAGE, ToolCall, Usage
 from engines.tools.arguments import ArgumentsRefused, read_arguments
-from engines.tools.error_text import error_text
 from engines.tools.function import NO_OUTPUT
+from engines.tools.mcp import McpServer
 from engines.tools.shorten import shorten_result
-
-
-@runtime_checkable
-class ToolSource(Protocol):
-    """Where tools come from that are known only once it was asked for them: an MCP server."""
-
-    async def open(self) -> Sequence[Tool]:
-        """Its tools; raises ToolError."""
-
-    async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tool or a source of several, with its limit of time and what messages call it."""
+    """A tool or a server of several, with its limit of time and what messages call it."""
 
-    tool: Tool | ToolSource
+    tool: Tool | McpServer
     title: str
     timeout_s: float
 
@@ -46,7 +36,7 @@ class CheckedToolbox:
         self._entries = entries
         self._tools: dict[str, tuple[Tool, Entry]] = {}
         for entry in entries:
-            if not isinstance(entry.tool, ToolSource):
+            if not isinstance(entry.tool, McpServer):
                 self._add(entry.tool, entry)
 
     @property
@@ -55,7 +45,7 @@ class CheckedToolbox:
 
     async def check(self) -> None:
         for entry in self._entries:
-            if isinstance(entry.tool, ToolSource):
+            if isinstance(entry.tool, McpServer):
                 for tool in await entry.tool.open():
                     self._add(tool, entry)
             else:
@@ -71,8 +61,8 @@ class CheckedToolbox:
                 stack.push_async_callback(entry.tool.aclose)
 
     def _add(self, tool: Tool, entry: Entry) -> None:
-        _, other = self._tools.setdefault(tool.spec.name, (tool, entry))
-        if self._tools[tool.spec.name][0] is not tool:
+        first, other = self._tools.setdefault(tool.spec.name, (tool, entry))
+        if first != tool:
             cause = f'it and {other.title} both have a tool "{tool.spec.name}".'
             move = "Name the tools of a server that you want as only, or leave one of the two out."
             raise ConfigError(entry.title, cause, move)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from engines.agents.left_files import (
     task_folder,
 )
 from engines.agents.programs import Program, ProgramResult, ProgramRunner
+from engines.core.scratch_folder import ScratchFolder
 from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
@@ -61,7 +61,8 @@ class HarborVerifier:
         if task is None or not left.is_dir():
             lost = "the files that the agent left were not kept" if task else "it is no task folder"
             return Verdict(None, error=f"failed: {lost}")
-        folder = Path(tempfile.mkdtemp(prefix="grader-"))
+        scratch = ScratchFolder("grader-")
+        folder = Path(scratch.path)
         try:
             result = await self._grade(folder, task, left)
             return await asyncio.to_thread(_read_verdict, folder, result)
@@ -69,6 +70,7 @@ class HarborVerifier:
             return Verdict(None, error=f"failed: the grader: {type(error).__name__}: {error}")
         finally:
             await asyncio.to_thread(remove_folder, folder)
+            scratch.remove()
 
     async def _grade(self, folder: Path, task: Path, left: Path) -> ProgramResult:
         await asyncio.to_thread(copy_folder, left, folder / "app")

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engines.agents.single_turn import first_messages
+from engines.core.codec import fix_surrogates
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
@@ -89,6 +90,9 @@ def choose_problem(
             raise ConfigError("--problem", "--question gives another one.", "Leave one out.")
         if not question.strip():
             raise ConfigError("--question", "it is empty.", "Write the question.")
+        for option, text in (("--question", question), ("--answer", answer or "")):
+            if text != fix_surrogates(text):
+                raise ConfigError(option, "it holds bytes that are not UTF-8.", "Write it anew.")
         truth = (answer or "").strip() or None
         return Problem(digest([question, truth], ID_BYTES), question.strip(), truth, "typed")
     if answer is not None:

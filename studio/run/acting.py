@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.open import open_agent
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.protocols import Agent, OnText, Policy, Toolbox
+from engines.core.scratch_folder import ScratchFolder
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
@@ -118,10 +118,11 @@ class Acting:
             case "command":
                 return self._make_command(agent, sampling)
             case "function":
-                from engines.agents.function import FunctionAgent, load_function
+                from engines.agents.function import FunctionAgent
+                from engines.core.process.user_code import load_function
 
                 assert agent.function is not None
-                call = load_function(agent.function, (Path(),))
+                call = load_function("agent.function", agent.function)
                 return FunctionAgent(call, sampling, agent.instructions)
         return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 
@@ -133,25 +134,21 @@ class Acting:
         return ToolUsePolicy(policy, tool_protocol(self.config), agent.context_tokens)
 
     def _make_command(self, agent: AgentConfig, sampling: Sampling) -> Agent:
-        from engines.agents.command import CommandAgent, CommandSettings
+        from engines.agents.command import CommandAgent
 
         assert self.sandbox is not None
-        settings = CommandSettings(
-            agent.command,
-            agent.problem_as,
-            agent.answer_from,
-            agent.pass_env,
-            agent.network,
-            agent.allow_hosts,
-            tuple(Path(name) for name in agent.readable),
-        )
         env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
         return CommandAgent(
-            settings=settings,
+            command=agent.command,
+            problem_as=agent.problem_as,
+            answer_from=agent.answer_from,
+            env=env,
+            network=agent.network,
+            allow_hosts=agent.allow_hosts,
+            readable=tuple(map(Path, agent.readable)),
             sampling=sampling,
             runner=self.sandbox,
             instructions=agent.instructions,
-            env=env,
             run_seed=self.config.seed,
             folders=self.folder and self.folder / "tries",
             kept=self.folder and self.folder / "left",
@@ -204,14 +201,19 @@ def open_acting(
 
 
 def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:
+    from engines.tools.sandbox.control import STUDIO
     from engines.tools.settings import ToolSettings
 
     contained: dict[str, Any] = {}
     if _is_contained(tool):
-        folder = stack.enter_context(TemporaryDirectory(prefix="studio-server-"))
+        scratch = ScratchFolder("studio-server-")
+        stack.callback(scratch.remove)
         readable = [*tool.readable, *(part for part in tool.command if Path(part).is_file())]
-        asked = json.dumps({"folder": folder, "readable": readable, "accept": accepted})
-        contained["started_by"] = (sys.executable, "-m", "engines.tools.sandbox.stdio", asked)
+        asked = json.dumps({"folder": scratch.path, "readable": readable, "accept": accepted})
+        # Not by -m: what lies in the current folder would be imported in the place of ours.
+        start = f"import sys; sys.path.insert(0, {STUDIO!r})"
+        start += "; from engines.tools.sandbox.stdio import main; main()"
+        contained["started_by"] = (sys.executable, "-P", "-c", start, asked)
         contained["tier"] = "the sandbox"
     return ToolSettings(
         **contained,

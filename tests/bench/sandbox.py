@@ -29,8 +29,9 @@ async def call(session: Session) -> float:
     return time.perf_counter() - began
 
 
-async def fresh_call(sandbox: Sandbox) -> float:
-    """From the making of a session to its end."""
+async def fresh_call(sandbox: Sandbox, *, pause_s: float = 0.0) -> float:
+    """From the making of a session to its end. In a pause the next interpreter gets ready."""
+    await asyncio.sleep(pause_s)
     began = time.perf_counter()
     session = sandbox.session()
     await call(session)
@@ -65,6 +66,7 @@ async def measured(calls: int) -> dict[str, Any]:
     for _ in range(5):
         await fresh_call(sandbox)
     fresh = [await fresh_call(sandbox) for _ in range(calls)]
+    spaced = [await fresh_call(sandbox, pause_s=0.05) for _ in range(calls // 2)]
     session = sandbox.session()
     await call(session)
     kept = [await call(session) for _ in range(calls)]
@@ -75,6 +77,7 @@ async def measured(calls: int) -> dict[str, Any]:
         "calls": calls,
         "start_s": round(start_s, 2),
         "fresh_session": milliseconds(fresh),
+        "fresh_session_each_50_ms": milliseconds(spaced),
         "kept_session": milliseconds(kept),
         "per_second_fresh": await calls_per_second(sandbox, calls, fresh=True),
         "per_second_kept": await calls_per_second(sandbox, calls, fresh=False),

@@ -15,7 +15,7 @@ from engines.tools.function import FunctionTool
 from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
-from engines.tools.toolbox import CheckedToolbox, Entry, ToolSource
+from engines.tools.toolbox import CheckedToolbox, Entry
 from tests.support.builders import answering
 from tests.support.sample_tool import shout
 from tests.support.tool_tries import FakeSandbox, a_call, a_try
@@ -23,7 +23,7 @@ from tests.support.tool_tries import FakeSandbox, a_call, a_try
 
 @dataclass(frozen=True)
 class Kind:
-    make: Callable[[], Tool | ToolSource]
+    make: Callable[[], Tool | McpServer]
     name: str
     arguments: str  # of a call that works
 

@@ -79,20 +79,12 @@ def honest_server() -> MCPServer:
 @asynccontextmanager
 async def serve_http(
     port: int = 0,
-    seen: list[tuple[bytes, bytes]] | None = None,
     server: MCPServer | None = None,
 ) -> AsyncIterator[int]:
-    """A server on a port of the loopback interface; notes the headers it has `seen`."""
+    """A server on a port of the loopback interface."""
     app = (server or honest_server()).streamable_http_app()
 
-    async def note_headers(scope: Any, receive: Any, send: Any) -> None:
-        if seen is not None:
-            seen.extend(scope.get("headers", ()))
-        await app(scope, receive, send)
-
-    config = uvicorn.Config(
-        note_headers, "127.0.0.1", port, log_level="error", timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(app, "127.0.0.1", port, log_level="error", timeout_graceful_shutdown=1)
     served = uvicorn.Server(config)
     served.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(served.serve())

@@ -6,7 +6,7 @@ what `Asked.replaced` names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ FIXED = (
     *("reasoning_effort", "thinking"),
 )
 """Fields whose place the run's own sampling takes. The model, too, which every client must name."""
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
 
 
 class BadRequest(Exception):
@@ -33,12 +35,34 @@ class Asked:
     """One request for a reply."""
 
     messages: tuple[Message, ...]
-    tools: tuple[Mapping[str, Any], ...] = ()
-    stop: tuple[str, ...] = ()
-    max_tokens: int | None = None
-    stream: bool = False
-    with_usage: bool = False  # a last event of a stream tells the tokens
-    replaced: tuple[str, ...] = ()  # names of fields that the run's settings replace
+    tools: tuple[Mapping[str, Any], ...]
+    stop: tuple[str, ...]
+    max_tokens: int | None
+    stream: bool
+    with_usage: bool  # a last event of a stream tells the tokens
+    replaced: tuple[str, ...]  # names of fields that the run's settings replace
+
+
+def read_request(body: Mapping[str, Any], messages: Sequence[Message]) -> Asked:
+    """A request with its messages, which each protocol writes in a way of its own."""
+    stop = body.get("stop") or body.get("stop_sequences")
+    stops = (stop,) if isinstance(stop, str) else tuple(read_list(stop, '"stop"'))
+    if not all(isinstance(one, str) and one for one in stops):
+        raise BadRequest('"stop" must be text or an array of texts')
+    limits = {name: body[name] for name in _LIMITS if body.get(name) is not None}
+    for name, limit in limits.items():
+        if type(limit) is not int or limit < 1:
+            raise BadRequest(f'"{name}" must be a whole number of 1 or more')
+    options = read_object(body.get("stream_options") or {}, '"stream_options"')
+    return Asked(
+        messages=tuple(messages),
+        tools=tuple(map(_read_tool, read_list(body.get("tools"), '"tools"'))),
+        stop=stops,
+        max_tokens=next(iter(limits.values()), None),
+        stream=bool(body.get("stream")),
+        with_usage=bool(options.get("include_usage")),
+        replaced=tuple(name for name in FIXED if body.get(name) not in (None, "auto")),
+    )
 
 
 def read_object(value: Any, what: str) -> Mapping[str, Any]:
@@ -48,17 +72,22 @@ def read_object(value: Any, what: str) -> Mapping[str, Any]:
 
 
 def read_list(value: Any, what: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
+    if not isinstance(value, list | None):
         raise BadRequest(f"{what} must be an array")
-    return value
+    return value or []
 
 
-def read_text(content: Any, what: str) -> str:
+def read_objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """What is asked with: an array of objects that is not empty."""
+    if not (given := read_list(body.get(name), f'"{name}"')):
+        raise BadRequest(f'"{name}" must be a non-empty array')
+    return [read_object(item, f'each of "{name}"') for item in given]
+
+
+def read_text(content: Any, what: str = '"content"') -> str:
     """Text, or the texts of content parts; what is no text stands as a note in their place."""
-    if content is None or isinstance(content, str):
-        return content or ""
+    if isinstance(content, str):
+        return content
     texts = []
     for part in read_list(content, what):
         part = part if isinstance(part, Mapping) else {"type": "text", "text": part}
@@ -74,48 +103,34 @@ def read_call(id: Any, name: Any, arguments: Any) -> ToolCall:
     return ToolCall(str(id or ""), name, text)
 
 
-def read_tool(tool: Any, schema: str = "parameters") -> Mapping[str, Any]:
+def _read_tool(given: Any) -> Mapping[str, Any]:
     """A function as `ToolSpec.function` writes it, so that equal tools are equal requests."""
-    tool = read_object(tool, "a tool")
-    if not isinstance(tool.get("name"), str):
-        raise BadRequest(f"a tool of the type {tool.get('type')!r} is not offered; give functions")
+    tool = read_object(given, "a tool")
+    kind, tool = tool.get("type", "function"), read_object(tool.get("function", tool), "a function")
+    if kind not in ("function", "custom") or not isinstance(tool.get("name"), str):
+        raise BadRequest(f"a tool of the type {kind!r} is not offered; give functions")
+    schema = tool.get("parameters") or tool.get("input_schema")
     return {
         "name": tool["name"],
         "description": str(tool.get("description") or ""),
-        "parameters": tool.get(schema) or {"type": "object", "properties": {}},
+        "parameters": schema or {"type": "object", "properties": {}},
     }
 
 
-def read_limit(body: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        if (value := body.get(name)) is not None:
-            if type(value) is not int or value < 1:
-                raise BadRequest(f'"{name}" must be a whole number of 1 or more')
-            return value
-    return None
-
-
-def read_stop(value: Any) -> tuple[str, ...]:
-    stops = (value,) if isinstance(value, str) else tuple(read_list(value, '"stop"'))
-    if not all(isinstance(stop, str) and stop for stop in stops):
-        raise BadRequest('"stop" must be text or an array of texts')
-    return stops
-
-
-def replaced_fields(body: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name in FIXED if body.get(name) not in (None, "auto"))
-
-
-def finish_word(reply: Completion, *, cut: str, filtered: str, calls: str, ended: str) -> str:
-    """How a reply ended, in a protocol's own words."""
+def ending(reply: Completion) -> str:
+    """How a reply ended: "cut", "filtered", "calls" or "ended"; each protocol has own words."""
     meaning = meaning_of(reply.finish)
-    if meaning == "cut":
-        return cut
-    return filtered if meaning == "filtered" else calls if reply.tool_calls else ended
+    if meaning in ("cut", "filtered"):
+        return meaning
+    return "calls" if reply.tool_calls else "ended"
 
 
-def usage_fields(usage: Usage, prompt: str, completion: str) -> dict[str, Any]:
-    return {prompt: usage.prompt_tokens, completion: usage.completion_tokens}
+def token_counts(usage: Usage) -> dict[str, Any]:
+    return {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+
+
+def error_kind(status: int) -> str:
+    return _ERRORS.get(status, "invalid_request_error")
 
 
 def sse(data: Mapping[str, Any], name: str = "") -> bytes:

@@ -7,158 +7,122 @@ from dataclasses import replace
 from typing import Any
 
 from engines.agents.gateway import fields
+from engines.agents.gateway.chat import error_body as error_body
 from engines.agents.gateway.fields import Asked, BadRequest
-from engines.core.types import Completion, Message, ToolCall
+from engines.core.types import Completion, Message
+
+_INCOMPLETE = {"cut": "max_output_tokens", "filtered": "content_filter"}
+_UNSET = ("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
 
 
 def parse_request(body: Mapping[str, Any]) -> Asked:
     for name in ("previous_response_id", "conversation", "background", "prompt"):
         if body.get(name):
             raise BadRequest(f'"{name}" is not offered, since nothing is stored: send all of it')
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    messages: list[Message] = []
-    for item in fields.read_list(items, '"input"'):
-        message = _parse_item(item)
-        if message and message.tool_calls and messages and messages[-1].role == "assistant":
-            before = messages.pop()  # one reply: a text, then its calls
-            calls = (*before.tool_calls, *message.tool_calls)
-            message = replace(before, tool_calls=calls)
-        if message is not None:
+    if isinstance(text := body.get("input"), str):
+        body = {**body, "input": [{"role": "user", "content": text}]}
+    instructions = fields.read_text(body.get("instructions"), '"instructions"')
+    messages = [Message("system", instructions)] if instructions else []
+    for item in fields.read_objects(body, "input"):
+        for message in _parse_item(item):
+            if message.tool_calls and messages and messages[-1].role == "assistant":
+                before = messages.pop()  # one reply: a text, then its calls
+                message = replace(before, tool_calls=(*before.tool_calls, *message.tool_calls))
             messages.append(message)
-    if not messages:
-        raise BadRequest('"input" must be text or a non-empty array')
-    if instructions := fields.read_text(body.get("instructions"), '"instructions"'):
-        messages.insert(0, Message("system", instructions))
-    return Asked(
-        messages=tuple(messages),
-        tools=tuple(
-            fields.read_tool(tool) for tool in fields.read_list(body.get("tools"), '"tools"')
-        ),
-        max_tokens=fields.read_limit(body, "max_output_tokens"),
-        stream=bool(body.get("stream")),
-        replaced=fields.replaced_fields(body),
-    )
+    return fields.read_request(body, messages)
 
 
-def _parse_item(item: Any) -> Message | None:
-    item = fields.read_object(item, "an input item")
+def _parse_item(item: Mapping[str, Any]) -> Iterator[Message]:
     match item.get("type", "message"):
         case "message":
-            role = {"developer": "system"}.get(str(item.get("role")), item.get("role"))
+            role: Any = item.get("role")
+            role = "system" if role == "developer" else role
             if role not in ("system", "user", "assistant"):
                 raise BadRequest(f'"role" is {role!r}; known: system, developer, user, assistant')
-            return Message(role, fields.read_text(item.get("content"), '"content"'))
+            yield Message(role, fields.read_text(item.get("content")))
         case "function_call":
-            call = fields.read_call(
-                item.get("call_id"), item.get("name"), item.get("arguments", "")
-            )
-            return Message("assistant", "", tool_calls=(call,))
+            given = item.get("arguments", "")
+            call = fields.read_call(item.get("call_id"), item.get("name"), given)
+            yield Message("assistant", "", tool_calls=(call,))
         case "function_call_output":
             output = fields.read_text(item.get("output"), '"output"')
-            return Message("tool", output, tool_call_id=str(item.get("call_id") or ""))
+            yield Message("tool", output, tool_call_id=str(item.get("call_id") or ""))
         case "reasoning":
-            return None  # ours, as `GuidedTry` puts it back where the reply was kept whole
-    raise BadRequest(f"an input item of the type {item.get('type')!r} is not offered")
+            pass  # ours, as `GuidedTry` puts it back where the reply was kept whole
+        case kind:
+            raise BadRequest(f"an input item of the type {kind!r} is not offered")
 
 
-class ResponsesReply:
-    """Writes one reply. The parts of a stream are asked for in order: begin, text, end."""
+class Reply:
+    """Writes one reply: whole, or as a stream's `begin`, `text` and `end`."""
 
     def __init__(self, asked: Asked, model: str, mark: str, created: int) -> None:
-        self._mark, self._number, self._text_begun = mark, 0, False
+        self._mark, self._number = mark, 0
+        self._place = {"item_id": f"msg_{mark}", "output_index": 0, "content_index": 0}
         self._head = {
-            "id": f"resp_{mark}",
-            "object": "response",
-            "created_at": created,
-            "model": model,
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
+            **dict.fromkeys(_UNSET),
+            **{"id": f"resp_{mark}", "object": "response", "created_at": created, "model": model},
+            **{"parallel_tool_calls": True, "tool_choice": "auto"},
             "tools": [{"type": "function", "strict": False, **tool} for tool in asked.tools],
-            "error": None,
-            "incomplete_details": None,
-            "instructions": None,
-            "metadata": {},
-            "temperature": None,
-            "top_p": None,
         }
 
     def whole(self, reply: Completion) -> dict[str, Any]:
-        reason = fields.finish_word(
-            reply, cut="max_output_tokens", filtered="content_filter", calls="", ended=""
-        )
-        details = {"incomplete_details": {"reason": reason}} if reason else {}
-        output = [item for item, _ in self._items(reply)]
+        reason = _INCOMPLETE.get(fields.ending(reply))
         usage = {
-            **fields.usage_fields(reply.usage, "input_tokens", "output_tokens"),
+            **fields.token_counts(reply.usage),
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": reply.usage.tokens,
         }
         status = "incomplete" if reason else "completed"
-        return {**self._head, "status": status, **details, "output": output, "usage": usage}
+        now = {**self._head, "status": status, "output": [*self._items(reply)], "usage": usage}
+        return {**now, "incomplete_details": {"reason": reason}} if reason else now
 
-    def begin(self) -> bytes:
+    def begin(self, has_text: bool) -> bytes:
         now = {**self._head, "status": "in_progress", "output": [], "usage": None}
-        return self._event("created", response=now) + self._event("in_progress", response=now)
+        begun = self._event("created", response=now) + self._event("in_progress", response=now)
+        if not has_text:
+            return begun
+        (item,) = self._items(Completion(""))
+        part, item = item["content"][0], {**item, "content": [], "status": "in_progress"}
+        begun += self._event("output_item.added", output_index=0, item=item)
+        return begun + self._event("content_part.added", **self._place, part=part)
 
     def text(self, piece: str) -> bytes:
-        return self._open_text() + self._event("output_text.delta", **self._place, delta=piece)
+        return self._event("output_text.delta", **self._place, logprobs=[], delta=piece)
 
     def end(self, reply: Completion) -> bytes:
-        parts = []
-        for n, (item, call) in enumerate(self._items(reply)):
-            if call is None:
-                part = item["content"][0]
-                parts += [
-                    self._open_text(),
-                    self._event("output_text.done", **self._place, text=reply.text),
-                    self._event("content_part.done", **self._place, part=part),
-                ]
+        said, event = b"", self._event
+        for n, item in enumerate(self._items(reply)):
+            if item["type"] == "message":
+                said += event("output_text.done", **self._place, logprobs=[], text=reply.text)
+                said += event("content_part.done", **self._place, part=item["content"][0])
             else:
                 place = {"item_id": item["id"], "output_index": n}
+                given = item["arguments"]
                 empty = {**item, "arguments": "", "status": "in_progress"}
-                said = {"arguments": call.arguments, "name": call.name}
-                parts += [
-                    self._event("output_item.added", output_index=n, item=empty),
-                    self._event("function_call_arguments.delta", **place, delta=call.arguments),
-                    self._event("function_call_arguments.done", **place, **said),
-                ]
-            parts.append(self._event("output_item.done", output_index=n, item=item))
+                said += event("output_item.added", output_index=n, item=empty)
+                said += event("function_call_arguments.delta", **place, delta=given)
+                named = {**place, "name": item["name"]}
+                said += event("function_call_arguments.done", **named, arguments=given)
+            said += event("output_item.done", output_index=n, item=item)
         whole = self.whole(reply)
-        return b"".join((*parts, self._event(whole["status"], response=whole)))
+        return said + event(whole["status"], response=whole)
 
     def broken(self, reason: str) -> bytes:
         error = {"code": "server_error", "message": reason}
         failed = {**self._head, "status": "failed", "error": error, "output": [], "usage": None}
         return self._event("failed", response=failed)
 
-    @property
-    def _place(self) -> dict[str, Any]:
-        at = {"item_id": f"msg_{self._mark}", "output_index": 0, "content_index": 0}
-        return {**at, "logprobs": []}
-
-    def _open_text(self) -> bytes:
-        if self._text_begun:
-            return b""
-        self._text_begun = True
-        item = {**self._message(""), "content": [], "status": "in_progress"}
-        added = self._event("output_item.added", output_index=0, item=item)
-        part = self._message("")["content"][0]
-        return added + self._event("content_part.added", **self._place, part=part)
-
-    def _items(self, reply: Completion) -> Iterator[tuple[dict[str, Any], ToolCall | None]]:
-        """The items of the output, each with the call that it is."""
-        if reply.text or self._text_begun or not reply.tool_calls:
-            yield self._message(reply.text), None
+    def _items(self, reply: Completion) -> Iterator[dict[str, Any]]:
+        done = {"status": "completed"}
+        if reply.text or not reply.tool_calls:
+            text = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+            item = {"id": f"msg_{self._mark}", "type": "message", "role": "assistant"}
+            yield {**item, **done, "content": [text]}
         for n, call in enumerate(reply.tool_calls):
-            item = {"id": f"fc_{self._mark}_{n}", "type": "function_call", "status": "completed"}
-            yield {**item, "call_id": call.id, "name": call.name, "arguments": call.arguments}, call
-
-    def _message(self, text: str) -> dict[str, Any]:
-        content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
-        item = {"id": f"msg_{self._mark}", "type": "message", "role": "assistant"}
-        return {**item, "status": "completed", "content": content}
+            item = {"id": f"fc_{self._mark}_{n}", "type": "function_call", "call_id": call.id}
+            yield {**item, **done, "name": call.name, "arguments": call.arguments}
 
     def _event(self, kind: str, **parts: Any) -> bytes:
         number, self._number = self._number, self._number + 1

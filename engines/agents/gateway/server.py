@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -28,18 +28,14 @@ from engines.agents.guided_try import GuidedTry
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed
 from engines.core.finish import meaning_of
+from engines.core.protocols import OnText
 from engines.core.types import Completion
 
 MOST_BYTES = 32_000_000
 """Of one request."""
 MOST_CONNECTIONS = 128
 """Of one try at a time; all their calls but one wait."""
-_OPENAI = chat.error_body
-_APIS: dict[str, tuple[Callable[[Mapping[str, Any]], Asked], type[Any], Callable[..., Any]]] = {
-    "/v1/chat/completions": (chat.parse_request, chat.ChatReply, _OPENAI),
-    "/v1/responses": (responses.parse_request, responses.ResponsesReply, _OPENAI),
-    "/v1/messages": (messages.parse_request, messages.MessagesReply, messages.error_body),
-}
+_APIS = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
 _SILENT = logging.getLogger("practice_studio.gateway")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False  # what a program sends must not write on the terminal
@@ -47,6 +43,7 @@ _SILENT.propagate = False  # what a program sends must not write on the terminal
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
+Refuse = Callable[[int, str], Awaitable[None]]
 
 
 class Gateway:
@@ -73,19 +70,15 @@ class Gateway:
         config = Config(
             self._answer,
             interface="asgi3",
-            http="h11",
             ws="none",
-            lifespan="off",
+            proxy_headers=False,
             log_config=None,
             access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
             timeout_keep_alive=3600,  # it ends with the try
             limit_concurrency=MOST_CONNECTIONS,
         )
         config.load()
-        self._new_protocol = partial(H11Protocol, config, self._state, {})
+        self.new_protocol = partial(H11Protocol, config, self._state, {})
 
     @property
     def port(self) -> int:
@@ -127,47 +120,38 @@ class Gateway:
     def knows(self, token: bytes) -> bool:
         return hmac.compare_digest(token, self.token.encode())
 
-    def http_protocol(self) -> asyncio.Protocol:
-        protocol: asyncio.Protocol = self._new_protocol()
-        protocol.logger = _SILENT  # type: ignore[attr-defined]
-        return protocol
-
-    def ask(
-        self, asked: Asked, on_text: Callable[[str], None] | None = None
-    ) -> asyncio.Task[Completion]:
+    def _ask(self, asked: Asked, on_text: OnText | None) -> asyncio.Task[Completion]:
         self.replaced.update(asked.replaced)
-        call = asyncio.get_running_loop().create_task(
-            self.guided.ask(
-                asked.messages,
-                tools=asked.tools,
-                stop=asked.stop,
-                max_tokens=asked.max_tokens,
-                on_text=on_text,
-            ),
-            context=self._context.copy(),
+        coming = self.guided.ask(
+            asked.messages,
+            tools=asked.tools,
+            stop=asked.stop,
+            max_tokens=asked.max_tokens,
+            on_text=on_text,
         )
+        call = asyncio.get_running_loop().create_task(coming, context=self._context.copy())
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         return call
 
     async def _answer(self, scope: Event, receive: Receive, send: Send) -> None:
-        path = scope["path"].rstrip("/")
+        path, method = scope["path"].rstrip("/"), scope["method"]
         if "://" in path:  # a client that takes us for its proxy writes the whole address
             path = "/" + path.partition("://")[2].partition("/")[2]
-        parse, writer, error_body = _APIS.get(path, (None, None, _OPENAI))
+        api: Any = _APIS.get(path)
 
         async def refuse(status: int, reason: str) -> None:
-            await _send_json(send, status, error_body(status, reason))
+            await _send_json(send, status, (api or chat).error_body(status, reason))
 
         headers = dict(scope["headers"])
         bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
         if not self.knows(headers.get(b"x-api-key", bearer)):
             await refuse(401, "this token opens no try")
-        elif (scope["method"], path) == ("GET", "/v1/models"):
+        elif (method, path) == ("GET", "/v1/models"):
             row = {"id": self.guided.policy.name, "object": "model", "owned_by": "practice studio"}
             await _send_json(send, 200, {"object": "list", "data": [row], "has_more": False})
-        elif scope["method"] != "POST" or parse is None or writer is None:
-            await refuse(404, f"there is nothing at {scope['method']} {scope['path']}")
+        elif method != "POST" or api is None:
+            await refuse(404, f"there is nothing at {method} {scope['path']}")
         elif (body := await _read_body(receive)) is None:
             pass  # the program has left
         elif len(body) > MOST_BYTES:
@@ -175,44 +159,31 @@ class Gateway:
         else:
             try:
                 given = orjson.loads(body)
-                asked = parse(given if isinstance(given, dict) else {})
+                asked = api.parse_request(given if isinstance(given, dict) else {})
             except (orjson.JSONDecodeError, BadRequest) as error:
                 await refuse(400, str(error))
                 return
-            reply = writer(asked, self.guided.policy.name, secrets.token_hex(12), int(time.time()))
+            mark, now = secrets.token_hex(12), int(time.time())
+            reply = api.Reply(asked, self.guided.policy.name, mark, now)
             await self._reply(asked, reply, receive, send, refuse)
 
     async def _reply(
-        self,
-        asked: Asked,
-        reply: Any,
-        receive: Receive,
-        send: Send,
-        refuse: Callable[[int, str], Awaitable[None]],
+        self, asked: Asked, reply: Any, receive: Receive, send: Send, refuse: Refuse
     ) -> None:
         """A stream's text goes out as it comes; its head waits for that, as a refusal has its own.
 
         A recorded reply is not streamed by the policy: it comes as one piece.
         """
-        pieces: list[str] = []
-        news = asyncio.Event()
-
-        def note(piece: str) -> None:
-            pieces.append(piece)
-            news.set()
-
-        call, said = self.ask(asked, note if asked.stream else None), ""
-        call.add_done_callback(lambda _: news.set())
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        call, said = self._ask(asked, pieces.put_nowait if asked.stream else None), ""
+        call.add_done_callback(lambda _: pieces.put_nowait(None))
         gone = asyncio.ensure_future(_until_gone(receive))
         gone.add_done_callback(lambda _: call.cancel())
-        while not call.done():
-            await news.wait()
-            news.clear()
-            if text := "".join(pieces):
-                begin = b"" if said else await _begin_stream(send, reply)
-                pieces.clear()
-                said += text
-                await _send_body(send, begin + reply.text(text))
+        while (piece := await pieces.get()) is not None:
+            if piece:
+                begin = b"" if said else await _begin_stream(send, reply, has_text=True)
+                said += piece
+                await _send_body(send, begin + reply.text(piece))
         gone.cancel()
         if call.cancelled():
             return
@@ -224,8 +195,9 @@ class Gateway:
         elif not asked.stream:
             await _send_json(send, 200, reply.whole(done))
         else:
-            begin = b"" if said else await _begin_stream(send, reply)
-            rest = done.text[len(said) :]
+            has_text = bool(done.text or not done.tool_calls)
+            begin = b"" if said else await _begin_stream(send, reply, has_text)
+            rest = done.text.removeprefix(said)
             end = (reply.text(rest) if rest else b"") + reply.end(done)
             await _send_body(send, begin + end, last=True)
 
@@ -250,19 +222,14 @@ class _Connection(asyncio.Protocol):
         if not found and len(method) < 16:
             return
         gateway, own = self._gateway, f"http://127.0.0.1:{self._gateway.port}/".encode()
-        for_proxy = method == b"CONNECT" or (
-            target.startswith(b"http://") and not target.startswith(own)
-        )
-        protocol: asyncio.Protocol
-        if for_proxy:
-
-            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await forward(reader, writer, gateway.hosts, gateway.knows)
-
-            reader = asyncio.StreamReader()
-            protocol = asyncio.StreamReaderProtocol(reader, serve)
+        is_foreign = target.startswith(b"http://") and not target.startswith(own)
+        protocol: Any
+        if method == b"CONNECT" or is_foreign:
+            serve = partial(forward, hosts=gateway.hosts, is_known=gateway.knows)
+            protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
         else:
-            protocol = gateway.http_protocol()
+            protocol = gateway.new_protocol()
+            protocol.logger = _SILENT
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._seen)
@@ -297,18 +264,17 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 async def _send_json(send: Send, status: int, value: object) -> None:
-    data = dumps(value)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+    headers = [(b"content-type", b"application/json")]
     if status != 200:  # the policy has tried again as often as it makes sense
         headers.append((b"x-should-retry", b"false"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await _send_body(send, data, last=True)
+    await _send_body(send, dumps(value), last=True)
 
 
-async def _begin_stream(send: Send, reply: Any) -> bytes:
+async def _begin_stream(send: Send, reply: Any, has_text: bool) -> bytes:
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    return bytes(reply.begin())
+    return bytes(reply.begin(has_text))
 
 
 async def _send_body(send: Send, data: bytes, last: bool = False) -> None:

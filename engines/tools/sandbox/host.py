@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import IO, Any, Literal, TypeVar
 
-from engines.core.scratch_folder import ScratchFolder
+from engines.core.process.scratch_folder import ScratchFolder
 from engines.tools.sandbox.control import STUDIO, start_module
 from engines.tools.sandbox.limits import Limits
 from engines.tools.sandbox.tiers import SandboxError, TierReport
@@ -68,7 +68,7 @@ class Host:
         await self._in_thread(self._start)
 
     async def fork(self) -> Interpreter:
-        """One that is ready, while the next gets ready. Raises OSError, or SandboxError."""
+        """One that is ready, while the next gets ready. Raises SandboxError."""
         taken = self._spares.pop() if self._spares else None
         if taken is None or (taken.done() and taken.exception()):
             taken = self._thread.submit(self._fork)
@@ -115,14 +115,16 @@ class Host:
 
     def _fork(self) -> Interpreter:
         self._start()
-        new = Interpreter(next(self._numbers), has_folder=self._has_folder)
-        folder = new.folder.path if new.folder else ""
-        descriptors = [new.theirs.fileno(), *(file.fileno() for file in new.output)]
+        new = None
         try:
+            new = Interpreter(next(self._numbers), has_folder=self._has_folder)
+            folder = new.folder.path if new.folder else ""
+            descriptors = [new.theirs.fileno(), *(file.fileno() for file in new.output)]
             self._ask({"word": "fork", "number": new.number, "folder": folder}, descriptors)
-        except OSError:
-            new.close()
-            raise
+        except OSError as error:
+            if new:
+                new.close()
+            raise SandboxError.of_start("an interpreter", error) from error
         new.theirs.close()
         return new
 

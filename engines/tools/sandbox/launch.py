@@ -31,10 +31,10 @@ FILES = 1024
 
 
 class Launcher:
-    """With `outputs` the program writes to these descriptors, and nothing of it is kept."""
+    """Without `keep_output` the program writes to our own stdout and stderr."""
 
     def __init__(
-        self, order: dict[str, Any], control: socket.socket, outputs: tuple[int, ...] = ()
+        self, order: dict[str, Any], control: socket.socket, *, keep_output: bool = True
     ) -> None:
         self._order, self._control = order, control
         self._limits = Limits(**order["limits"])
@@ -43,11 +43,10 @@ class Launcher:
         self._isolated = "namespaces" in self._layers
         self._networked: bool = order["network"] == "public"
         self._readable = [*namespaces.system_paths(programs=True), *order["readable"]]
-
-        self._tails = {"stdout": b"", "stderr": b""}
-        pipes = [] if outputs else [os.pipe() for _ in self._tails]
-        self._ours = dict(zip((ours for ours, _ in pipes), self._tails, strict=False))
-        self._theirs = [theirs for _, theirs in pipes] or [*outputs]
+        pipes = [os.pipe() for _ in range(2 if keep_output else 0)]
+        self._open = [ours for ours, _ in pipes]
+        self._theirs = [theirs for _, theirs in pipes]
+        self._tails = dict.fromkeys(self._open, b"")
 
     def run(self) -> None:
         told, tell = os.pipe()
@@ -64,14 +63,15 @@ class Launcher:
         code, why = self._watch(pid, began + self._limits.wall_s)
         if self._isolated:
             code = int(os.read(told, 16) or code)
-        error = f"it was stopped after {self._limits.wall_s:g} s" if why == "timeout" else ""
-        result = {
+        result: dict[str, Any] = {
             "status": why or ("error" if code else "ok"),
             "returncode": None if why else code,
-            **{name: tail.decode("utf-8", "replace") for name, tail in self._tails.items()},
             "elapsed_s": time.monotonic() - began,
-            **({"error": error} if error else {}),
         }
+        for name, tail in zip(("stdout", "stderr"), self._tails.values(), strict=False):
+            result[name] = tail.decode("utf-8", "replace")
+        if why == "timeout":
+            result["error"] = f"it was stopped after {self._limits.wall_s:g} s"
         send(self._control, result)
 
     def _fork(self, work: Callable[[], None]) -> int:
@@ -102,18 +102,18 @@ class Launcher:
             _, status = os.waitpid(pid, 0)
         if sys.platform == "linux" and not self._isolated:
             kill_children()
-        while self._ours and self._read(END_S):
+        while self._open and self._read(END_S):
             pass
         return os.waitstatus_to_exitcode(status), "" if ended else why
 
     def _read(self, wait_s: float) -> bool:
         """Keep the last of the output; whether there was any, or its end."""
-        ready = select.select(list(self._ours), [], [], wait_s)[0]
+        ready = select.select(self._open, [], [], wait_s)[0]
         for descriptor in ready:
-            part, name = os.read(descriptor, TAIL), self._ours[descriptor]
-            self._tails[name] = (self._tails[name] + part)[-TAIL:]
+            part = os.read(descriptor, TAIL)
+            self._tails[descriptor] = (self._tails[descriptor] + part)[-TAIL:]
             if not part:
-                del self._ours[descriptor]
+                self._open.remove(descriptor)
         return bool(ready)
 
     def _be_first(self, tell: int) -> None:

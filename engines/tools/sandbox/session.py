@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from engines.tools.sandbox.host import Host, Interpreter
 from engines.tools.sandbox.limits import Limits
-from engines.tools.sandbox.tiers import SandboxError
 
 Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
@@ -66,8 +65,9 @@ class Session:
         async with self._calling:
             restarted = self._lost
             try:
-                interpreter = self._interpreter or await self._start()
-                self._lost = False
+                if self._interpreter is None:
+                    self._interpreter = await self._host.fork()
+                interpreter, self._lost = self._interpreter, False
                 wall_s = self._limits.wall_s if wall_s is None else wall_s
                 result = await self._call(interpreter, code, wall_s)
                 if result.status in ("ok", "error"):
@@ -84,14 +84,6 @@ class Session:
         async with self._calling:
             await self._end(wait=False)
         self._on_close(self)
-
-    async def _start(self) -> Interpreter:
-        """Raises SandboxError."""
-        try:
-            self._interpreter = await self._host.fork()
-        except OSError as error:
-            raise SandboxError.of_start("an interpreter", error) from error
-        return self._interpreter
 
     async def _call(self, interpreter: Interpreter, code: str, wall_s: float) -> RunResult:
         for file in interpreter.output:
@@ -138,11 +130,9 @@ class Session:
         if code == -signal.SIGKILL and ended["cpu_s"] >= cpu_s - 0.5:
             error = f"it used up its {cpu_s:g} s of processor time"
             return replace(result, status="timeout", error=error)
-        how = (
-            f"was ended by signal {-code} ({signal.strsignal(-code)})"
-            if code < 0
-            else (f"ended itself (exit code {code})")
-        )
+        how = f"ended itself (exit code {code})"
+        if code < 0:
+            how = f"was ended by signal {-code} ({signal.strsignal(-code)})"
         return replace(result, error=f"the interpreter {how}")
 
     async def _end(self, *, wait: bool = True) -> Mapping[str, Any]:

@@ -45,7 +45,7 @@ def main() -> None:
     }
     ours, theirs = socket.socketpair()
     with ours:  # as long as it is open, the program may run
-        Launcher(order, theirs, (os.dup(1), os.dup(2))).run()
+        Launcher(order, theirs, keep_output=False).run()
 
 
 if __name__ == "__main__":

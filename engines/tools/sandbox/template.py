@@ -68,10 +68,8 @@ class Template:
             kernel.die_with_parent()
             self._own_namespace = os.pidfd_open(os.getpid())
         send(self._control, {"ready": True})
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
-            if not message:
-                break
+        while (received := socket.recv_fds(self._control, 4096, 3))[0]:
+            message, descriptors, _, _ = received
             try:
                 reply = self._carry_out(json.loads(message), descriptors)
             except OSError as error:
@@ -89,12 +87,10 @@ class Template:
         pid = self._pids.get(number)
         if pid is None:
             return {"error": "no such interpreter"}
-        if word in ("end", "drop"):
-            del self._pids[number]
         if word == "end":
-            return self._end(pid)
+            return self._end(self._pids.pop(number))
         if word == "drop":
-            self._dropped.add(pid)
+            self._dropped.add(self._pids.pop(number))
         self._signal(pid, SIGNALS[word])
         return {}
 

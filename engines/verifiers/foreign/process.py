@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engines.core.errors import VerifierError
-from engines.core.scratch_folder import ScratchFolder
+from engines.core.process.scratch_folder import ScratchFolder
 from engines.verifiers.process_pool.child import Child, Message, kill_session, start_program
 from engines.verifiers.stated_answer import short_text
 

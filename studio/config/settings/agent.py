@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -29,6 +30,8 @@ TOOL_TURNS = 8
 """Replies of an agent with tools at most, where a run file does not say otherwise."""
 SHIPPED_TOOLS = ("python", "calculator", "ask_model")
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_list)]
+_OWN = ("OPENAI_", "ANTHROPIC_", "STUDIO_", "HOME", "TMPDIR")
+"""What the names of variables begin with that only a program's gateway and folder decide."""
 
 
 class ToolConfig(Settings):
@@ -65,6 +68,10 @@ class ToolConfig(Settings):
         if sum(value is not None for value in given) != 1:
             cause = "a tool has one of name, function, command and url"
             raise refusal("name", cause, "Give one, such as `python` or `{url: http://…/mcp}`.")
+        of_servers = {"pass_env": self.pass_env, "only": self.only, "readable": self.readable}
+        for name, value in of_servers.items():
+            if value and not (self.command or self.url):
+                raise refusal(name, "it is a key of MCP servers", "Leave it out.")
         if self.model is not None and self.name != "ask_model":
             raise refusal("model", "only ask_model asks a model", "Leave it out.")
         return self
@@ -140,7 +147,7 @@ class AgentConfig(Settings):
     answer_from: str = key(
         "last_line",
         "where a program's answer is: last_line or stdout of its output, or file:NAME",
-        pattern=r"^(last_line|stdout|file:.+)$",
+        pattern=r"^(last_line|stdout|file:[^/]+)$",
         examples=["file:answer.txt"],
     )
     pass_env: Texts = key(
@@ -185,6 +192,12 @@ class AgentConfig(Settings):
                 cause = "agent.kind and the key that says what it runs do not fit each other"
                 move = f"Set agent.kind={kind} and agent.{name}, or neither."
                 raise refusal(name, cause, move)
+        if not all(re.fullmatch(r"[\w.*-]+(:\d+)?", host) for host in self.allow_hosts):
+            move = "Write example.com, *.example.com or 10.0.0.5:8000."
+            raise refusal("allow_hosts", "an entry is no host", move)
+        if taken := [name for name in self.pass_env if name.upper().startswith(_OWN)]:
+            move = f"Take {', '.join(taken)} out."
+            raise refusal("pass_env", "a try sets such variables itself", move)
         if (self.network == "allowlist") != bool(self.allow_hosts):
             cause = "network: allowlist and allow_hosts go together"
             raise refusal("allow_hosts", cause, "Set both, or neither.")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from engines.agents.command import CommandAgent, CommandSettings
+from engines.agents.command import CommandAgent
 from engines.agents.left_files import parse_reward, read_left_file
 from engines.agents.single_turn import SingleTurn
-from engines.core.errors import AnswersPending, CallFailed, ConfigError
+from engines.core.errors import AnswersPending, CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, Sampling, Usage
 from engines.data.dataset import read_problems
 from engines.policies.limits.throttle import Slots
@@ -39,20 +39,19 @@ FOUR: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def a_command(code: str, runner: PlainRunner | None = None, **more: Any) -> CommandAgent:
     """An agent that is a line of Python."""
-    named = {"instructions", "env", "folders", "kept", "run_seed", "tell"} & more.keys()
-    agent = {name: more.pop(name) for name in named}
-    settings = CommandSettings((sys.executable, "-c", code), **more)
-    return CommandAgent(settings=settings, sampling=OURS, runner=runner or PlainRunner(), **agent)
+    command = (sys.executable, "-c", code)
+    return CommandAgent(command=command, sampling=OURS, runner=runner or PlainRunner(), **more)
 
 
 def a_program(name: str, runner: PlainRunner, **more: Any) -> CommandAgent:
-    settings = CommandSettings((sys.executable, name), **{"answer_from": "stdout", **more})
+    more = {"answer_from": "stdout", **more}
     return CommandAgent(
-        settings=settings,
+        command=(sys.executable, name),
         sampling=OURS,
         runner=runner,
         instructions=INSTRUCTIONS,
         base=PROGRAMS,
+        **more,
     )
 
 
@@ -147,11 +146,13 @@ async def test_the_answer_is_read_where_the_run_file_says(source: str, answer: s
     )
 
 
-async def test_an_answer_file_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
+async def test_an_answer_file_that_is_no_plain_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "pipe")
-    assert read_left_file(tmp_path, "link") is None
-    assert read_left_file(tmp_path, "pipe") is None
+    (tmp_path / "folder").mkdir()
+    before = os.listdir("/proc/self/fd") if sys.platform == "linux" else []
+    assert [read_left_file(tmp_path, name) for name in ("link", "pipe", "folder")] == [None] * 3
+    assert not before or os.listdir("/proc/self/fd") == before
     attempt = await a_command(
         "import os; os.symlink('/etc/passwd', 'a.txt')", answer_from="file:a.txt"
     ).attempt(a_job(), answering())
@@ -227,24 +228,6 @@ def test_a_reward_is_a_number_or_an_object_with_one() -> None:
     for wrong in ("{}", "[]", "null", '{"reward": "1"}', "NaN", "x"):
         with pytest.raises(ValueError):
             parse_reward(wrong)
-
-
-@pytest.mark.parametrize(
-    ("more", "place"),
-    [
-        ({"command": ()}, "agent.command"),
-        ({"problem_as": "mail"}, "agent.problem_as"),
-        ({"answer_from": "file:../a"}, "agent.answer_from"),
-        ({"env": ("OPENAI_API_KEY",)}, "agent.env"),
-        ({"network": "allowlist"}, "agent.allow_hosts"),
-        ({"allow_hosts": ("a.com",)}, "agent.allow_hosts"),
-        ({"allow_hosts": ("http://a.com",), "network": "allowlist"}, "agent.allow_hosts"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(more: dict[str, Any], place: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        CommandSettings(**{"command": ("python",), **more})
-    assert refused.value.place == place
 
 
 @pytest.mark.parametrize("own_listener", [False, True])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines.agents.function import FunctionAgent, load_function
+from engines.agents.function import FunctionAgent
 from engines.agents.single_turn import prompt_messages
-from engines.core.errors import AnswersPending, ConfigError
+from engines.core.errors import AnswersPending
 from engines.core.types import Message, Sampling
 from tests.support.builders import a_job, answering
 
@@ -78,17 +77,3 @@ async def test_calls_made_at_once_are_numbered_one_after_another() -> None:
 
     attempt = await an_agent(solve).attempt(a_job(), answering("a", "b", "c"))
     assert attempt.answer == "a b c"
-
-
-def test_a_function_is_found_in_its_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("async def solve(problem, model): return '5'\n")
-    (tmp_path / "broken.py").write_text("import nothing_here\n")
-    assert load_function("mine.py:solve", [tmp_path]).__name__ == "solve"
-    for spec, cause in (
-        ("mine.py", "names no function"),
-        ("other.py:solve", "there is no other.py"),
-        ("mine.py:solves", "has no function solves"),
-        ("broken.py:solve", "does not load"),
-    ):
-        with pytest.raises(ConfigError, match=cause):
-            load_function(spec, [tmp_path])

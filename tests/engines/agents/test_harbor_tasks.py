@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.command import CommandAgent, CommandSettings
+from engines.agents.command import CommandAgent
 from engines.core.errors import DataError
 from engines.core.types import Rollout, Sampling, Verdict
 from engines.data.dataset import read_problems
@@ -40,7 +40,7 @@ async def grade(folder: Path, code: str, grader: str = GRADER, timeout_s: float 
     a_task(folder / "tasks", grader=grader)
     (problem,) = read_problems(resolve_data("tasks", [folder]), needs_answer=False)
     agent = CommandAgent(
-        settings=CommandSettings((sys.executable, "-c", code)),
+        command=(sys.executable, "-c", code),
         sampling=Sampling(),
         runner=PlainRunner(),
         kept=folder / "kept",
@@ -111,8 +111,8 @@ async def test_a_row_of_another_data_set_cannot_name_a_folder(tmp_path: Path) ->
     (tmp_path / "environment").mkdir()
     (tmp_path / "environment/secret.txt").touch()
     runner = PlainRunner()
-    settings = CommandSettings((sys.executable, "-c", "import os; print(os.listdir('.'))"))
-    agent = CommandAgent(settings=settings, sampling=Sampling(), runner=runner)
+    command = (sys.executable, "-c", "import os; print(os.listdir('.'))")
+    agent = CommandAgent(command=command, sampling=Sampling(), runner=runner)
     job = a_job()
     job = replace(job, problem=replace(job.problem, meta={"task": str(tmp_path)}))
     attempt = await agent.attempt(job, answering())

@@ -186,6 +186,12 @@ async def test_a_conversation_that_outgrows_its_context_is_truncated(tmp_path: P
     assert (attempt.status, attempt.answer, attempt.usage) == ("truncated", "", Usage(10, 5, 1))
 
 
+async def test_a_first_request_that_is_too_long_is_no_reward_of_0(tmp_path: Path) -> None:
+    policy = answering(CallFailed("context", "too many tokens"))
+    attempt, _, _ = await rolled_out(tmp_path, policy, adding())
+    assert (attempt.status, attempt.answer) == ("failed", None)
+
+
 async def test_calls_and_results_stand_in_the_streamed_text_and_no_model_can_forge_one(
     tmp_path: Path,
 ) -> None:

@@ -69,7 +69,7 @@ ROWS: list[tuple[str, str, str, tuple[str, str]]] = [
     ("an object in a text", "repeat", json.dumps(RIGHT), ran(made(n=2))),
     ("twice in a text", "repeat", json.dumps(json.dumps(RIGHT)), refused("arguments: should be")),
     ("trailing comma", "repeat", '{"word": "ab", "tags": ["x,]",],}', ran(made(tags=("x,]",)))),
-    ("single quotes", "repeat", "{'word': 'ab', 'n': 2}", ran(made(n=2))),
+    ("single quotes", "repeat", "{'word': 'ab', 'n': 2}", refused("arguments: not JSON")),
     ("mixed quotes", "repeat", """{'word': "it's"}""", refused("arguments: not JSON")),
     ("fenced", "repeat", f"```json\n{RIGHT}\n```", ran(made(n=2))),
     ("a line break in a text", "repeat", '{"word": "a\nb"}', ran('{"word":"a\\nb"')),

@@ -40,35 +40,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "tools.name: it names no tool. Write exactly one of name, function, "),
-        (
-            {"name": "python", "function": "a.py:f"},
-            "tools.function: name and function stand together. Write exactly one of ",
-        ),
-        (
-            {"name": "calculater"},
-            'tools.name: there is no tool "calculater". Did you mean "calculator"? Known: python, ',
-        ),
-        ({"function": "mine.py"}, 'tools.function: "mine.py" names no file and function. Write'),
-        (
-            {"name": "python", "env": ("KEY",)},
-            "tools.env: it means nothing beside name. Take it out, or write it beside mcp_command.",
-        ),
-        ({"name": "python", "only": ("x",)}, "tools.only: it means nothing beside name."),
-        ({"mcp_command": ("x",), "headers": {"a": "b"}}, "tools.headers: it means nothing beside"),
-        ({"name": "python", "model": "openai:x"}, "tools.model: python asks no model."),
-        ({"name": "python", "timeout_s": 0}, "tools.timeout_s: 0 is out of bounds. Set it above 0"),
-    ],
-)
-def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        ToolSettings(**given)
-    assert str(refused.value).startswith(said)
-
-
 async def test_functions_of_one_file_are_found_beside_each_other(folder: Path) -> None:
     settings = [ToolSettings(function=f"mine.py:{name}") for name in ("count", "remember")]
     toolbox = open_toolbox(settings, folders=[folder / "none", folder])

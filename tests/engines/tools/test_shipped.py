@@ -64,6 +64,7 @@ OUTCOMES = {
     "bad": RunResult("error", stdout="so far\n", error="NameError: name 'y' is not defined"),
     "long": RunResult("timeout", error="stopped after 10 s"),
     "warn": RunResult("ok", stderr="careful\n", value="1"),
+    "no value": RunResult("ok", stdout="a\n"),
 }
 
 
@@ -73,6 +74,7 @@ OUTCOMES = {
         ("print", ToolResult("a\nb")),
         ("both", ToolResult("a\nValue: 5\nVariables: x")),
         ("value", ToolResult("[1, 2]")),
+        ("no value", ToolResult("a")),
         (
             "nothing",
             ToolResult(

@@ -134,3 +134,14 @@ def test_a_reply_reaches_the_terminal_harmless(workspace: Path) -> None:
     shown = studio("try", *settings, workspace=workspace).stdout
     assert "\x1b" not in shown
     assert "\\u001b[31m#### 1" in shown and "Q\\u001b[2J?" in shown
+
+
+@pytest.mark.parametrize("option", ["--question", "--answer"])
+def test_what_is_typed_in_no_utf_8_is_refused(option: str, tmp_path: Path) -> None:
+    given = {"--question": "1 + 1?", "--answer": "2", option: "1 \udcff"}
+    words = [word for pair in given.items() for word in pair]
+    done = studio("try", "rehearsal", *words, workspace=tmp_path)
+    assert done.code == 2
+    assert done.stderr.strip().endswith(
+        f"{option}: it holds bytes that are not UTF-8. Write it anew."
+    )

@@ -172,6 +172,31 @@ BAD = {
         ["data.fields={anwser: a}"],
         ("override 'data.fields={anwser: a}'", '"anwser" cannot be mapped', "data.fields"),
     ),
+    "a tool's key that only servers have": (
+        SMALL + "agent: {tools: [{name: python, only: [x]}]}\n",
+        [],
+        ("mine.yaml:3", "only", "Leave it out"),
+    ),
+    "a variable that a try sets itself": (
+        SMALL + "agent: {command: [python], pass_env: [OPENAI_API_KEY]}\n",
+        [],
+        ("mine.yaml:3", "pass_env", "Take OPENAI_API_KEY out"),
+    ),
+    "an answer file in another folder": (
+        SMALL + "agent: {command: [python], answer_from: 'file:../a'}\n",
+        [],
+        ("mine.yaml:3", "answer_from", "file:NAME"),
+    ),
+    "hosts without the network": (
+        SMALL + "agent: {command: [python], allow_hosts: [a.com], network: none}\n",
+        [],
+        ("mine.yaml:3", "allow_hosts", "Set both, or neither"),
+    ),
+    "an address for a host": (
+        SMALL + "agent: {command: [python], allow_hosts: ['http://a.com']}\n",
+        [],
+        ("mine.yaml:3", "allow_hosts", "*.example.com"),
+    ),
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
+from engines.core.scratch_folder import remove_stale
 from engines.record.run_dir import Workspace
 from tests.engines.pipeline.test_resume import Photographed, _mark, recorded
 from tests.support.harness import Practised, practised
@@ -65,6 +68,16 @@ def own_tool(folder: Path) -> tuple[str, Path]:
     log = folder / "calls.log"
     (folder / "tools.py").write_text(OWN.format(log=str(log)))
     return f"agent.tools=[{folder / 'tools.py'}:python]", log
+
+
+def left_by_a_killed_studio(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder that nobody holds any more."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    remove_stale.cache_clear()
+    left = folder / name
+    left.mkdir()
+    os.utime(left, (0, 0))
+    return left
 
 
 @asynccontextmanager
@@ -138,8 +151,14 @@ async def test_a_run_with_tools_cut_at_any_event_ends_as_if_it_had_not_been(tmp_
 
 
 @pytest.mark.parametrize("over", ["stdio", "http"])
-async def test_a_real_mcp_server_serves_a_run(tmp_path: Path, over: str) -> None:
+async def test_a_real_mcp_server_serves_a_run(
+    tmp_path: Path, over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "here" / "engines").mkdir(parents=True)
+    (tmp_path / "here" / "engines" / "__init__.py").touch()  # no part of ours
+    monkeypatch.chdir(tmp_path / "here")
+    left = left_by_a_killed_studio("studio-server-1", tmp_path, monkeypatch)
     async with a_server(tmp_path, over) as tool:
         done = await practised(tmp_path / "practice", tool, *SMALL, preset="math")
     assert done.state.status == "finished"
@@ -148,6 +167,8 @@ async def test_a_real_mcp_server_serves_a_run(tmp_path: Path, over: str) -> None
     (facts,) = (event.facts for event in opened)
     assert [tool["name"] for tool in facts["tools"]] == ["python", "look"]
     assert {tool["network"] for tool in facts["tools"]} == {"none" if over == "stdio" else "public"}
+    assert left.exists() == (over == "http")
+    assert over == "http" or not list(tmp_path.glob("studio-server-*"))
 
 
 async def test_a_server_that_dies_fails_the_calls_under_way_and_the_run_goes_on(
@@ -205,7 +226,10 @@ async def test_a_function_of_ones_own_is_the_agent(tmp_path: Path) -> None:
     assert inside.texts == own.texts != []
 
 
-async def test_task_folders_are_graded_where_the_agent_never_was(tmp_path: Path) -> None:
+async def test_task_folders_are_graded_where_the_agent_never_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_by_a_killed_studio("grader-1", tmp_path, monkeypatch)
     for n in range(2):
         task = tmp_path / "tasks" / f"t{n}"
         (task / "tests").mkdir(parents=True)
@@ -226,4 +250,5 @@ async def test_task_folders_are_graded_where_the_agent_never_was(tmp_path: Path)
     judged = [e.event for e in done.run.entries() if isinstance(e.event, ev.RolloutJudged)]
     rewards = {e.position: e.verdict.reward for e in judged}
     assert sorted(rewards.values()) == [0.0, 1.0]
+    assert not list(tmp_path.glob("grader-*"))
     assert not (Workspace(tmp_path / "practice").run("command").path / "programs").exists()

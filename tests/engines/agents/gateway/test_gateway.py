@@ -264,7 +264,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("responses", {"input": "a", "previous_response_id": "r"}, "nothing is stored"),
     ("responses", {"input": [{"type": "computer_call"}]}, "computer_call"),
     ("messages", {"messages": [{"role": "tool", "content": "a"}]}, "known: user, assistant"),
-    ("messages", {"messages": user("a"), "tools": [{"type": "bash_1"}]}, "give your own"),
+    ("messages", {"messages": user("a"), "tools": [{"type": "bash_1"}]}, "give functions"),
 ]
 
 

@@ -133,11 +133,12 @@ RECURSION = [
         import sys
         sys.setrecursionlimit(10**9)
         x = []
-        for _ in range(10**5): x = [x]
+        for _ in range(10**6): x = [x]
         repr(x)
     """,
         "killed",
         "memory",
+        wall_s=40.0,  # each level compares itself with all above: seconds until the stack is full
     ),
     contained("nested brackets", "eval('(' * 10**5)", "error"),
     contained("code nested too deeply", "(" * 150 + "1" + ")" * 150, "ok", "error"),

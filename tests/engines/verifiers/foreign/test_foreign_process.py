@@ -259,3 +259,26 @@ async def test_a_function_writes_in_its_temporary_folder_alone(tmp_path: Path) -
     assert path.read_text()
     assert not list(Path(tempfile.gettempdir()).glob("studio-verifier-*"))
     shutil.rmtree(tmp_path)
+
+
+async def test_a_function_fills_the_caches_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, models = tmp_path / "home", tmp_path / "models"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_HOME", str(models))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    path = a_file(
+        tmp_path,
+        """
+        import os, pathlib
+        def verify_func(sample, timeout_score=0, **kwargs):
+            for path in (pathlib.Path.home() / ".cache" / "own", os.environ["HF_HOME"]):
+                folder = pathlib.Path(path)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "weights").write_text("x")
+            return 1.0
+        """,
+    )
+    assert await judged(path, "5") == [Verdict(1.0)]
+    assert (home / ".cache" / "own" / "weights").exists() and (models / "weights").exists()
