@@ -109,7 +109,7 @@ def test_a_library_helps_the_frozen_policy_more_than_a_neutral_one(
     assert before["n"] == after["n"] == 128 * 2
     assert after["mean_reward"] - before["mean_reward"] >= 0.30
     words = ("eval", "tiny", "--library", "tiny", "--baseline", "neutral", "--json")
-    words += tuple(ADDED[" ".join(words[:-1])].split())
+    words += tuple(ADDED[" ".join(("studio", *words[:-1]))].split())
     done = studio(*words, workspace=workspace)
     assert done.code == 0, done.stderr
     found = json.loads(done.stdout)
