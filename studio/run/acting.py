@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from engines.agents.open import open_agent
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
+from engines.core.process.scratch_folder import ScratchFolder
 from engines.core.protocols import Agent, OnText, Policy, Toolbox
-from engines.core.scratch_folder import ScratchFolder
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
