@@ -110,7 +110,8 @@ class Feed:
         What came since is told by its own events, also where the journal has it by now.
         """
         texts, batch = await asyncio.to_thread(load_event_history, session.run, events)
-        if session is self._attached and self._page.children:  # else the screen was left
+        # Else the screen was left.
+        if session is self._attached and self._page.is_attached and self._page.children:
             if anew:
                 self.activity.prepend_history(texts)
             self._tracker.restore_batch(batch, self._page.state)
