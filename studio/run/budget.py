@@ -80,6 +80,12 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
             f"Set {section}.price_in_usd_per_mtok and {section}.price_out_usd_per_mtok, or "
             "give the budget as budget.calls or budget.tokens.",
         )
+    for number, tool in enumerate(config.agent.tools):
+        if tool.model is not None and not terms_of(tool.model).has_price:
+            at = f"agent.tools.{number}.model"
+            cause = f"what the model of a tool ({tool.model.model}) costs is unknown, {unkept}"
+            move = f"Set price_in_usd_per_mtok and price_out_usd_per_mtok of {at}."
+            raise ConfigError(place, cause, move)
     wanted = config.lint.embedding
     if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).has_price:
         return
@@ -117,6 +123,7 @@ def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Role
 def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
     """Prices by the name that records have; of two roles with one name the dearer counts."""
     roles = [config.role(role) for role in endpoint_roles(config)]
+    roles += [tool.model for tool in config.agent.tools if tool.model is not None]
     pairs = [(settings.model, terms_of(settings)) for settings in roles]
     found = dict(sorted(pairs[::-1], key=lambda pair: pair[1].cost_usd(1, 1)))
     if (wanted := config.lint.embedding) is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
+from engines.core.errors import ConfigError
 from engines.core.process.scratch_folder import remove_stale
 from engines.record.run_dir import Workspace
 from tests.engines.pipeline.test_resume import Photographed, _mark, recorded
@@ -252,3 +253,13 @@ async def test_task_folders_are_graded_where_the_agent_never_was(
     assert sorted(rewards.values()) == [0.0, 1.0]
     assert not list(tmp_path.glob("grader-*"))
     assert not (Workspace(tmp_path / "practice").run("command").path / "programs").exists()
+
+
+async def test_a_budget_in_dollars_needs_the_price_of_a_tools_model(tmp_path: Path) -> None:
+    model = "{model: 'openai:m', base_url: 'http://127.0.0.1:9/v1', api_key: none}"
+    settings = (
+        *("budget.cost_usd=1", "policy.price_in_usd_per_mtok=1", "policy.price_out_usd_per_mtok=1"),
+        f"agent.tools=[{{name: ask_model, model: {model}}}]",
+    )
+    with pytest.raises(ConfigError, match=r"the model of a tool \(openai:m\) costs is unknown"):
+        await practised(tmp_path / "practice", *settings, preset="math")

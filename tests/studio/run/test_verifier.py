@@ -15,6 +15,7 @@ from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun, load_run
+from studio.run.acting import Acting
 from studio.run.models import Roles, is_rehearsal, open_roles
 from studio.run.verifier import open_run_verifier
 from tests.support.builders import FakePolicy, a_problem, a_rollout
@@ -53,7 +54,7 @@ async def test_a_judge_shares_the_runs_slots_unless_it_has_its_own(
 ) -> None:
     run = loaded(tmp_path, TEXT, override)
     policy = Counting()
-    roles = Roles(policy, policy, policy, (policy,))
+    roles = Roles(policy, policy, policy, (policy,), Acting(run.config))
     ledger = RecordLedger(tmp_path / "records", 1)
     workspace = Workspace(tmp_path / "workspace")
     async with AsyncExitStack() as stack:
@@ -92,7 +93,7 @@ async def test_the_judges_own_temperature_is_asked_with(tmp_path: Path) -> None:
     run = loaded(tmp_path, TEXT, "judge.temperature=0.5", "policy.temperature=0.9")
     policy = FakePolicy().enqueue(['{"reasoning": "", "correct": true}'])
     ledger = RecordLedger(tmp_path / "records", 1)
-    roles = Roles(policy, policy, policy, (policy,))
+    roles = Roles(policy, policy, policy, (policy,), Acting(run.config))
     workspace = Workspace(tmp_path / "workspace")
     async with AsyncExitStack() as stack:
         verifier = open_run_verifier(run, workspace, roles, ledger, Slots(1), stack=stack)
