@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -218,6 +219,8 @@ async def measure_missing(
         asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
         roles = apply_budget(open_roles(asked, stack, tell), config, budget)
         roles.acting.folder = replies / "programs"
+        # A try that was not scored is made again, from its records.
+        stack.callback(shutil.rmtree, replies / "programs", ignore_errors=True)
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
