@@ -218,9 +218,8 @@ async def measure_missing(
         unjudged = UnjudgedTries() if plan.step == "rollout" else None
         asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
         roles = apply_budget(open_roles(asked, stack, tell), config, budget)
-        roles.acting.folder = replies / "programs"
-        # A try that was not scored is made again, from its records.
-        stack.callback(shutil.rmtree, replies / "programs", ignore_errors=True)
+        roles.acting.folder = programs = replies / "programs"
+        stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
