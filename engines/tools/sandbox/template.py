@@ -167,9 +167,11 @@ class Template:
 def main(descriptor: int) -> None:
     os.chdir("/")  # so that no folder of the user is in use
     control, order = receive_order(descriptor)
-    # The folder from which the studio itself is imported is not for the code.
-    paths = dict.fromkeys([*sys.path, *order["packages"]])
-    sys.path[:] = [path for path in paths if path != order["studio"]]
+    # A checkout from which the studio itself is imported is not for the code. Where the studio was
+    # installed, that folder is the one of all packages.
+    packages = order["packages"]
+    paths = dict.fromkeys([*sys.path, *packages])
+    sys.path[:] = [path for path in paths if path in packages or path != order["studio"]]
     os.environ.clear()
     os.environ.update({"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
     template = Template(order, control)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import sysconfig
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -261,3 +262,17 @@ def test_jumps_of_a_filter_stay_inside_and_it_ends_with_a_verdict(x86: bool, cod
         if operation & 7 == 5:  # a jump
             assert place + 1 + max(content[8 * place + 2 : 8 * place + 4]) < size
     assert content[-8:-6] == b"\x06\x00"
+
+
+async def test_packages_are_found_where_the_studio_is_installed_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packages = sysconfig.get_paths()["purelib"]
+    monkeypatch.setattr("engines.tools.sandbox.host.STUDIO", packages)
+    sandbox = Sandbox(preload=("numpy",))
+    await sandbox.start()
+    try:
+        result = await sandbox.session().run("import numpy\nint(numpy.arange(4).sum())")
+    finally:
+        await sandbox.aclose()
+    assert (result.status, result.value) == ("ok", "6")
