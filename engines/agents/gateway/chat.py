@@ -73,14 +73,14 @@ class Reply:
         return said + b"data: [DONE]\n\n"
 
     def broken(self, reason: str) -> bytes:
-        return fields.sse(error_body(400, reason))
+        return fields.write_event(error_body(400, reason))
 
     def _delta(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
         return self._chunk(choices=[choice])
 
     def _chunk(self, **parts: Any) -> bytes:
-        return fields.sse({**self._head, "object": "chat.completion.chunk", **parts})
+        return fields.write_event({**self._head, "object": "chat.completion.chunk", **parts})
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:

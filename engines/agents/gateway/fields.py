@@ -133,6 +133,6 @@ def error_kind(status: int) -> str:
     return _ERRORS.get(status, "invalid_request_error")
 
 
-def sse(data: Mapping[str, Any], name: str = "") -> bytes:
+def write_event(data: Mapping[str, Any], name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + dumps(data) + b"\n\n"

@@ -82,7 +82,7 @@ class Reply:
         )
 
     def broken(self, reason: str) -> bytes:
-        return fields.sse(error_body(400, reason), "error")
+        return fields.write_event(error_body(400, reason), "error")
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
@@ -111,4 +111,4 @@ def _stop(reply: Completion) -> dict[str, Any]:
 
 
 def _event(kind: str, **parts: Any) -> bytes:
-    return fields.sse({"type": kind, **parts}, kind)
+    return fields.write_event({"type": kind, **parts}, kind)

@@ -127,4 +127,4 @@ class Reply:
     def _event(self, kind: str, **parts: Any) -> bytes:
         number, self._number = self._number, self._number + 1
         name = f"response.{kind}"
-        return fields.sse({"type": name, "sequence_number": number, **parts}, name)
+        return fields.write_event({"type": name, "sequence_number": number, **parts}, name)
