@@ -84,6 +84,15 @@ class TryPolicy(Policy, Protocol):
     ) -> Completion:
         """Ask another model within this try; see `AskModel`."""
 
+    async def complete_as(
+        self,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+    ) -> Completion:
+        """Have another model take this turn: it is part of the trajectory, and never trained."""
+
 
 class Reservation(Protocol):
     """The money for one try of a call, given back while the call waits to be tried again."""

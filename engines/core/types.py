@@ -117,6 +117,7 @@ class Message:
     tool_call_id: str = ""
     token_ids: tuple[int, ...] = ()  # as sampled: a later turn never tokenises the text again
     images: tuple[str, ...] = ()  # see `Problem.images`
+    speaker: str = ""  # the member of a team that says it; "" where one model speaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     prompt_ids: tuple[int, ...] = ()
+    speaker: str = ""  # see `Message.speaker`
 
     @property
     def turn(self) -> Turn | None:
@@ -159,7 +161,12 @@ class Completion:
 
     def as_message(self) -> Message:
         return Message(
-            "assistant", self.text, self.reasoning, self.tool_calls, token_ids=self.token_ids
+            "assistant",
+            self.text,
+            self.reasoning,
+            self.tool_calls,
+            token_ids=self.token_ids,
+            speaker=self.speaker,
         )
 
 

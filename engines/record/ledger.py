@@ -321,7 +321,7 @@ def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -
     """Identifies a request: who is asked, what, and how the reply is drawn."""
     asked = [to_dict(message) for message in messages]
     for message in asked:
-        for newer in ("token_ids", "images"):
+        for newer in ("token_ids", "images", "speaker"):
             if not message[newer]:  # as if there were no such field: older records have none
                 del message[newer]
     return digest([policy, asked, to_dict(sampling)])

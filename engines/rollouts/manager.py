@@ -59,13 +59,24 @@ class RecordedPolicy:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        key = replace(self.key, turn=self.turn)
-        shown = None if on_text is None else lambda text: on_text(clean_text(text))
-        reply, ref = await self._ask(key, self.inner, messages, sampling, shown)
-        self.turn += 1
-        self.refs.append(ref)
+        reply = await self.complete_as(self.inner, messages, sampling, on_text)
         if reply.turn is not None:
             self.turns.append(reply.turn)
+        return reply
+
+    async def complete_as(
+        self,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+    ) -> Completion:
+        """See `engines.core.protocols.TryPolicy.complete_as`."""
+        key = replace(self.key, turn=self.turn)
+        shown = None if on_text is None else lambda text: on_text(clean_text(text))
+        reply, ref = await self._ask(key, policy, messages, sampling, shown)
+        self.turn += 1
+        self.refs.append(ref)
         self.chars += len(reply.text) + len(reply.reasoning)
         self.chars += sum(len(call.arguments) for call in reply.tool_calls)
         if self.chars > TRAJECTORY_CHARS:

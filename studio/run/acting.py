@@ -19,9 +19,10 @@ from engines.core.protocols import Agent, OnText, Policy, Toolbox
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
-from studio.config.settings.agent import AgentConfig, ToolConfig
+from studio.config.settings.agent import AgentConfig
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
+from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
     from engines.tools.sandbox.sandbox import Sandbox

@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
 from engines.core.tools import Network
-from studio.config.settings.base import Float, Int, Name, Settings, as_list, key, refusal
+from studio.config.settings.base import Int, Name, Settings, as_list, key, refusal
 from studio.config.settings.policy import PolicyConfig
+from studio.config.settings.team import TeamConfig
+from studio.config.settings.tool import SHIPPED_TOOLS, Texts, ToolConfig
 
 DEFAULT_INSTRUCTIONS = load_prompt("studio.config", "instructions").render()
 
@@ -28,53 +30,10 @@ class MountedExperience(Settings):
 
 TOOL_TURNS = 8
 """Replies of an agent with tools at most, where a run file does not say otherwise."""
-SHIPPED_TOOLS = ("python", "calculator", "ask_model")
-Texts = Annotated[tuple[str, ...], BeforeValidator(as_list)]
+TEAM_TURNS = 5
+"""Steps of a team at most, where a run file does not say otherwise."""
 _OWN = ("OPENAI_", "ANTHROPIC_", "STUDIO_", "HOME", "TMPDIR")
 """What the names of variables begin with that only a program's gateway and folder decide."""
-
-
-class ToolConfig(Settings):
-    """A tool of the agent: a shipped one, a function of one's own, or those of an MCP server."""
-
-    name: Literal["python", "calculator", "ask_model"] | None = key(None, "a shipped tool")
-    function: str | None = key(
-        None, "a typed function of one's own, FILE.py:NAME or MODULE:NAME", pattern=r".:\w+$"
-    )
-    command: Texts = key((), "program and arguments that start an MCP server")
-    url: str | None = key(None, "address of an MCP server", pattern=r"^https?://")
-    pass_env: Texts = key((), "environment variables that the MCP server gets; it gets no others")
-    only: Texts = key((), "tools of the MCP server that are offered; []: all")
-    network: Literal["none", "public"] = key(
-        "none", "what an MCP server that is started may reach; with public nothing contains it"
-    )
-    readable: Texts = key((), "files and folders that such a server may read beside its own")
-    timeout_s: Float = key(30.0, "seconds of one call at most", gt=0)
-    repeatable: bool | None = key(
-        None, "whether a call may be made again after a kill; null: as the tool itself says"
-    )
-    model: PolicyConfig | None = key(None, "model that ask_model asks; null: the policy")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_short_form(cls, given: object) -> object:
-        if isinstance(given, str):
-            return {"function" if ":" in given else "name": given}
-        return given
-
-    @model_validator(mode="after")
-    def _validate_kind(self) -> ToolConfig:
-        given = (self.name, self.function, self.url, self.command or None)
-        if sum(value is not None for value in given) != 1:
-            cause = "a tool has one of name, function, command and url"
-            raise refusal("name", cause, "Give one, such as `python` or `{url: http://…/mcp}`.")
-        of_servers = {"pass_env": self.pass_env, "only": self.only, "readable": self.readable}
-        for name, value in of_servers.items():
-            if value and not (self.command or self.url):
-                raise refusal(name, "it is a key of MCP servers", "Leave it out.")
-        if self.model is not None and self.name != "ask_model":
-            raise refusal("model", "only ask_model asks a model", "Leave it out.")
-        return self
 
 
 _ACTS: Mapping[str, str] = {"tools": "tools", "command": "command", "function": "function"}
@@ -96,15 +55,17 @@ class AgentConfig(Settings):
     cite: bool = key(
         True, "whether the agent is asked to name experiences that help, as [E3], in its reasoning"
     )
-    kind: Literal["single_turn", "calculator", "tools", "command", "function"] = key(
+    kind: Literal["single_turn", "calculator", "tools", "team", "command", "function"] = key(
         "single_turn",
-        "how it answers: in one reply, in several that may ask for a calculation or call tools, or "
-        "as a program or function of one's own; follows from tools, command or function",
+        "how it answers: in one reply, in several that may ask for a calculation or call tools, as "
+        "a team, or as a program or function of one's own; follows from team, tools, command or "
+        "function",
         examples=["calculator"],
     )
     max_turns: Int = key(
         2,
-        f"replies of a try at most, where an agent gives several; {TOOL_TURNS} with tools",
+        f"replies of a try at most, where an agent gives several, or steps of a team; {TOOL_TURNS} "
+        f"with tools, {TEAM_TURNS} in a team",
         ge=1,
         le=MAX_COUNT,
     )
@@ -113,6 +74,9 @@ class AgentConfig(Settings):
         f"what an agent of kind tools may call: {', '.join(SHIPPED_TOOLS)}, FILE.py:FUNCTION, or "
         "an MCP server",
         examples=["[python]"],
+    )
+    team: TeamConfig | None = key(
+        None, "who plays which part in a team that plans, commands, verifies and answers"
     )
     tool_protocol: Literal["auto", "native", "text"] = key(
         "auto",
@@ -178,9 +142,13 @@ class AgentConfig(Settings):
         if not isinstance(given, dict):
             return given
         kinds = [kind for kind, name in _ACTS.items() if given.get(name)]
+        if given.get("team") is not None:
+            kinds = ["team"]
+        elif given.get("kind") == "team":
+            given = {**given, "team": {}}
         made: dict[str, Any] = {"kind": kinds[0], **given} if kinds else dict(given)
-        if made.get("kind") == "tools":
-            made.setdefault("max_turns", TOOL_TURNS)
+        if made.get("kind") in ("tools", "team"):
+            made.setdefault("max_turns", TOOL_TURNS if made["kind"] == "tools" else TEAM_TURNS)
         if made.get("allow_hosts"):
             made.setdefault("network", "allowlist")
         return made
@@ -188,10 +156,15 @@ class AgentConfig(Settings):
     @model_validator(mode="after")
     def _validate_kind(self) -> AgentConfig:
         for kind, name in _ACTS.items():
-            if bool(getattr(self, name)) != (self.kind == kind):
+            kinds = (kind, "team") if kind == "tools" else (kind,)
+            if bool(getattr(self, name)) != (self.kind in kinds):
                 cause = "agent.kind and the key that says what it runs do not fit each other"
                 move = f"Set agent.kind={kind} and agent.{name}, or neither."
                 raise refusal(name, cause, move)
+        if (self.kind == "team") != (self.team is not None):
+            raise refusal(
+                "team", "an agent of kind team has one, and no other", "Set both, or neither."
+            )
         if not all(re.fullmatch(r"[\w.*-]+(:\d+)?", host) for host in self.allow_hosts):
             move = "Write example.com, *.example.com or 10.0.0.5:8000."
             raise refusal("allow_hosts", "an entry is no host", move)

@@ -30,7 +30,7 @@ def _names(section: str, kind: type) -> tuple[str, ...]:
 ACTING_FIELDS = tuple(
     f"agent.{name}"
     for name in (
-        *("tools", "tool_protocol", "context_tokens", "command", "function", "files"),
+        *("tools", "team", "tool_protocol", "context_tokens", "command", "function", "files"),
         *("problem_as", "answer_from", "network"),
     )
 )
