@@ -61,7 +61,7 @@ class ToolLoop:
                 messages = (*messages, reply.as_message())
                 if not reply.tool_calls or is_cut(reply.finish) or _broken_reason(reply):
                     return _ended(messages, reply, usage, began)
-                run = _shown(self.toolbox, within, show)
+                run = show_calls(self.toolbox, within, show)
                 results = await policy.run_tools(
                     reply.tool_calls, run, specs, within.earlier.append
                 )
@@ -71,7 +71,7 @@ class ToolLoop:
         return _unanswered(messages, usage, began)
 
 
-def _shown(
+def show_calls(
     toolbox: Toolbox, within: ToolTry, show: OnText
 ) -> Callable[[ToolCall], Awaitable[ToolResult]]:
     """Runs calls of one reply, telling the screen of each and of what it came to."""

@@ -20,6 +20,9 @@ of who called it, and fails the try."""
 
 _STATUSES: frozenset[str] = frozenset(get_args(ToolStatus))
 
+NO_OUTPUT = "(no output)"
+NOTHING_FOUND = "Nothing found"
+"""What the result of a tool that looks things up begins with where there is nothing."""
 SHOWN_CHARS = 2_000
 """Of each text in a tool's result, as a model is shown it."""
 
@@ -67,6 +70,12 @@ def as_status(word: str) -> ToolStatus:
     if word not in _STATUSES:
         raise ValueError(f"{word!r} is no status of a tool call")
     return cast(ToolStatus, word)
+
+
+def is_evidence(result: ToolResult) -> bool:
+    """Whether a result tells anything that an answer can rest on."""
+    said = result.text.strip()
+    return result.status == "ok" and said != NO_OUTPUT and not said.startswith(NOTHING_FOUND)
 
 
 def failed_calls(messages: Sequence[Message]) -> int:

@@ -130,6 +130,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     tools: tuple[Mapping[str, Any], ...] = ()  # functions offered, as JSON schemas
+    json_object: bool = False  # whether an endpoint that can is to reply with nothing but JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,10 @@ def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -
         for newer in ("token_ids", "images", "speaker"):
             if not message[newer]:  # as if there were no such field: older records have none
                 del message[newer]
-    return digest([policy, asked, to_dict(sampling)])
+    drawn = to_dict(sampling)
+    if not drawn["json_object"]:
+        del drawn["json_object"]
+    return digest([policy, asked, drawn])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:

@@ -16,10 +16,9 @@ from typing import Annotated, Any, NotRequired, get_type_hints
 
 from engines.core.errors import ConfigError
 from engines.core.protocols import ToolTry
-from engines.core.tools import ToolResult, ToolSpec
+from engines.core.tools import NO_OUTPUT, ToolResult, ToolSpec
 from engines.tools.arguments import shown_value, usage_text
 
-NO_OUTPUT = "(no output)"
 _ARGS = re.compile(r"^Args:[ \t]*\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)*)", re.MULTILINE)
 _ARG = re.compile(r"^(\w+)(?: \([^)]*\))?:[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 _REPEATABLE = re.compile(r"^Repeatable:[ \t]*(yes|no)\b.*\n?", re.MULTILINE)

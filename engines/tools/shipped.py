@@ -10,10 +10,10 @@ from dataclasses import replace
 from engines.core.finish import is_cut
 from engines.core.protocols import Policy, ToolTry
 from engines.core.text.arithmetic import ExpressionError, value_of
-from engines.core.tools import ToolError, ToolResult, ToolSpec, as_status
+from engines.core.tools import NO_OUTPUT, ToolError, ToolResult, ToolSpec, as_status
 from engines.core.types import Message, Sampling
 from engines.tools.arguments import ArgumentsRefused, read_arguments
-from engines.tools.function import NO_OUTPUT, FunctionTool
+from engines.tools.function import FunctionTool
 from engines.tools.sandbox.sandbox import Sandbox
 from engines.tools.sandbox.session import RunResult
 

@@ -11,10 +11,9 @@ from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage
 from engines.core.process.user_code import error_text
 from engines.core.protocols import Tool, ToolTry
 from engines.core.text.sanitize import one_line
-from engines.core.tools import ToolError, ToolResult, ToolSpec
+from engines.core.tools import NO_OUTPUT, ToolError, ToolResult, ToolSpec
 from engines.core.types import NO_USAGE, ToolCall, Usage
 from engines.tools.arguments import ArgumentsRefused, read_arguments
-from engines.tools.function import NO_OUTPUT
 from engines.tools.mcp import McpServer
 from engines.tools.shorten import shorten_result
 

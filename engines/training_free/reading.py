@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from engines.core.library import Library
 from engines.core.state.use_counts import NO_USES
 from engines.core.text.prompts import quote
+from engines.core.text.tool_text import said_text
 from engines.core.types import Attempt, Group, Message, Problem, Proposal, Verdict
 
 MOST_OF_A_SIDE = 2
@@ -205,6 +206,8 @@ def _attempt_text(attempt: Attempt) -> str:
         text = said[0].content or said[0].reasoning
     else:
         text = "\n".join(line for m in said for line in _message_lines(m))
+    if attempt.metrics.get("grounded") == 0:
+        text += "\n(rests on no evidence: no tool gave anything)"
     return text + "\n(cut off at the length limit)" if attempt.status == "truncated" else text
 
 
@@ -221,5 +224,7 @@ def _message_lines(message: Message) -> list[str]:
     if message.role == "tool":
         return [f"[tool] {line}" for line in message.content.splitlines() or [""]]
     said = [f"[assistant] {message.content}"] if message.content or not message.tool_calls else []
+    if message.speaker:
+        said = [f"[{message.speaker}] {line}" for line in said_text(message).splitlines()]
     called = (f"[calls {call.name}] {call.arguments}" for call in message.tool_calls)
     return [*said, *(" ".join(call.splitlines()) for call in called)]

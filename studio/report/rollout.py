@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.codec import to_dict
+from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.text.tool_marks import CallMark, split_marks
-from engines.core.text.tool_text import argument_text
+from engines.core.text.tool_text import argument_text, said_text
 from engines.core.types import Message, Verdict, rollout_id
 from engines.record.ledger import read_record, read_trajectory
 from engines.record.run_dir import RunDir
@@ -113,7 +113,12 @@ def rollout_text(facts: dict[str, Any]) -> str:
     if acted := try_acts_text(*(facts[name] for name in ("turns", "tool_calls", "failed_calls"))):
         lines.append(acted)
     for message in facts["messages"]:
-        lines += ["", f"[{message['role']}]", sanitize(message["content"])]
+        said = said_text(from_dict(Message, message))
+        lines += [
+            "",
+            f"[{message['speaker'] or message['role']}]",
+            *([sanitize(said)] if said else []),
+        ]
         if message["reasoning"]:
             lines += ["[reasoning]", sanitize(message["reasoning"])]
         for call in message["tool_calls"]:

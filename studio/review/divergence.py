@@ -18,7 +18,7 @@ from itertools import islice, product
 from typing import Literal
 
 from engines.core.text.similarity import Change
-from engines.core.text.tool_text import call_text
+from engines.core.text.tool_text import call_text, said_text
 from engines.core.types import Message
 from studio.review.calculation import (
     SIGNS,
@@ -184,7 +184,7 @@ def said_pieces(messages: Sequence[Message]) -> tuple[Piece, ...]:
     out: list[Piece] = []
     for number, message in enumerate(messages):
         if message.role == "assistant":
-            out += [(f"think{number}", message.reasoning), (f"answer{number}", message.content)]
+            out += [(f"think{number}", message.reasoning), (f"answer{number}", said_text(message))]
             calls = (call_text(call.name, call.arguments) for call in message.tool_calls)
             out += [(f"call{number}.{at}", text) for at, text in enumerate(calls)]
         elif message.role == "tool":

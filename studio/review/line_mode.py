@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from engines.core.errors import ConflictError, StudioError
+from engines.core.text.tool_text import said_text
 from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
 from studio.report.decisions import DONE, misfit_text
 from studio.review.actions import Decider, Pair, check_edit
@@ -446,5 +447,5 @@ class LineReview:
                     continue
                 replies = [m for m in messages if m.role in ("assistant", "tool")]
                 for message in replies:
-                    mark = f"[{message.role}]\n" if len(replies) > 1 else ""
-                    self.say(f"{mark}{sanitize(message.content)}")
+                    mark = f"[{message.speaker or message.role}]\n" if len(replies) > 1 else ""
+                    self.say(f"{mark}{sanitize(said_text(message))}")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.open import open_agent
+from engines.agents.team import Member, Team
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.process.scratch_folder import ScratchFolder
 from engines.core.protocols import Agent, OnText, Policy, Toolbox
+from engines.core.team.replies import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
+from engines.policies.team.policy import TeamPolicy
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.policy import PolicyConfig
@@ -70,6 +73,7 @@ class Acting:
     toolbox: Toolbox | None = None
     sandbox: Sandbox | None = None
     models: tuple[ToolModel, ...] = ()
+    members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     folder: Path | None = None
 
     def grading(self) -> HarborVerifier | None:
@@ -116,6 +120,17 @@ class Acting:
             case "tools":
                 assert self.toolbox is not None
                 return ToolLoop(agent.instructions, sampling, self.toolbox, agent.max_turns)
+            case "team":
+                assert self.toolbox is not None and agent.team is not None
+                return Team(
+                    agent.instructions,
+                    sampling,
+                    self.toolbox,
+                    self.members,
+                    agent.max_turns,
+                    agent.team.plan_as,
+                    agent.team.ungrounded == "refuse",
+                )
             case "command":
                 return self._make_command(agent, sampling)
             case "function":
@@ -130,6 +145,8 @@ class Acting:
     def wrap(self, policy: Policy) -> Policy:
         """The policy as the agent asks it."""
         agent = self.config.agent
+        if agent.team is not None:
+            return team_policy(agent, policy, "planner_main")
         if agent.kind != "tools":
             return policy
         return ToolUsePolicy(policy, tool_protocol(self.config), agent.context_tokens)
@@ -169,7 +186,7 @@ def open_acting(
     Raises ConfigError: a tool that is not there, or a variable that is not set.
     """
     agent = config.agent
-    if agent.kind not in ("tools", "command"):
+    if agent.kind not in ("tools", "team", "command"):
         return Acting(config, tell)
     check_variables(agent)
     from engines.tools.open import open_toolbox
@@ -186,19 +203,38 @@ def open_acting(
         stack.push_async_callback(sandbox.aclose)
     models: list[ToolModel] = []
 
-    def open_tool_model(wanted: object) -> Policy:
+    def open_tool_model(wanted: object) -> ToolModel:
         settings = wanted if isinstance(wanted, PolicyConfig) else config.role("policy")
         model = policy if wanted is None else open_model(settings)
         models.append(ToolModel(model, settings))
         return models[-1]
 
     toolbox = None
-    if agent.kind == "tools":
+    if agent.tools:
         accepted = agent.sandbox == "resource-limits-only"
         tools = [_tool_settings(tool, stack, accepted) for tool in agent.tools]
         toolbox = open_toolbox(tools, sandbox=sandbox, open_model=open_tool_model, tell=tell)
         stack.push_async_callback(toolbox.aclose)
-    return Acting(config, tell, toolbox, sandbox, tuple(models))
+    members: dict[Speaker, Member] = {}
+    if agent.team is not None:
+        for speaker in FIXED:
+            wanted = getattr(agent.team, speaker)
+            model = open_tool_model(wanted)
+            drawn = replace(sampling_of(model.settings), temperature=0.0)
+            if wanted is not None and wanted.temperature is not None:
+                drawn = replace(drawn, temperature=wanted.temperature)
+            members[speaker] = Member(team_policy(agent, model, speaker), drawn)
+    return Acting(config, tell, toolbox, sandbox, tuple(models), members)
+
+
+def team_policy(agent: AgentConfig, model: Policy, speaker: Speaker) -> TeamPolicy:
+    assert agent.team is not None
+    form, most = agent.team.plan_as, agent.max_turns
+    return TeamPolicy(model, speaker, form, most, agent.context_tokens)
+
+
+def sampling_of(settings: PolicyConfig) -> Sampling:
+    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
 
 
 def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> ToolSettings:

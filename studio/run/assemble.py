@@ -29,6 +29,7 @@ from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.report.status import agent_lines
+from studio.run.acting import sampling_of
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
 from studio.run.library_start import open_library, opening_event
@@ -41,7 +42,6 @@ from studio.run.models import (
     open_roles,
     pace_of,
     rollout_slots,
-    sampling_of,
     slots_for,
     tell_each,
     weights_digest,

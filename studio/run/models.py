@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engines.core.protocols import Ledger, Policy
-from engines.core.types import Problem, Sampling
+from engines.core.types import Problem
 from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
@@ -32,7 +32,7 @@ from engines.verifiers.open import asks_judge
 from studio.config.settings.evaluation import EvaluationConfig
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
 from studio.config.settings.run import RunConfig
-from studio.run.acting import Acting, open_acting
+from studio.run.acting import Acting, open_acting, sampling_of
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -251,10 +251,6 @@ def make_rollouts(
         wait,
         roles.join_batch,
     )
-
-
-def sampling_of(settings: PolicyConfig) -> Sampling:
-    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
 
 
 def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Tool calls and their results as people read them, from what a trajectory holds of them."""
+"""Replies, tool calls and results as people read them, from what a trajectory holds of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import get_args
 
 import orjson
 
+from engines.core.team.replies import spoken_lines
 from engines.core.tools import ToolStatus
 from engines.core.types import Message
 
@@ -51,6 +52,13 @@ def call_text(name: str, arguments: str) -> str:
     """`python print(6 * 7)`; several lines begin below the name."""
     said = argument_text(arguments).strip("\n")
     return f"{name}\n{said}" if "\n" in said else f"{name} {said}".rstrip()
+
+
+def said_text(message: Message) -> str:
+    """What a message says; of a team's member its fields a line each, and no command twice."""
+    if not message.speaker:
+        return message.content
+    return "" if message.tool_calls else "\n".join(spoken_lines(message.content))
 
 
 def count_acts(messages: Sequence[Message]) -> tuple[int, int, int]:

@@ -20,8 +20,9 @@ from engines.policies.chat.model_names import is_other_model
 
 REMARKS = 8
 """At most, of one endpoint: a router may answer with a hundred models."""
-DISPENSABLE = ("stream_options", "seed")
-"""Fields a reply is complete without: usage stays unknown, sampling is not repeatable."""
+DISPENSABLE = ("stream_options", "seed", "response_format")
+"""Fields a reply is complete without: usage stays unknown, sampling is not repeatable, and the form
+of a reply is asked for in its prompt alone."""
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ def chat_request(
         "max_completion_tokens" if dialect.new_limit_name else "max_tokens": limit,
         "stop": list(sampling.stop) or None,
         "seed": sampling.seed,
+        "response_format": {"type": "json_object"} if sampling.json_object else None,
         "tools": [
             tool if "function" in tool else {"type": "function", "function": dict(tool)}
             for tool in sampling.tools

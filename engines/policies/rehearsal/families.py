@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 ToolFamily = Literal["remainder", "inclusive", "whole", "printed"]  # tools.problems has them
-Family = Literal["addition", "subtraction", "story", "precedence"] | ToolFamily
+LookupFamily = Literal["order", "premature", "empty", "ungrounded", "unchecked"]  # lookup has them
+Family = Literal["addition", "subtraction", "story", "precedence"] | ToolFamily | LookupFamily
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ _PROPOSAL = re.compile(
     r"^### Proposal (\d+)\b.*·\s*(add|modify|delete|keep)\b\s*(?:\[?([A-Za-z]*\d+)\]?)?"
 )
 _EXPERIENCE = re.compile(r"^\[([A-Za-z]*\d+)\]\s*(\S.*)$")
-_SPEAKER = re.compile(r"^\[assistant\]\s*")
+_SPEAKER = re.compile(r"^\[(?:assistant|planner_\w+|executor|verifier|generator)\]\s*(?:\w+: )?")
+"""Who says it and, in a team, the key of what is said."""
 _TOOL = re.compile(r"^\[(?:tool|calls [^\]]*)\]")  # a call or its result: no step of an attempt
-_NOTE = re.compile(r"^\((?:verifier: .*|cut off .*)\)$")  # about the attempt, not of it
+_NOTE = re.compile(r"^\((?:verifier: .*|cut off .*|rests on .*)\)$")  # about the attempt, not of it
 _CRITIQUE = re.compile(r"^\(verifier: (.*)\)$")
 _ANY_OF = "any one of:"  # above several expected answers, each on a line of its own
 _NUMBERED = re.compile(r"^(?:[-*]\s+)?(?:\d+[.)]\s+)?")

@@ -17,7 +17,9 @@ from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
 from engines.policies.rehearsal.slips import are_slips
 from engines.policies.rehearsal.solve import solve
+from engines.policies.rehearsal.team import is_team_prompt, team_reply
 from engines.policies.rehearsal.tools import messages as conversation
+from engines.policies.rehearsal.tools.look_up import look_up
 from engines.policies.rehearsal.tools.solve import INTERPRETER, Turn, solve_with_tools
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
@@ -48,6 +50,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("stop", _is_stop, "text or an array of texts"),
     ("stream_options", lambda options: isinstance(options or {}, Mapping), "an object"),
     ("slips", are_slips, "an object of words to copy, opposite, leak or broken"),
+    ("response_format", lambda form: form == {"type": "json_object"}, "of type json_object"),
     ("tools", conversation.are_tools, "a non-empty array of functions with names"),
     ("tool_choice", lambda choice: choice in ("auto", "none"), "auto or none: no call is forced"),
     ("parallel_tool_calls", lambda parallel: isinstance(parallel, bool), "true or false"),
@@ -56,15 +59,16 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`arguments` are those of a call of the interpreter, as JSON; None where none is called."""
+    """`arguments` are those of a call of a tool, as JSON; None where none is called."""
 
     text: str
     finish: str
     arguments: str | None = None
+    tool: str = INTERPRETER
 
     @property
     def tokens(self) -> int:
-        called = f"{INTERPRETER}{self.arguments}" if self.arguments is not None else ""
+        called = f"{self.tool}{self.arguments}" if self.arguments is not None else ""
         return _token_count(self.text) + _token_count(called)
 
 
@@ -111,12 +115,12 @@ def _message_body(reply: Reply, mark: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     if reply.arguments is not None:
         message["content"] = reply.text or None
-        message["tool_calls"] = [_call_body(reply.arguments, mark)]
+        message["tool_calls"] = [_call_body(reply.tool, reply.arguments, mark)]
     return message
 
 
-def _call_body(arguments: str, mark: str) -> dict[str, Any]:
-    function = {"name": INTERPRETER, "arguments": arguments}
+def _call_body(tool: str, arguments: str, mark: str) -> dict[str, Any]:
+    function = {"name": tool, "arguments": arguments}
     return {"id": f"call_{mark}", "type": "function", "function": function}
 
 
@@ -124,7 +128,7 @@ def _deltas(reply: Reply, mark: str) -> Iterator[Mapping[str, Any]]:
     for piece in _pieces(reply.text):
         yield {"content": piece}
     if reply.arguments is not None:
-        yield {"tool_calls": [{"index": 0, **_call_body("", mark)}]}
+        yield {"tool_calls": [{"index": 0, **_call_body(reply.tool, "", mark)}]}
         for piece in _pieces(reply.arguments):
             yield {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
 
@@ -148,13 +152,13 @@ def write_reply(request: Mapping[str, Any]) -> Reply:
         text = text.split(stop, 1)[0]
     # A call comes after the text, so it is cut with it.
     arguments = turn.arguments if text == turn.text else None
-    reply = Reply(text, "stop" if arguments is None else "tool_calls", arguments)
+    reply = Reply(text, "stop" if arguments is None else "tool_calls", arguments, turn.tool)
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is None or reply.tokens <= limit:
         return reply
-    room = (limit - _token_count(text)) * _CHARS_PER_TOKEN - len(INTERPRETER)
+    room = (limit - _token_count(text)) * _CHARS_PER_TOKEN - len(turn.tool)
     cut = arguments[:room] if arguments is not None and room > 0 else None
-    return Reply(text[: limit * _CHARS_PER_TOKEN], "length", cut)
+    return Reply(text[: limit * _CHARS_PER_TOKEN], "length", cut, turn.tool)
 
 
 def _write_turn(request: Mapping[str, Any]) -> Turn:
@@ -172,6 +176,10 @@ def _write_turn(request: Mapping[str, Any]) -> Turn:
             return Turn(reflector_reply(task, fenced, request.get("slips")))
     given = request.get("temperature")
     temperature = 1.0 if given is None else float(given)
+    if asked and is_team_prompt(asked[0]):
+        return Turn(team_reply(asked[0], instructions, seed, temperature))
+    if turn := look_up(request, instructions, seed, temperature):
+        return turn
     if turn := solve_with_tools(request, instructions, seed, temperature):
         return turn
     return Turn(solve(asked[-1].strip() if asked else "", instructions, seed, temperature))

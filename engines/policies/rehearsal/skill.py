@@ -55,6 +55,11 @@ _CONDITIONS: dict[Family, re.Pattern[str]] = {
         r"\b(?:large|big|huge|long) (?:whole )?(?:numbers?|integers?)\b",
     ),
     "printed": _any_of(r"\b(?:code|programs?|scripts?)\b", r"\b(?:interpreter|python)\b"),
+    "order": _any_of(r"\bdescribes?\b", r"\bby way of\b", r"\b(?:chain|indirect)\w*\b"),
+    "premature": _any_of(r"\bpage\b[^.;]*\b(?:names?|gives?|mentions?)\b", r"\bnext place\b"),
+    "empty": _any_of(r"\b(?:nothing|empty|no results?|no hits?)\b"),
+    "ungrounded": _any_of(r"\bfacts?\b", r"\bevidence\b"),
+    "unchecked": _any_of(r"\bcheck\w*\b", r"\bverif\w*\b", r"\bmemory\b"),
 }
 _RULES: dict[Family, re.Pattern[str]] = {
     "addition": _any_of(
@@ -105,6 +110,11 @@ _RULES: dict[Family, re.Pattern[str]] = {
         r"\bprint\w*",
         r"\b(?:leave|put|write|show|output|end)\w*\b[^.;,]{0,40}\b(?:last|final) line\b",
     ),
+    "order": _any_of(r"\b(?:first|begin|start)\b[^.;]*\bnam(?:es?|ed)\b", r"\bnamed\b.*\bfirst\b"),
+    "premature": _any_of(r"\b(?:read|open|look up)\b[^.;]*\b(?:page of|own page|too|next|also)\b"),
+    "empty": _any_of(r"\bagain\b", r"\bonce more\b", r"\b(?:other|another) (?:words?|names?)\b"),
+    "ungrounded": _any_of(r"\b(?:pages?|results?|tools?|sources?)\b[^.;]*\bbefore\b"),
+    "unchecked": _any_of(r"\bonly (?:where|when|once|if|after)\b", r"\bstated of\b"),
 }
 # "never forget to …" and "do not stop before …" are encouragement, not denial.
 _ENCOURAGED = re.compile(

@@ -29,10 +29,11 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A text and, where the interpreter is called, the arguments of the call as JSON."""
+    """A text and, where a tool is called, the arguments of the call as JSON."""
 
     text: str
     arguments: str | None = None
+    tool: str = INTERPRETER
 
 
 def solve_with_tools(

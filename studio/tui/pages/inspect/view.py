@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from engines.core.text.tool_marks import CallMark, last_chars, split_marks
-from engines.core.text.tool_text import call_text, model_text, split_status
+from engines.core.text.tool_text import call_text, model_text, said_text, split_status
 from studio.report.rates import acted_text, acts_cell, metrics_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
@@ -215,8 +215,8 @@ def rollout_parts(
             case "assistant":
                 if message.reasoning:
                     out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
-                if message.content or not message.tool_calls:
-                    out.append(_make_part("answer" + key, "answer", message.content))
+                if (said := said_text(message)) or not message.tool_calls:
+                    out.append(_make_part("answer" + key, message.speaker or "answer", said))
                 for at, tool_call in enumerate(message.tool_calls):
                     asked = call_text(tool_call.name, tool_call.arguments)
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))

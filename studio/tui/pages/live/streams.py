@@ -16,7 +16,7 @@ from engines.core.text.tool_marks import (
     result_mark,
     said_length,
 )
-from engines.core.text.tool_text import split_status
+from engines.core.text.tool_text import said_text, split_status
 from engines.core.tools import ToolResult
 from engines.core.types import Message, RecordRef, ToolCall
 from studio.secrets.sanitize import sanitize
@@ -207,9 +207,10 @@ def transcript_text(messages: Sequence[Message]) -> str:
     parts: list[str] = []
     for message in messages:
         if message.role == "assistant":
-            if message.content:
+            if said := said_text(message):
                 lead = "\n" if parts and not parts[-1].endswith(MARK_END) else ""
-                parts.append(lead + clean_text(message.content))
+                name = f"[{message.speaker}] " if message.speaker else ""
+                parts.append(lead + name + clean_text(said))
             parts += [call_mark(call) for call in message.tool_calls]
         elif message.role == "tool":
             call_id = message.tool_call_id or ""

@@ -1,0 +1,220 @@
+"""What the members of a team reply, read leniently in form and strictly in meaning.
+
+Raises `ReplyProblem` in words for the model that wrote the reply; guesses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from engines.core.text.objects import drop_thoughts
+from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem, too_long_reason
+
+Speaker = Literal["planner_main", "planner_fixed", "executor", "verifier", "generator"]
+FIXED: tuple[Speaker, ...] = ("planner_fixed", "executor", "verifier", "generator")
+"""All but the planner, who is the policy itself and the only one that learns."""
+PlanForm = Literal["json", "lines"]
+MAX_STARTS = 200
+"""Brackets from which a reply is read: prose full of them must not cost quadratic time."""
+MAX_MENDED_CHARS = 20_000
+
+_FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.S)
+_LINE = re.compile(r"[\s>*`#-]*([\w .-]{1,60}?)[`*]*\s*[:：]\s*(\S.*)")
+_NO_TOOL = {"", "none", "null", "no", "no_tool", "final", "final_answer", "finish", "stop", "n/a"}
+_YES, _NO = {"true", "yes", "stop"}, {"false", "no", "continue"}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnalysis:
+    """What a question asks for, and which skills and tools it needs."""
+
+    concise_summary: str
+    required_skills: str = ""
+    relevant_tools: str = ""
+    additional_considerations: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """One step of a plan. `tool_name` is "" where the planner wants none: enough is known."""
+
+    tool_name: str
+    sub_goal: str = ""
+    justification: str = ""
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCommand:
+    """A tool and its arguments. Nothing that a model writes is ever executed here."""
+
+    tool_name: str
+    arguments: Mapping[str, Any]
+    analysis: str = ""
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVerification:
+    """Whether what is in memory answers the question."""
+
+    stop_signal: bool
+    analysis: str = ""
+
+
+def read_analysis(text: str) -> QueryAnalysis:
+    found = _texts(read_object(text, _names(QueryAnalysis)))
+    if not found.get("concise_summary"):
+        raise ReplyProblem('"concise_summary" is missing.')
+    return QueryAnalysis(**_known(QueryAnalysis, found))
+
+
+def read_plan(text: str, tools: Collection[str], form: PlanForm = "json") -> NextStep:
+    """The next step, of a tool that there is."""
+    if form == "lines":
+        return _read_plan_line(text, tools)
+    found = _texts(read_object(text, _names(NextStep)))
+    if "tool_name" not in found:
+        raise ReplyProblem('"tool_name" is missing: name a tool, or write "none".')
+    name = match_tool(found["tool_name"], tools)
+    if name and not found.get("sub_goal"):
+        raise ReplyProblem('"sub_goal" is missing: say what the tool should find out.')
+    return NextStep(**{**_known(NextStep, found), "tool_name": name})
+
+
+def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]]) -> ToolCommand:
+    """The command for the tool `wanted`; `tools` are names with the schemas of their arguments."""
+    found = read_object(text, _names(ToolCommand) | {"command"})
+    said = found.get("command", found)
+    name = wanted
+    if isinstance(said, Mapping):
+        inner = {"tool", "tool_name", "name"} & said.keys()
+        name = match_tool(str(said[min(inner)]), tools) if inner else wanted
+        nested = next((said[key] for key in ("arguments", "args", "input") if key in said), None)
+        said = {k: v for k, v in said.items() if k not in inner} if nested is None else nested
+    if not name:
+        raise ReplyProblem('"command" names no tool.')
+    if isinstance(said, str):
+        with suppress(ValueError, RecursionError):
+            said = json.loads(said)
+    takes = tools[name].get("properties", {})
+    if isinstance(said, str | int | float) and len(takes) == 1:
+        said = {next(iter(takes)): said}  # some models give a lone argument without its name
+    if not isinstance(said, dict):
+        raise ReplyProblem(f'"command" must hold the arguments {", ".join(takes)} as an object.')
+    texts = _texts(found)
+    return ToolCommand(name, said, texts.get("analysis", ""), texts.get("explanation", ""))
+
+
+def read_check(text: str) -> MemoryVerification:
+    """Whether to stop. The word STOP in a sentence is no signal: "do not STOP" holds it, too."""
+    found = read_object(text, _names(MemoryVerification))
+    if "stop_signal" not in found:
+        raise ReplyProblem('"stop_signal" is missing: write true or false.')
+    word = str(found["stop_signal"]).strip().strip("\"'`.!").casefold()
+    if word not in _YES | _NO:
+        raise ReplyProblem(f'"stop_signal" must be true or false, and not {word[:40]!r}.')
+    return MemoryVerification(word in _YES, _texts(found).get("analysis", ""))
+
+
+def match_tool(said: str, tools: Collection[str]) -> str:
+    """The tool that is meant, whatever its quotes and capitals; "" for none."""
+    bare = re.sub(r"[\s-]+", "_", said.strip().strip("\"'`[]().").strip()).casefold()
+    if bare in _NO_TOOL:
+        return ""
+    for name in tools:
+        if bare in (name.casefold(), f"{name.casefold()}_tool"):
+            return name
+    raise ReplyProblem(f"there is no tool {said[:60]!r}: name one of {', '.join(tools)}, or none.")
+
+
+def read_object(text: str, names: Collection[str]) -> dict[str, Any]:
+    """The last JSON object of a reply that has one of these keys, mended where it is broken."""
+    if len(text) > MAX_REPLY_CHARS:
+        raise ReplyProblem(too_long_reason(text))
+    text = drop_thoughts(text).strip()
+    if not text:
+        raise ReplyProblem("it is empty: reply with one JSON object.")
+    found = [row for part in (text, *_FENCE.findall(text)) for row in _objects(part)]
+    if not (fitting := [row for row in found if names & row.keys()]):
+        fitting = [row for row in _mended(text) if names & row.keys()]
+    if not fitting:
+        wanted = ", ".join(sorted(names))
+        what = "it has none of the keys" if found else "no JSON object was found in it. It needs"
+        raise ReplyProblem(f"{what} {wanted}.")
+    return fitting[-1]
+
+
+def spoken_lines(text: str) -> list[str]:
+    """What a member says, for people: of a JSON object a line a key, else its own lines."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(fenced[1] if (fenced := _FENCE.fullmatch(text.strip())) else text)
+        if isinstance(found, dict):
+            rows = _texts(found).items()
+            return [" ".join(f"{key}: {said}".split()) for key, said in rows if said]
+    return text.splitlines()
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """Objects of a text that are whole, and not part of another one."""
+    decoder, at = json.JSONDecoder(strict=False), 0
+    for _ in range(MAX_STARTS):
+        if (at := text.find("{", at)) < 0:
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+            continue
+        yield value
+
+
+def _mended(text: str) -> Sequence[dict[str, Any]]:
+    """What `json-repair` makes of the text from its first bracket on."""
+    from json_repair import repair_json
+
+    start = text.find("{")
+    if start < 0 or len(text) - start > MAX_MENDED_CHARS:
+        return ()
+    piece = text[start:].removesuffix("```").rstrip()
+    try:
+        value = repair_json(piece, return_objects=True, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return ()
+    rows = value if isinstance(value, list) else [value]
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _read_plan_line(text: str, tools: Collection[str]) -> NextStep:
+    lines = [line.strip() for line in drop_thoughts(text).splitlines() if line.strip()]
+    if not lines:
+        raise ReplyProblem("it is empty: write a line `TOOL: SUB-GOAL`, or none.")
+    if found := _LINE.fullmatch(lines[-1]):
+        if name := match_tool(found[1], tools):
+            return NextStep(name, found[2].strip(), "\n".join(lines[:-1]))
+        return NextStep("")
+    return NextStep(match_tool(lines[-1], tools))
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Values as texts: lists a comma apart, objects as JSON."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, list):
+            return ", ".join(text(one) for one in value)
+        return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return {key: "" if value is None else text(value) for key, value in row.items()}
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _known(kind: type[Any], found: Mapping[str, str]) -> dict[str, str]:
+    return {name: found[name] for name in _names(kind) if name in found}

@@ -1,0 +1,96 @@
+"""Rehearsal as each member of a team, and as the reader behind a tool that looks things up.
+
+Reads nothing but its prompt: what was found stands in its memory section.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from engines.policies.rehearsal import prompt
+from engines.policies.rehearsal.families import Step
+from engines.policies.rehearsal.lookup import APART, Lookup, recognise_lookup
+from engines.policies.rehearsal.solve import UNKNOWN, draws_right
+
+_TASK = re.compile(r"# Task: (analyse|plan|command|check|answer)\s*$")
+_TOOL = re.compile(r"^- ([\w-]+):.*Arguments: (\{.*\})$")
+_STEP = re.compile(r"^### Step \d+: ")
+
+
+def is_team_prompt(text: str) -> bool:
+    return _TASK.match(text.split("\n", 1)[0]) is not None
+
+
+def team_reply(text: str, instructions: str, seed: int, temperature: float) -> str:
+    """Reply to a member's prompt; the planner and the verifier may take the wrong way."""
+    found = prompt.parse_sections(text)
+    question = " ".join(prompt.unquote_lines(found.get("Question", ())))
+    lookup = recognise_lookup(question)
+    task = _TASK.match(text.split("\n", 1)[0])
+    assert task is not None
+    results = _results(found.get("Memory", ()))
+
+    def takes_right(lookup: Lookup) -> bool:
+        return draws_right(lookup.family, 1, question, instructions, seed, temperature)
+
+    if task[1] == "command":
+        goal = " ".join(prompt.unquote_lines(found.get("Sub-goal", ())))
+        name, argument = next(iter(_tools(found)), ("", ""))
+        command = {"tool": name, "arguments": {argument: goal}}
+        return _object(analysis="", explanation="The sub-goal as it is.", command=command)
+    if task[1] == "analyse":
+        return _object(
+            concise_summary=question,
+            required_skills=_said(APART, lookup.named if lookup else question),
+            relevant_tools=", ".join(name for name, _ in _tools(found)) or "none",
+            additional_considerations="This is a rehearsal: replies are scripted.",
+        )
+    if lookup is None:
+        return _reply_to_unknown(task[1])
+    if task[1] == "plan":
+        act = lookup.act(results, takes_right(lookup))
+        tool = "none" if act.query is None else next(iter(_tools(found)), ("none", ""))[0]
+        said = _said(act.step)
+        return _object(justification=said, context="", sub_goal=act.query or "", tool_name=tool)
+    if task[1] == "check":
+        stop, step, _ = lookup.checked(results, takes_right(lookup))
+        return _object(analysis=_said(step), stop_signal=stop)
+    return f"It was looked up in {len(results)} steps.\n#### {lookup.answer(results)}"
+
+
+def _reply_to_unknown(task: str) -> str:
+    if task == "plan":
+        return _object(justification="This kind is unknown.", sub_goal="", tool_name="none")
+    if task == "check":
+        return _object(analysis="This kind is unknown.", stop_signal=True)
+    return UNKNOWN
+
+
+def _results(lines: Any) -> list[str]:
+    """The result of each step of the memory."""
+    blocks: list[list[str]] = []
+    for line in lines:
+        if _STEP.match(line):
+            blocks.append([])
+        elif blocks:
+            blocks[-1].append(line)
+    texts = ("\n".join(prompt.unquote_lines(block)) for block in blocks)
+    return [text.partition("Result:")[2].strip() for text in texts]
+
+
+def _tools(found: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Name and first argument of each tool that the prompt offers."""
+    lines = (*found.get("Tools", ()), *found.get("Tool", ()))
+    named = (match for line in lines if (match := _TOOL.match(line)))
+    return [(match[1], next(iter(orjson.loads(match[2])), "")) for match in named]
+
+
+def _said(step: Step, instance: str = "") -> str:
+    return f"({step.label}) {step.clause}: {step.instance or instance}."
+
+
+def _object(**values: object) -> str:
+    return orjson.dumps(values).decode()

@@ -1,0 +1,75 @@
+"""Rehearsal's tries with a search and pages: it searches, opens the page that fits, and goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from engines.policies.rehearsal.families import Step
+from engines.policies.rehearsal.lookup import APART, Lookup, recognise_lookup
+from engines.policies.rehearsal.solve import draws_right, step_line
+from engines.policies.rehearsal.tools import messages as conversation
+from engines.policies.rehearsal.tools.solve import Turn
+
+SEARCH, READ = "web_search", "read_page"
+_ADDRESS = re.compile(r"https?://\S+")
+
+
+def look_up(
+    request: Mapping[str, Any], instructions: str, seed: int, temperature: float
+) -> Turn | None:
+    """The next turn of a try; None where nothing that is asked needs a search."""
+    messages = request["messages"]
+    asked = next((m for m in messages if m["role"] == "user"), None)
+    question = conversation.content_text(asked).strip() if asked else ""
+    lookup = recognise_lookup(question)
+    offered = conversation.native_tools(request)
+    if lookup is None or SEARCH not in offered:
+        return None
+    calls = {c["id"]: c["function"] for m in messages for c in m.get("tool_calls") or ()}
+    told = [
+        (calls[m["tool_call_id"]]["name"], conversation.content_text(m))
+        for m in messages
+        if m["role"] == "tool"
+    ]
+    number = len(told) + 1
+    if told and told[-1][0] == SEARCH and READ in offered and _ADDRESS.search(told[-1][1]):
+        url = _fitting_page(told[-1][1], _query_of(calls.values()))
+        said = step_line(number, Step("page", "open the page that fits", url))
+        return _call(said, READ, {"url": url, "question": question})
+    results = [text for name, text in told if name == READ or not _ADDRESS.search(text)]
+    right = draws_right(lookup.family, 1, question, instructions, seed, temperature)
+    act = lookup.act(results, right)
+    said = step_line(number + bool(not told), act.step)
+    if not told:
+        said = f"{step_line(1, _apart(lookup))}\n{said}"
+    if act.query is not None:
+        return _call(said, SEARCH, {"query": act.query})
+    return Turn(f"{said}\n#### {act.answer or 'none'}")
+
+
+def _apart(lookup: Lookup) -> Step:
+    return Step(APART.label, APART.clause, lookup.named)
+
+
+def _query_of(calls: Any) -> str:
+    asked = [call["arguments"] for call in calls if call["name"] == SEARCH]
+    return str(orjson.loads(asked[-1]).get("query", "")) if asked else ""
+
+
+def _fitting_page(results: str, query: str) -> str:
+    """The address of the result whose line shares most words with what was searched for."""
+    words = set(re.findall(r"\w+", query.lower()))
+
+    def fit(found: re.Match[str]) -> int:
+        return len(words & set(re.findall(r"\w+", found[0].lower())))
+
+    addresses: Sequence[re.Match[str]] = list(_ADDRESS.finditer(results))
+    return max(addresses, key=fit)[0].rstrip(").,;")
+
+
+def _call(said: str, tool: str, arguments: Mapping[str, str]) -> Turn:
+    return Turn(said, orjson.dumps(arguments).decode(), tool)

@@ -1,0 +1,156 @@
+"""A model as a member of a team asks it: its own prompt, made from the try's trajectory.
+
+Works below the record, which holds what was said once: the prompts of all members follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from engines.core.errors import CallFailed
+from engines.core.protocols import OnText, Policy
+from engines.core.team.memory import last_plan, memory_block, memory_lines, read_steps
+from engines.core.team.replies import PlanForm, Speaker, read_command
+from engines.core.text.prompts import load_prompt, quote
+from engines.core.text.reply import ReplyProblem
+from engines.core.text.tokens import prompt_tokens
+from engines.core.types import Completion, Job, Message, Sampling, ToolCall
+from engines.policies.limits.congestion import Congestion, with_congestion
+from engines.policies.limits.throttle import bind_to_job
+
+_PACKAGE = "engines.policies.team"
+_PROMPTS: Mapping[Speaker, str] = {
+    "planner_fixed": "analyse",
+    "planner_main": "plan",
+    "executor": "command",
+    "verifier": "check",
+    "generator": "answer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPolicy:
+    """Speaks for one member. `max_steps` is what the planner is told of its limit.
+
+    `context_tokens` None: whatever the memory comes to is sent.
+    """
+
+    inner: Policy
+    speaker: Speaker
+    form: PlanForm = "json"
+    max_steps: int = 5
+    context_tokens: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def with_congestion(self, congestion: Congestion) -> Policy:
+        return replace(self, inner=with_congestion(self.inner, congestion))
+
+    def for_job(self, job: Job) -> Policy:
+        return replace(self, inner=bind_to_job(self.inner, job))
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        tools = {tool["name"]: tool for tool in sampling.tools}
+        asked = self._prompt(messages, tools)
+        form = self.speaker != "generator" and not self._writes_lines
+        plain = replace(sampling, tools=(), json_object=form)
+        reply = await self.inner.complete(asked, plain, on_text)
+        calls = self._calls(reply, messages, tools) if self.speaker == "executor" else ()
+        return replace(reply, speaker=self.speaker, tool_calls=calls)
+
+    async def ping(self) -> None:
+        await self.inner.ping()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+    @property
+    def _writes_lines(self) -> bool:
+        return self.speaker == "planner_main" and self.form == "lines"
+
+    def _prompt(
+        self, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Message, ...]:
+        """The member's request; raises CallFailed where it cannot fit."""
+        system = tuple(m for m in messages[:1] if m.role == "system")
+        again = messages[-2:] if messages[-1].speaker == self.speaker else ()  # to be mended
+        again = tuple(Message(m.role, m.content, token_ids=m.token_ids) for m in again)
+        question = messages[len(system)]
+
+        def asked(room: int) -> tuple[Message, ...]:
+            content = self._render(messages, question.content, tools, room)
+            return (*system, Message("user", content, images=question.images), *again)
+
+        if self.context_tokens is None:
+            return asked(1_000_000)
+        left = self.context_tokens - prompt_tokens(asked(0))
+        whole = asked(max(left, 0))
+        if left < 0 or prompt_tokens(whole) > self.context_tokens:
+            text = (
+                f"the prompt of the {self.speaker} needs more than {self.context_tokens:,} tokens"
+            )
+            raise CallFailed("context", f"{text} (agent.context_tokens)")
+        return whole
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        question: str,
+        tools: Mapping[str, Mapping[str, Any]],
+        room: int,
+    ) -> str:
+        steps = read_steps(messages, tools, self.form)
+        if self._writes_lines:
+            told = memory_lines(steps)
+            return load_prompt(_PACKAGE, "plan_lines").render(
+                question=question, memory=f"\n{told}" if told else ""
+            )
+        prompt = load_prompt(_PACKAGE, _PROMPTS[self.speaker])
+        plan = last_plan(messages, tools, self.form)
+        tool = tools.get(plan.tool_name) if plan else None
+        values = {
+            "question": quote(question),
+            "analysis": quote(_analysis(messages)),
+            "tools": "\n".join(map(_describe, tools.values())) or "(none)",
+            "memory": memory_block(steps, room),
+            "left": str(self.max_steps - len(steps)),
+            "context": quote(plan.context or "(none)") if plan else "(none)",
+            "sub_goal": quote(plan.sub_goal) if plan else "(none)",
+            "tool": _describe(tool) if tool else "(none)",
+        }
+        return prompt.render(**{name: values[name] for name in prompt.variables})
+
+    def _calls(
+        self,
+        reply: Completion,
+        messages: Sequence[Message],
+        tools: Mapping[str, Mapping[str, Any]],
+    ) -> tuple[ToolCall, ...]:
+        plan = last_plan(messages, tools, self.form)
+        schemas = {name: tool["parameters"] for name, tool in tools.items()}
+        try:
+            command = read_command(reply.text, plan.tool_name if plan else "", schemas)
+        except ReplyProblem:
+            return ()  # the team asks once more
+        number = sum(len(message.tool_calls) for message in messages) + 1
+        arguments = orjson.dumps(dict(command.arguments)).decode()
+        return (ToolCall(f"call-{number}", command.tool_name, arguments),)
+
+
+def _analysis(messages: Sequence[Message]) -> str:
+    said = (m.content for m in messages if m.speaker == "planner_fixed" and m.role == "assistant")
+    return next(iter(reversed(list(said))), "") or "(none)"
+
+
+def _describe(tool: Mapping[str, Any]) -> str:
+    schema = orjson.dumps(tool["parameters"].get("properties", {})).decode()
+    text = " ".join(str(tool["description"]).split())
+    return f"- {tool['name']}: {text} Arguments: {schema}"
