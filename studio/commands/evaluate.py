@@ -113,6 +113,10 @@ def try_once(
         str | None, typer.Option(metavar="TEXT", help="The expected answer to --question.")
     ] = None,
     library: _Library = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Try it again with what this run has learned."),
+    ] = None,
     json: AsObject = False,
 ) -> int:
     """Take one problem from prompt to verdict. Nothing is kept.
@@ -120,6 +124,7 @@ def try_once(
     Examples:
         studio try rehearsal
         studio try rehearsal --question "What is 17 + 25?" --answer 42
+        studio try rehearsal --versus rehearsal
     """
     import asyncio
     from functools import partial
@@ -138,14 +143,28 @@ def try_once(
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     chosen = choose_problem(loaded, problem, question, answer)
     workspace = open_workspace(context)
-    trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
+    trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
+    if versus is not None:
+        after, learned = loaded, f"{versus}@last"
+        if loaded.config.trains:  # what it has learned are weights
+            given = [*(overrides or []), f"policy.adapter=run:{versus}"]
+            after, learned = load_run(runfile, given, context.obj), library
+        after_trial = Trial(after, chosen, *choose_library(after, workspace, learned))
+        trials = {"before": trials[""], "after": after_trial}
+    code, facts = exit_codes.DONE, {}
+    for name, trial in trials.items():
+        if json:
+            tried = asyncio.run(run_trial(trial, workspace))
+        else:
+            shown = partial(
+                print, *([f"== {name}"] if name else []), before_text(trial), flush=True
+            )
+            tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
+            print(after_text(trial, tried))
+        facts[name] = trial_data(trial, tried)
+        code = max(code, exit_code(tried))
     if json:
-        tried = asyncio.run(run_trial(trial, workspace))
-    else:
-        shown = partial(print, before_text(trial), flush=True)
-        tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
-    print_result(trial_data(trial, tried), after_text(trial, tried), json=json)
-    code = exit_code(tried)
+        print_result(facts.get("", facts), "", json=True)
     # That of a run is practised already.
     if not json and code == exit_codes.DONE and Path(runfile).name != "run.yaml":
         practise = "train" if loaded.config.trains else "headless"

@@ -24,7 +24,7 @@ from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
 from studio.config.paths import pin_data, pin_models, pin_programs, pin_verifiers
-from studio.config.roles import ROLES, expand_roles, read_endpoints, share_temperature
+from studio.config.roles import expand_roles, model_keys, read_endpoints, share_temperature
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
 from studio.config.source import find_run_file
@@ -160,7 +160,7 @@ def _rewrite_text(
         if get_value(composed.tree, ("data", "dataset")) is not ABSENT:  # an eval file
             mount_root(composed)
         apply_aliases(composed)
-        for role in (*((name,) for name in ROLES), ("agent", "model")):
+        for role in model_keys(composed.tree):
             flatten(composed, role, environ)
     normalise_verifier(composed)
     if agent is not None:
@@ -254,6 +254,8 @@ def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     if config.practice.group_size == 1 and config.data.practice is not None:
         contrast = "a single try shows no contrast, so nothing can be learned from it"
         notes.append(f"practice.group_size is 1: {contrast}.")
+    if practice.algorithm == "grpo" and config.grpo.lora.dropout:
+        notes.append("grpo.lora.dropout takes effect in fine-tuning (sft) alone; GRPO drops none.")
     usual = AgentConfig().max_turns
     if config.agent.kind == "single_turn" and config.agent.max_turns != usual:
         notes.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engines.core.team.replies import FIXED
 from studio.config.compose import ComposedConfig
-from studio.config.tree import ABSENT, Tree, get_value
+from studio.config.tree import ABSENT, Key, Tree, get_value, replace_value
 
 ROLES = ("policy", "reflector", "judge")
 
@@ -21,10 +22,9 @@ def expand_roles(composed: ComposedConfig) -> None:
         # Copied as written: resolving it would lose where its secrets came from.
         if (other := str(tree.get(name)).removeprefix("${").removesuffix("}")) in ROLES:
             tree[name] = tree.get(other) if other != name else None
-    agent = tree.get("agent")
-    for holder, name in [(tree, "policy"), (tree, "reflector"), (tree, "judge"), (agent, "model")]:
-        if isinstance(holder, dict) and isinstance(holder.get(name), str):
-            holder[name] = {"model": holder[name]}
+    for key in model_keys(tree):
+        if isinstance(model := get_value(tree, key), str):
+            replace_value(tree, key, {"model": model})
     model = get_value(tree, ("agent", "model"))
     policy = tree.get("policy")
     if isinstance(model, dict) and policy is None:
@@ -47,10 +47,22 @@ def expand_roles(composed: ComposedConfig) -> None:
             tree[name] = {**shared, **role}
 
 
+def model_keys(tree: Tree) -> list[Key]:
+    """Where a run file may name a model: its roles, its agent's own, its team's, its tools'."""
+    tools = get_value(tree, ("agent", "tools"))
+    numbers = range(len(tools)) if isinstance(tools, list) else ()
+    return [
+        *((name,) for name in ROLES),
+        ("agent", "model"),
+        *(("agent", "team", name) for name in FIXED),
+        *(("agent", "tools", str(number), "model") for number in numbers),
+    ]
+
+
 def read_endpoints(tree: Tree, origins: dict[str, str], environ: Mapping[str, str]) -> None:
     """Addresses and keys that the environment has for openai:MODEL, with where they came from."""
-    for name in (*ROLES, "agent.model"):
-        role = get_value(tree, tuple(name.split(".")))
+    for key in model_keys(tree):
+        name, role = ".".join(key), get_value(tree, key)
         if not isinstance(role, dict) or not str(role.get("model")).startswith("openai:"):
             continue
         for field, variable in (("base_url", "OPENAI_BASE_URL"), ("api_key", "OPENAI_API_KEY")):

@@ -29,6 +29,7 @@ from engines.grpo.loss.sft_data import (
     tokenise_demonstration,
 )
 from engines.grpo.settings import SFTSettings
+from engines.policies.hf_local.lora import lora_dropout
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 
 if TYPE_CHECKING:
@@ -134,14 +135,16 @@ class SFTEngine(WeightEngine):
                 raise UpdateCancelled
 
         self.optimiser.zero_grad()
+        packs = self._can_pack(examples)
         try:
-            return accumulate(
-                self._local,
-                examples,
-                packs=self._can_pack(examples),
-                forward_tokens=self._forward_tokens,
-                before_each=check_stop,
-            )
+            with lora_dropout(self._local.model, self._local.settings.seed + self._optimiser_steps):
+                return accumulate(
+                    self._local,
+                    examples,
+                    packs=packs,
+                    forward_tokens=self._forward_tokens,
+                    before_each=check_stop,
+                )
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,23 @@ def add_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return peft.get_peft_model(model, config)
+
+
+@contextmanager
+def lora_dropout(model: Any, seed: int) -> Iterator[None]:
+    """The adapter drops inputs meanwhile, as its settings say; the same ones for the same seed."""
+    layers = (m.lora_dropout for m in model.modules() if hasattr(m, "lora_dropout"))
+    drops = [m for layer in layers for m in layer.values() if isinstance(m, nn.Dropout) and m.p]
+    with torch.random.fork_rng(enabled=bool(drops)):
+        if drops:
+            torch.manual_seed(seed)
+        for drop in drops:
+            drop.train()
+        try:
+            yield
+        finally:
+            for drop in drops:
+                drop.eval()
 
 
 def adapter_mismatch_text(folder: Path, lora: LoraSettings) -> str:

@@ -20,7 +20,8 @@ class LoraSettings:
     alpha: int = setting(16, "the adapter is scaled by alpha / rank", ge=1, le=MAX_COUNT)
     dropout: float = setting(
         0.0,
-        "dropout kept with the adapter for later use; every pass here is without it",
+        "share of the adapter's inputs that fine-tuning drops; GRPO drops none: a ratio of two "
+        "passes that drop differently is noise",
         ge=0,
         lt=1,
     )

@@ -39,6 +39,7 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
     if task[1] == "command":
         goal = " ".join(prompt.unquote_lines(found.get("Sub-goal", ())))
         name, argument = next(iter(_tools(found)), ("", ""))
+        goal = re.sub(r"\bit\b", results[-1], goal) if results and name == "calculator" else goal
         command = {"tool": name, "arguments": {argument: goal}}
         return _object(analysis="", explanation="The sub-goal as it is.", command=command)
     if task[1] == "analyse":
@@ -49,7 +50,7 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
             additional_considerations="This is a rehearsal: replies are scripted.",
         )
     if lookup is None:
-        return _reply_to_unknown(task[1])
+        return _reply_to_unknown(task[1], results)
     if task[1] == "plan":
         act = lookup.act(results, takes_right(lookup))
         tool = "none" if act.query is None else next(iter(_tools(found)), ("none", ""))[0]
@@ -61,12 +62,13 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
     return f"It was looked up in {len(results)} steps.\n#### {lookup.answer(results)}"
 
 
-def _reply_to_unknown(task: str) -> str:
+def _reply_to_unknown(task: str, results: list[str]) -> str:
+    """Where another plans it goes by the last result, as somebody who only follows would."""
     if task == "plan":
         return _object(justification="This kind is unknown.", sub_goal="", tool_name="none")
     if task == "check":
-        return _object(analysis="This kind is unknown.", stop_signal=True)
-    return UNKNOWN
+        return _object(analysis="This kind is unknown.", stop_signal=False)
+    return f"The last step found it.\n#### {results[-1]}" if results else UNKNOWN
 
 
 def _results(lines: Any) -> list[str]:
