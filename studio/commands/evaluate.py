@@ -145,10 +145,12 @@ def try_once(
     workspace = open_workspace(context)
     trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
     if versus is not None:
-        after, learned = loaded, f"{versus}@last"
+        after, learned = loaded, library
         if loaded.config.trains:  # what it has learned are weights
             given = [*(overrides or []), f"policy.adapter=run:{versus}"]
-            after, learned = load_run(runfile, given, context.obj), library
+            after = load_run(runfile, given, context.obj)
+        else:
+            learned = f"{versus}@last"
         after_trial = Trial(after, chosen, *choose_library(after, workspace, learned))
         trials = {"before": trials[""], "after": after_trial}
     code, facts = exit_codes.DONE, {}
@@ -156,9 +158,8 @@ def try_once(
         if json:
             tried = asyncio.run(run_trial(trial, workspace))
         else:
-            shown = partial(
-                print, *([f"== {name}"] if name else []), before_text(trial), flush=True
-            )
+            head = f"== {name}\n" if name else ""
+            shown = partial(print, head + before_text(trial), flush=True)
             tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
             print(after_text(trial, tried))
         facts[name] = trial_data(trial, tried)

@@ -21,6 +21,7 @@ from engines.core.library import Library
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
 from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
+from engines.pipeline.judging import add_own_figures
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -148,7 +149,7 @@ async def run_trial(
         attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(trial.job, on_piece)
         rollout = Rollout.from_job(trial.job, attempt, call_seed(config.seed, KEY))
         (verdict,) = await verifier.verify(trial.problem, (rollout,))
-    return TrialResult(rollout, verdict, "".join(streamed))
+    return TrialResult(rollout, add_own_figures(verdict, rollout), "".join(streamed))
 
 
 def without_lessons(config: RunConfig) -> RunConfig:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engines.core.protocols import Ledger, Policy
+from engines.core.team.replies import FIXED
 from engines.core.types import Problem
 from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
@@ -289,13 +290,17 @@ def rehearsal_note(config: RunConfig) -> str | None:
     )
 
 
-def _scripted_roles(config: RunConfig) -> list[Role]:
+def _scripted_roles(config: RunConfig) -> list[str]:
+    """Also the members of a team that do not play the policy."""
     roles: list[Role] = ["policy"]
     if not config.trains:
         roles.append("reflector")  # a weight update is computed, no model draws a lesson
     if asks_judge(config.verifier.spec):
         roles.append("judge")
-    return [role for role in roles if "rehearsal" in config.role(role).model.split(":")[:2]]
+    asked: dict[str, PolicyConfig | None] = {role: config.role(role) for role in roles}
+    if config.agent.team is not None:
+        asked |= {name: getattr(config.agent.team, name) for name in FIXED}
+    return [n for n, one in asked.items() if one and "rehearsal" in one.model.split(":")[:2]]
 
 
 @dataclass(frozen=True, slots=True)
