@@ -12,6 +12,7 @@ from engines.core.errors import CallFailed
 from engines.core.finish import is_cut
 from engines.core.protocols import OnText, Toolbox, ToolTry, TryPolicy
 from engines.core.text.tool_marks import call_mark, result_mark
+from engines.core.text.tool_text import model_text
 from engines.core.tools import ToolResult
 from engines.core.types import (
     NO_USAGE,
@@ -82,14 +83,15 @@ def show_calls(
         made += 1
         show(call_mark(call))
         if made > MAX_CALLS:
-            text = f"refused: one reply may make {MAX_CALLS} calls; make the rest in the next one."
+            text = f"one reply may make {MAX_CALLS} calls; make the rest in the next one."
             result = ToolResult(text, "refused")
         else:
             result = await toolbox.call(call, within)
         if result.status == "unavailable":
             raise CallFailed("tool", f"{call.name}: {result.text}", result.usage)
         show(result_mark(call, result))
-        return result
+        # The record and all who read it know of a failure by the word before it.
+        return replace(result, text=model_text(result.status, result.text))
 
     return run
 

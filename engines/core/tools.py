@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from engines.core.errors import StudioError
-from engines.core.types import NO_USAGE, Message, Usage
+from engines.core.types import NO_USAGE, Usage
 
 Network = Literal["none", "allowlist", "public"]
 """What a tool or a program may reach: nothing, named hosts, or anything."""
@@ -76,9 +76,3 @@ def is_evidence(result: ToolResult) -> bool:
     """Whether a result tells anything that an answer can rest on."""
     said = result.text.strip()
     return result.status == "ok" and said != NO_OUTPUT and not said.startswith(NOTHING_FOUND)
-
-
-def failed_calls(messages: Sequence[Message]) -> int:
-    """How many tool results in these messages tell of a failure: each begins with its status."""
-    results = (m.content.partition(":")[0] for m in messages if m.role == "tool")
-    return sum(word != "ok" and word in _STATUSES for word in results)
