@@ -213,6 +213,8 @@ def _turns(config: RunConfig, measured: MeasuredUsage) -> Range:
     if agent.kind == "single_turn":
         return Range(1.0, 1.0)
     likely = measured.turns or (2.0 if agent.kind in ("tools", "calculator") else 1.0)
+    if agent.kind == "team":  # an analysis, three replies a step, an answer; each repaired once
+        return Range(measured.turns or 8.0, 2.0 * (2 + 3 * agent.max_turns))
     own = agent.kind in ("command", "function")
     return Range(likely, max(likely, float(_PROGRAM_CALLS if own else agent.max_turns)))
 
