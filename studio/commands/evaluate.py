@@ -126,15 +126,11 @@ def try_once(
         studio try rehearsal --question "What is 17 + 25?" --answer 42
         studio try rehearsal --versus rehearsal
     """
-    import asyncio
-    from functools import partial
-
     from studio.config.loading import load_run
-    from studio.evaluation.try_problem import Trial, choose_problem, exit_code, run_trial
-    from studio.evaluation.try_text import after_text, before_text, print_piece, trial_data
+    from studio.evaluation.try_problem import Trial, choose_problem
+    from studio.evaluation.try_text import print_trials
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
-    from studio.report.tables import print_result
     from studio.run.budget import limits_of
     from studio.run.library_start import choose_library
 
@@ -153,19 +149,7 @@ def try_once(
             learned = f"{versus}@last"
         after_trial = Trial(after, chosen, *choose_library(after, workspace, learned))
         trials = {"before": trials[""], "after": after_trial}
-    code, facts = exit_codes.DONE, {}
-    for name, trial in trials.items():
-        if json:
-            tried = asyncio.run(run_trial(trial, workspace))
-        else:
-            head = f"== {name}\n" if name else ""
-            shown = partial(print, head + before_text(trial), flush=True)
-            tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
-            print(after_text(trial, tried))
-        facts[name] = trial_data(trial, tried)
-        code = max(code, exit_code(tried))
-    if json:
-        print_result(facts.get("", facts), "", json=True)
+    code = print_trials(trials, workspace, json=json)
     # That of a run is practised already.
     if not json and code == exit_codes.DONE and Path(runfile).name != "run.yaml":
         practise = "train" if loaded.config.trains else "headless"

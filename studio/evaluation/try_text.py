@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from engines.core.codec import to_dict
 from engines.core.text.tool_text import count_acts
-from studio.evaluation.try_problem import Trial, TrialResult
+from engines.record.run_dir import Workspace
+from studio import exit_codes
+from studio.evaluation.try_problem import Trial, TrialResult, exit_code, run_trial
 from studio.report.rates import metrics_text, try_acts_text
 from studio.report.rollout import streamed_text
 from studio.report.summary import count_text, usage_text
+from studio.report.tables import print_result
 from studio.secrets.sanitize import sanitize
+
+
+def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: bool) -> int:
+    """Run them in order, each under its name, and print what they come to; the worst exit code."""
+    code, facts = exit_codes.DONE, {}
+    for name, trial in trials.items():
+        if json:
+            tried = asyncio.run(run_trial(trial, workspace))
+        else:
+            head = f"== {name}\n" if name else ""
+            shown = partial(print, head + before_text(trial), flush=True)
+            tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
+            print(after_text(trial, tried))
+        facts[name] = trial_data(trial, tried)
+        code = max(code, exit_code(tried))
+    if json:
+        print_result(facts.get("", facts), "", json=True)
+    return code
 
 
 def before_text(trial: Trial) -> str:

@@ -437,9 +437,8 @@ class LineReview:
         for group in groups:
             self.say(f"\n=== {group.id}\n{sanitize(group.question)}")
             for witness in group.witnesses:
-                verdict = witness.verdict
-                reward = "?" if verdict is None or verdict.reward is None else f"{verdict.reward:g}"
-                self.say(f"\n--- {witness.id}  reward {reward}")
+                reward = witness.verdict.reward if witness.verdict else None
+                self.say(f"\n--- {witness.id}  reward {'?' if reward is None else f'{reward:g}'}")
                 try:
                     messages = self.evidence.messages(witness)
                 except StudioError as error:  # one lost record must not end the session
@@ -448,4 +447,4 @@ class LineReview:
                 replies = [m for m in messages if m.role in ("assistant", "tool")]
                 for message in replies:
                     mark = f"[{message.speaker or message.role}]\n" if len(replies) > 1 else ""
-                    self.say(f"{mark}{sanitize(said_text(message))}")
+                    self.say(mark + sanitize(said_text(message)))

@@ -14,12 +14,12 @@ import orjson
 
 from engines.core.ids import digest, seed_for
 from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
+from engines.policies.rehearsal.lookup.loop import look_up
+from engines.policies.rehearsal.lookup.team import is_team_prompt, team_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
 from engines.policies.rehearsal.slips import are_slips
 from engines.policies.rehearsal.solve import solve
-from engines.policies.rehearsal.team import is_team_prompt, team_reply
 from engines.policies.rehearsal.tools import messages as conversation
-from engines.policies.rehearsal.tools.look_up import look_up
 from engines.policies.rehearsal.tools.solve import INTERPRETER, Turn, solve_with_tools
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time

@@ -18,7 +18,10 @@ from studio.config.settings.fingerprint import differences, fingerprint
 from studio.presets import list_presets
 
 WRITTEN = Path(__file__).parent / "written"
-NEWER = ("demo", "math", "command")  # that version did not have it
+NEWER = ("demo", "math", "command", "grpo-team", "research", "web", "math-aime")
+"""That version did not have them."""
+CHANGED = ("grpo-planner",)
+"""What was kept of them is what an older run was begun with."""
 NEWER_SETTINGS = re.compile(
     r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
@@ -43,7 +46,7 @@ def loaded(name: str, folder: Path) -> LoadedRun:
     return load_run(name, [], folder / "practice", ENVIRON, folder)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name not in CHANGED])
 def test_the_run_file_is_written_byte_for_byte_as_before(tmp_path: Path, preset: str) -> None:
     found = loaded(preset, tmp_path)
     written = NEWER_SETTINGS.sub("", dump_run_yaml(found.config, found.mask))

@@ -12,7 +12,7 @@ import orjson
 
 from engines.policies.rehearsal import prompt
 from engines.policies.rehearsal.families import Step
-from engines.policies.rehearsal.lookup import APART, Lookup, recognise_lookup
+from engines.policies.rehearsal.lookup.questions import APART, Lookup, recognise_lookup
 from engines.policies.rehearsal.solve import UNKNOWN, draws_right
 
 _TASK = re.compile(r"# Task: (analyse|plan|command|check|answer)\s*$")

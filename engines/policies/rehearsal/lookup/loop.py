@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from engines.policies.rehearsal.families import Step
-from engines.policies.rehearsal.lookup import APART, Lookup, recognise_lookup
+from engines.policies.rehearsal.lookup.questions import APART, Lookup, recognise_lookup
 from engines.policies.rehearsal.solve import draws_right, step_line
 from engines.policies.rehearsal.tools import messages as conversation
 from engines.policies.rehearsal.tools.solve import Turn
