@@ -15,8 +15,9 @@ from engines.policies.rehearsal.families import Step
 from engines.policies.rehearsal.lookup.questions import APART, Lookup, recognise_lookup
 from engines.policies.rehearsal.solve import UNKNOWN, draws_right
 
-_TASK = re.compile(r"# Task: (analyse|plan|command|check|answer)\s*$")
+_TASK = re.compile(r"# Task: (analyse|plan|command|check|answer|select|read)\s*$")
 _TOOL = re.compile(r"^- ([\w-]+):.*Arguments: (\{.*\})$")
+_MOST_READ = 900
 _STEP = re.compile(r"^### Step \d+: ")
 
 
@@ -36,6 +37,10 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
     def takes_right(lookup: Lookup) -> bool:
         return draws_right(lookup.family, 1, question, instructions, seed, temperature)
 
+    if task[1] == "select":
+        return _select(question, prompt.unquote_lines(found.get("Titles", ())))
+    if task[1] == "read":
+        return " ".join(prompt.unquote_lines(found.get("Passages", ())))[:_MOST_READ]
     if task[1] == "command":
         goal = " ".join(prompt.unquote_lines(found.get("Sub-goal", ())))
         name, argument = next(iter(_tools(found)), ("", ""))
@@ -60,6 +65,18 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
         stop, step, _ = lookup.checked(results, takes_right(lookup))
         return _object(analysis=_said(step), stop_signal=stop)
     return f"It was looked up in {len(results)} steps.\n#### {lookup.answer(results)}"
+
+
+def _select(question: str, titles: list[str]) -> str:
+    """The titles that share most words with the question."""
+
+    def words(text: str) -> set[str]:
+        return {word.rstrip("s") for word in re.findall(r"[^\W\d]+", text.lower())}
+
+    shared = [len(words(question) & words(title)) for title in titles]
+    fitting = [n for n, count in enumerate(shared, 1) if count and count == max(shared)]
+    named = [titles[n - 1].partition(". ")[2] for n in fitting[:3]]
+    return _object(matched_queries=named, matched_query_ids=fitting[:3])
 
 
 def _reply_to_unknown(task: str, results: list[str]) -> str:
