@@ -6,18 +6,17 @@ those of any language. The same library and question choose the same, whoever as
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from engines.core.library import Experience, Library
 from engines.core.settings import SHOWN_WHOLE
+from engines.core.text.relevance import FindBest, index_words
 from engines.core.text.similarity import tokens
 from engines.core.waiting.threads import run_to_end
 
 Shown = tuple[str, ...] | None
 """Ids of the experiences that are chosen; None: all of them."""
-_FindBest = Callable[[list[str], int], list[int]]
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class PromptWriter:
     above: int | None = SHOWN_WHOLE
     most: int = 10
     _indexed: tuple[Experience, ...] = field(default=(), init=False)
-    _find_best: _FindBest = field(default=lambda words, most: [], init=False)
+    _find_best: FindBest = field(default=lambda words, most: [], init=False)
     _pinned: list[int] = field(default_factory=list, init=False)
 
     def write(self, library: Library | None, question: str) -> tuple[str, Shown]:
@@ -49,7 +48,7 @@ class PromptWriter:
             return None
         self._index(entries)
         most = min(self.most + len(self._pinned), len(entries))
-        best = self._find_best(list(tokens(question)), most)
+        best = self._find_best(tokens(question), most)
         free = [at for at in best if not entries[at].pinned][: self.most]
         return tuple(entries[at].id for at in sorted((*free, *self._pinned)))
 
@@ -77,23 +76,5 @@ class PromptWriter:
             self._indexed = entries
 
 
-def _index_words(entries: tuple[Experience, ...]) -> _FindBest:
-    """Gives the positions most relevant to words, the best first, of equal ones the first."""
-    import bm25s  # brings numpy along, which small libraries need not wait for
-
-    found = [list(tokens(entry.text)) for entry in entries]
-    index = bm25s.BM25()
-    if any(found):  # else it divides by their mean length
-        index.index(found, show_progress=False)
-
-    def find_best(words: list[str], most: int) -> list[int]:
-        if not words or not any(found):
-            return list(range(most))
-        scores = index.get_scores(words)
-        parted = scores.copy()
-        parted.partition(-most)  # a tenth of what sorting all of them takes
-        (at,) = (scores >= parted[-most]).nonzero()
-        chosen: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
-        return chosen
-
-    return find_best
+def _index_words(entries: tuple[Experience, ...]) -> FindBest:
+    return index_words([tokens(entry.text) for entry in entries])
