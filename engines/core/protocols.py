@@ -194,7 +194,8 @@ class Toolbox(Protocol):
     async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         """What a call comes to, whatever a model made of it; raises only when cancelled.
 
-        Within the tool's time limit; each text of the result has at most `SHOWN_CHARS`.
+        Within the tool's time limit; a result, or each text of one in JSON, has at
+        most `ToolSpec.shown_chars`.
         """
 
     async def aclose(self) -> None: ...

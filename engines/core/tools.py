@@ -45,6 +45,7 @@ class ToolSpec:
     repeatable: bool = True
     network: Network = "none"
     tier: str = ""  # what contains it; "" where it runs in the studio's own process
+    shown_chars: int = SHOWN_CHARS  # of a result
 
     @property
     def function(self) -> Mapping[str, Any]:

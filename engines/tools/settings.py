@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from engines.core.tools import Network
+
+PROVIDERS: Mapping[str, tuple[str, ...]] = {
+    "web_search": ("serper", "searxng", "gemini", "fixture"),
+    "read_page": ("direct", "jina", "fixture"),
+    "wikipedia": ("api", "folder"),
+}
+"""Tools of the web, and who may answer for each; the first where none is named."""
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "serper": ("SERPER_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "jina": ("JINA_API_KEY",),
+}
+"""Variables of which a provider needs one; jina works without, more slowly."""
+USER_AGENT = "practice-studio (a tool of a language model)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +40,16 @@ class ToolSettings:
     only: tuple[str, ...] = ()  # tools of the server that are offered; (): all
     timeout_s: float = 30.0  # of one call
     network: Network = "none"  # as it is shown
-    model: object | None = None  # that ask_model asks; None: the agent's own
+    model: object | None = None  # that ask_model and readers ask; None: the agent's own
     repeatable: bool | None = None  # None: the tool says so
+    # Of tools of the web; `studio.config.settings.tool` says what each means.
+    provider: str | None = None
+    source: str | None = None
+    answer: Literal["model", "passages"] = "model"
+    embedding: object | None = None
+    user_agent: str = USER_AGENT
+    allow_hosts: tuple[str, ...] = ()
+    cache: bool = True
 
     def __post_init__(self) -> None:
         given = (self.name, self.function, self.mcp_command, self.mcp_url)

@@ -11,7 +11,7 @@ from engines.core.errors import CallFailed, ConfigError, StudioError, lost_usage
 from engines.core.process.user_code import error_text
 from engines.core.protocols import Tool, ToolTry
 from engines.core.text.sanitize import one_line
-from engines.core.tools import NO_OUTPUT, ToolError, ToolResult, ToolSpec
+from engines.core.tools import NO_OUTPUT, SHOWN_CHARS, ToolError, ToolResult, ToolSpec
 from engines.core.types import NO_USAGE, ToolCall, Usage
 from engines.tools.arguments import ArgumentsRefused, read_arguments
 from engines.tools.mcp import McpServer
@@ -30,9 +30,9 @@ class Entry:
 class CheckedToolbox:
     """Calls tools by their names. Those of a server are known once `check` has returned."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        """ConfigError where two tools have one name."""
-        self._entries = entries
+    def __init__(self, entries: Sequence[Entry], absent: Sequence[str] = ()) -> None:
+        """ConfigError where two tools have one name; `absent` says what is left out, and why."""
+        self._entries, self.absent = entries, tuple(absent)
         self._tools: dict[str, tuple[Tool, Entry]] = {}
         for entry in entries:
             if not isinstance(entry.tool, McpServer):
@@ -52,7 +52,9 @@ class CheckedToolbox:
 
     async def call(self, call: ToolCall, within: ToolTry) -> ToolResult:
         result = await self._call(call, within)
-        return replace(result, text=shorten_result(result.text) or NO_OUTPUT)
+        known = self._tools.get(call.name)
+        limit = known[0].spec.shown_chars if known else SHOWN_CHARS
+        return replace(result, text=shorten_result(result.text, limit) or NO_OUTPUT)
 
     async def aclose(self) -> None:
         async with AsyncExitStack() as stack:  # all of them, also where one fails

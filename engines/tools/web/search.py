@@ -1,0 +1,152 @@
+"""The tool `web_search`, and what each service is asked and replies.
+
+Replies are read leniently: what a service adds is passed over, a result without an address is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from engines.core.tools import NOTHING_FOUND, ToolError, ToolResult
+from engines.tools.function import FunctionTool
+from engines.tools.web.address import FetchFailed
+from engines.tools.web.cache import WebCache
+from engines.tools.web.fetch import Fetcher
+from engines.tools.web.local_pages import LocalPages
+from engines.tools.web.passages import quote_outside
+
+MAX_HITS = 10
+Hit = tuple[str, str, str, str]
+"""Title, address, excerpt, and our own note."""
+Found = tuple[str, Sequence[Hit]]
+"""An answer, where the service gives one, whose marks [1] number the results; and these."""
+Search = Callable[[str], Awaitable[Found]]
+
+
+def web_search_tool(search: Search, cache: WebCache, kind: str) -> FunctionTool:
+    """`kind` tells the replies of one service from those of another."""
+
+    async def web_search(query: str) -> ToolResult:
+        """Search the web and see title, address and an excerpt of at most 10 pages.
+
+        Limits: excerpts are short, may be old, and nobody has checked them.
+        Best practice: search for few telling words; read a page before you rely on its excerpt;
+        where nothing fits, search again in other words.
+
+        Args:
+            query: what to look for
+
+        Repeatable: yes
+        """
+        try:
+            answer, hits = await cache.get(kind, query, lambda: search(query))
+        except FetchFailed as failed:
+            return ToolResult(f"The search failed: {failed}", "error")
+        if answer:
+            sources = (f"[{n}] {title}: {url}" for n, (title, url, *_) in enumerate(hits, 1))
+            return ToolResult(quote_outside("a grounded search", "\n".join((answer, *sources))))
+        shown = [
+            quote_outside(url, f"{_short(title, 150)}\n{_short(excerpt, 320)}", note)
+            for title, url, excerpt, note in hits
+        ]
+        return ToolResult("\n".join(shown) or f"{NOTHING_FOUND}. Search again in other words.")
+
+    return FunctionTool(web_search)
+
+
+def search_serper(fetcher: Fetcher, address: str, key: str) -> Search:
+    async def search(query: str) -> Found:
+        body = {"q": query, "num": MAX_HITS}
+        reply = await fetcher.ask_service(f"{address}/search", {"X-API-KEY": key}, body)
+        return "", _read_hits(reply, "organic", "link", "snippet")
+
+    return search
+
+
+def search_searxng(fetcher: Fetcher, address: str) -> Search:
+    async def search(query: str) -> Found:
+        asked = urlencode({"q": query, "format": "json"})
+        reply = await fetcher.ask_service(f"{address.rstrip('/')}/search?{asked}")
+        hits, silent = (
+            _read_hits(reply, "results", "url", "content"),
+            reply.get("unresponsive_engines"),
+        )
+        if silent and not hits:  # which is not the same as that there are no pages
+            raise FetchFailed(f"none of its engines answered ({str(silent)[:200]}).")
+        return "", hits
+
+    return search
+
+
+async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
+    """Ask for nothing: an instance that gives JSON then says that the query is missing."""
+    try:
+        await fetcher.ask_service(f"{address.rstrip('/')}/search?format=json")
+    except FetchFailed as failed:
+        if failed.status != 400:
+            json_off = "Add json to search.formats in its settings.yml."
+            move = json_off if failed.status == 403 else "Start the instance, or correct source."
+            raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
+
+
+def search_gemini(fetcher: Fetcher, address: str, key: str) -> Search:
+    async def search(query: str) -> Found:
+        body = {"contents": [{"parts": [{"text": query}]}], "tools": [{"google_search": {}}]}
+        headers = {"x-goog-api-key": key}
+        return read_grounded(await fetcher.ask_service(f"{address}:generateContent", headers, body))
+
+    return search
+
+
+def search_fixture(pages: LocalPages) -> Search:
+    async def search(query: str) -> Found:
+        found = pages.find(query, MAX_HITS)
+        return "", [(page.title, page.url, page.text, page.note) for page in found]
+
+    return search
+
+
+def read_grounded(reply: Mapping[str, Any]) -> Found:
+    """Gemini's answer, `[1][3]` behind each statement that sources support.
+
+    Raises FetchFailed: there is no text, or it comes from no search: then it is the model's own.
+    """
+    candidate: dict[str, Any] = next(iter(reply.get("candidates") or ()), {})
+    parts = (candidate.get("content") or {}).get("parts") or ()
+    grounds = candidate.get("groundingMetadata") or {}
+    chunks = [chunk.get("web") or {} for chunk in grounds.get("groundingChunks") or ()]
+    # What it thought is no answer, and yet counts as a part.
+    texts = [b"" if part.get("thought") else part.get("text", "").encode() for part in parts]
+    if not chunks or not b"".join(texts).strip():
+        blocked = (reply.get("promptFeedback") or {}).get("blockReason")
+        reason = blocked or candidate.get("finishReason")
+        raise FetchFailed(f"Gemini gave no answer that sources support (it says {reason}).")
+    marks: dict[tuple[int, int], set[int]] = {}
+    for support in grounds.get("groundingSupports") or ():
+        segment = support.get("segment") or {}  # its offsets count bytes of UTF-8
+        place = segment.get("partIndex") or 0, segment.get("endIndex") or 0
+        numbers = set(support.get("groundingChunkIndices") or ()) & set(range(len(chunks)))
+        if place[0] < len(texts):
+            marks.setdefault(place, set()).update(numbers)
+    for (part, end), numbers in sorted(marks.items(), reverse=True):
+        raw, said = texts[part], "".join(f"[{number + 1}]" for number in sorted(numbers))
+        texts[part] = raw[:end] + said.encode() + raw[end:]
+    sources = [(chunk.get("title") or "", chunk.get("uri") or "", "", "") for chunk in chunks]
+    return b"".join(texts).decode("utf-8", "replace"), sources
+
+
+def _read_hits(reply: Mapping[str, Any], field: str, url: str, excerpt: str) -> list[Hit]:
+    found: dict[str, Hit] = {}
+    for row in reply.get(field) or ():
+        address = str(row.get(url))
+        if address.startswith(("http://", "https://")):
+            hit = (str(row.get("title") or ""), address, str(row.get(excerpt) or ""), "")
+            found.setdefault(address, hit)
+    return list(found.values())[:MAX_HITS]
+
+
+def _short(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
