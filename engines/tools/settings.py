@@ -20,6 +20,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "jina": ("JINA_API_KEY",),
 }
 """Variables of which a provider needs one; jina works without, more slowly."""
+TOOL_KEYS = tuple(name for names in KEYS.values() for name in names)
 USER_AGENT = "practice-studio (a tool of a language model)"
 
 

@@ -18,12 +18,13 @@ from engines.core.errors import DataError
 from engines.core.text.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
+from engines.tools.settings import TOOL_KEYS
 from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
-from studio.config.paths import pin_data, pin_models, pin_programs, pin_verifiers
+from studio.config.paths import pin_data, pin_models, pin_programs, pin_sources, pin_verifiers
 from studio.config.roles import expand_roles, model_keys, read_endpoints, share_temperature
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
@@ -138,6 +139,7 @@ def load_run(
     # Last: roles may have taken over a path from each other.
     roots = _pin_paths(composed, tree, beside, workspace, folder, youtu, environ)
     config = _validate(composed, tree, origins)
+    config.tool_keys.update({name: environ[name] for name in TOOL_KEYS if name in environ})
     texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
     given = {name for name in _ASKED.findall(" ".join(texts)) if name in own}
     notes = [f"{folder / '.env'} gives {', '.join(sorted(given))}"] if given else []
@@ -232,6 +234,7 @@ def _pin_paths(
     pin_data(composed, tree, roots, own, cwd)
     pin_models(composed, tree, workspace, cwd)
     pin_programs(composed, tree, (*beside, _BUNDLED / "agents", cwd), cwd)
+    pin_sources(composed, tree, (*beside, workspace, own[0], _BUNDLED, cwd), cwd)
     own = (workspace / "verifiers", _BUNDLED / "verifiers")
     files = (youtu.verifiers,) if youtu else ()
     pin_verifiers(composed, tree, (*beside, own[0], *files, own[1], cwd), own, cwd)

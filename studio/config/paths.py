@@ -16,7 +16,7 @@ from engines.data.source import DataSource, locate
 from engines.verifiers.spec import find_file
 from studio.config.compose import ComposedConfig
 from studio.config.settings.agent import AgentConfig
-from studio.config.tree import Key, Tree, dotted_name, replace_value, walk_texts
+from studio.config.tree import Key, Tree, dotted_name, get_value, replace_value, walk_texts
 
 _STEP = "global_step_"
 
@@ -144,10 +144,23 @@ def pin_programs(composed: ComposedConfig, tree: Tree, beside: Sequence[Path], c
             replace_value(tree, place, f"{found.resolve()}{colon}{function}")
 
 
+def pin_sources(composed: ComposedConfig, tree: Tree, beside: Sequence[Path], cwd: Path) -> None:
+    """Make the files and folders absolute in which tools find their pages."""
+    for key, text in walk_texts(get_value(tree, ("agent", "tools"))):
+        place: Key = ("agent", "tools", *key)
+        local = get_value(tree, (*place[:-1], "provider")) in ("fixture", "folder")
+        if key[-1] == "source" and local:
+            roots = (cwd, *beside) if _is_typed_path(composed, place, text) else beside
+            if found := next((path for root in roots if (path := root / text).exists()), None):
+                replace_value(tree, place, str(found.resolve()))
+
+
 def own_programs(agent: AgentConfig) -> tuple[Path, ...]:
-    """The files that an agent's programs and functions were found to be."""
+    """The files that an agent's programs, functions and pages were found to be."""
     texts = [*agent.command, *(text for tool in agent.tools for text in tool.command)]
     functions = (agent.function, *(tool.function for tool in agent.tools))
     texts += [function.rpartition(":")[0] for function in functions if function]
-    paths = (Path(text) for text in texts if text.startswith("/"))
-    return tuple(dict.fromkeys(path for path in paths if path.is_file()))
+    texts += [tool.source for tool in agent.tools if tool.source]
+    found = [Path(text) for text in texts if text.startswith("/")]
+    found += [page for path in found for page in sorted(path.glob("*.md"))]  # of a folder
+    return tuple(dict.fromkeys(path for path in found if path.is_file()))

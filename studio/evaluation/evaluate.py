@@ -48,6 +48,7 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library_start import choose_library
+from studio.run.linter import count_vectors
 from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each, weights_digest
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
@@ -217,19 +218,21 @@ async def measure_missing(
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
         unjudged = UnjudgedTries() if plan.step == "rollout" else None
         asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
-        roles = apply_budget(open_roles(asked, stack, tell), config, budget)
+        opened_roles = open_roles(asked, stack, tell, workspace=plan.workspace.path)
+        roles = apply_budget(opened_roles, config, budget)
         roles.acting.folder = programs = replies / "programs"
         stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
+        roles.acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
         slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
         verifier: Verifier = unjudged or open_run_verifier(
             plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
         )
         await verifier.check()
-        await roles.acting.check()
+        tell_each(tell, (await roles.acting.check()).get("absent", ()))
         roles, outage = await _ready_roles(plan.step, roles, partial(give_up, "failed"))
         stack.callback(lambda: tell_each(tell, roles.notes))
         stack.callback(roles.tell_strays, tell)

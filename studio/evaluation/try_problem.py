@@ -144,7 +144,8 @@ async def run_trial(
         )
         await verifier.check()
         await roles.ping()
-        await roles.acting.check()
+        for said in (await roles.acting.check()).get("absent", ()):
+            to_stderr(said)
         on_start()
         attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(trial.job, on_piece)
         rollout = Rollout.from_job(trial.job, attempt, call_seed(config.seed, KEY))

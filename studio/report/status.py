@@ -72,4 +72,5 @@ def agent_lines(facts: Mapping[str, Any]) -> list[str]:
     """All of it, a line each."""
     sandbox = sandbox_text(facts)
     lines = [f"sandbox: {sandbox}"] if sandbox else []
-    return lines + [f"tool {text}" for text in tool_texts(facts)]
+    absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]
+    return lines + [f"tool {text}" for text in tool_texts(facts)] + absent

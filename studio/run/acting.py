@@ -9,27 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from engines.agents.open import open_agent
 from engines.agents.team import Member, Team
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.process.scratch_folder import ScratchFolder
-from engines.core.protocols import Agent, OnText, Policy, Toolbox
+from engines.core.protocols import Agent, Embedder, OnText, Policy
 from engines.core.team.replies import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.team.policy import TeamPolicy
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
 from studio.config.settings.agent import AgentConfig
-from studio.config.settings.policy import PolicyConfig
+from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
+    from engines.policies.chat.embedding import EmbeddingClient, RehearsalEmbeddings, Reserve
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.settings import ToolSettings
+    from engines.tools.toolbox import CheckedToolbox
     from engines.verifiers.harbor import HarborVerifier
 
 Tell = Callable[[str], None]
@@ -70,11 +72,13 @@ class Acting:
 
     config: RunConfig
     tell: Tell = lambda _: None
-    toolbox: Toolbox | None = None
+    toolbox: CheckedToolbox | None = None
     sandbox: Sandbox | None = None
     models: tuple[ToolModel, ...] = ()
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     folder: Path | None = None
+    embedders: list[EmbeddingClient | RehearsalEmbeddings] = field(default_factory=list)
+    reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
 
     def grading(self) -> HarborVerifier | None:
         """Runs the graders of task folders; None where the agent is no program."""
@@ -101,6 +105,10 @@ class Acting:
         if self.toolbox is not None:
             with slow_stage(self.tell, "testing the tools"):
                 await self.toolbox.check()
+                for embedder in self.embedders:
+                    await embedder.ping()
+            if self.toolbox.absent:
+                facts["absent"] = list(self.toolbox.absent)
             facts["tools"] = [
                 {
                     "name": spec.name,
@@ -175,19 +183,22 @@ class Acting:
 
 
 def open_acting(
-    config: RunConfig,
+    acting: Acting,
     stack: AsyncExitStack,
     policy: Policy,
     open_model: Callable[[PolicyConfig], Policy],
-    tell: Tell,
-) -> Acting:
+    open_vectors: Callable[[EmbeddingConfig], Embedder],
+    workspace: Path | None,
+) -> None:
     """Make what a run file's agent acts with; nothing is started. It is closed with the stack.
 
-    Raises ConfigError: a tool that is not there, or a variable that is not set.
+    Raises ConfigError: a tool that is not there, or a variable that is not set. ToolError: pages
+    that cannot be read.
     """
+    config = acting.config
     agent = config.agent
     if agent.kind not in ("tools", "team", "command"):
-        return Acting(config, tell)
+        return
     check_variables(agent)
     from engines.tools.open import open_toolbox
     from engines.tools.sandbox.limits import Limits
@@ -213,7 +224,15 @@ def open_acting(
     if agent.tools:
         accepted = agent.sandbox == "resource-limits-only"
         tools = [_tool_settings(tool, stack, accepted) for tool in agent.tools]
-        toolbox = open_toolbox(tools, sandbox=sandbox, open_model=open_tool_model, tell=tell)
+        toolbox = open_toolbox(
+            tools,
+            sandbox=sandbox,
+            open_model=open_tool_model,
+            open_embedder=lambda wanted: open_vectors(cast(EmbeddingConfig, wanted)),
+            cache=workspace and workspace / "cache" / "web",
+            tell=acting.tell,
+            environment={**config.tool_keys, **os.environ},
+        )
         stack.push_async_callback(toolbox.aclose)
     members: dict[Speaker, Member] = {}
     if agent.team is not None:
@@ -224,7 +243,8 @@ def open_acting(
             if wanted is not None and wanted.temperature is not None:
                 drawn = replace(drawn, temperature=wanted.temperature)
             members[speaker] = Member(team_policy(agent, model, speaker), drawn)
-    return Acting(config, tell, toolbox, sandbox, tuple(models), members)
+    acting.toolbox, acting.sandbox = toolbox, sandbox
+    acting.models, acting.members = tuple(models), members
 
 
 def team_policy(agent: AgentConfig, model: Policy, speaker: Speaker) -> TeamPolicy:
@@ -265,6 +285,13 @@ def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> T
         network="none" if contained or tool.name else "public",
         model=tool.model,
         repeatable=tool.repeatable,
+        provider=tool.provider,
+        source=tool.source,
+        answer=tool.answer,
+        embedding=tool.embedding,
+        user_agent=tool.user_agent,
+        allow_hosts=tool.allow_hosts,
+        cache=tool.cache,
     )
 
 

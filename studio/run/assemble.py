@@ -33,7 +33,7 @@ from studio.run.acting import sampling_of
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
 from studio.run.library_start import open_library, opening_event
-from studio.run.linter import open_run_embedder, open_run_linter
+from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Tell,
     apply_pace,
@@ -99,7 +99,7 @@ async def open_run_context(
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     """Load the run's verifier and close it with the stack; nothing is asked and nothing written."""
     config = plan.loaded.config
-    roles = open_roles(config, stack)
+    roles = open_roles(config, stack, workspace=plan.workspace.path)
     check_training(config)
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
@@ -129,7 +129,12 @@ class _RunParts:
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
         roles = open_roles(
-            config, stack, tell, training=config.trains, threads=recorded_threads(plan)
+            config,
+            stack,
+            tell,
+            training=config.trains,
+            threads=recorded_threads(plan),
+            workspace=plan.workspace.path,
         )
         check_training(config)
         self.budget = open_budget(
@@ -141,6 +146,7 @@ class _RunParts:
         )
         # Writes nothing until it is asked.
         self.ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
+        roles.acting.reserve = lambda wanted: count_vectors(wanted, self.budget, self.ledger)
         self.slots = Slots(config.practice.concurrency, tell)
         self.sets = evaluated_sets(loaded)
         judged = (plan.problems, *(held_out.problems for held_out in self.sets))

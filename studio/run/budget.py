@@ -80,17 +80,18 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
             f"Set {section}.price_in_usd_per_mtok and {section}.price_out_usd_per_mtok, or "
             "give the budget as budget.calls or budget.tokens.",
         )
+    vectors = {"lint.embedding": config.lint.embedding}
     for number, tool in enumerate(config.agent.tools):
+        vectors[f"agent.tools.{number}.embedding"] = tool.embedding
         if tool.model is not None and not terms_of(tool.model).has_price:
             at = f"agent.tools.{number}.model"
             cause = f"what the model of a tool ({tool.model.model}) costs is unknown, {unkept}"
             move = f"Set price_in_usd_per_mtok and price_out_usd_per_mtok of {at}."
             raise ConfigError(place, cause, move)
-    wanted = config.lint.embedding
-    if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).has_price:
-        return
-    cause = f"what the embeddings ({wanted.model}) cost is unknown, {unkept}"
-    raise ConfigError(place, cause, "Set lint.embedding.price_in_usd_per_mtok.")
+    for at, wanted in vectors.items():
+        if wanted and wanted.model != "rehearsal" and not embedding_terms(wanted).has_price:
+            cause = f"what the embeddings ({wanted.model}) cost is unknown, {unkept}"
+            raise ConfigError(place, cause, f"Set {at}.price_in_usd_per_mtok.")
 
 
 def open_budget(
@@ -126,8 +127,9 @@ def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
     roles += [tool.model for tool in config.agent.tools if tool.model is not None]
     pairs = [(settings.model, terms_of(settings)) for settings in roles]
     found = dict(sorted(pairs[::-1], key=lambda pair: pair[1].cost_usd(1, 1)))
-    if (wanted := config.lint.embedding) is not None:
-        found.setdefault(wanted.model, embedding_terms(wanted))
+    for wanted in (config.lint.embedding, *(tool.embedding for tool in config.agent.tools)):
+        if wanted is not None:
+            found.setdefault(wanted.model, embedding_terms(wanted))
     return found
 
 

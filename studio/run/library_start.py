@@ -20,7 +20,10 @@ from studio.library.references import find_version
 from studio.run.models import is_rehearsal
 from studio.run.new_or_resume import RunPlan, forked_library
 
-_PROMPTS_OF = ("engines.core", "engines.training_free", "engines.verifiers", "studio.config")
+_PROMPTS_OF = (
+    *("engines.core", "engines.tools", "engines.training_free", "engines.verifiers"),
+    "studio.config",
+)
 """Packages whose prompt files a run may send; its journal names the hash of each."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import DamagedError, DataError, StudioError
@@ -21,16 +20,14 @@ from engines.policies.chat.embedding import (
     Reserve,
     open_embedder,
 )
-from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.policy import EmbeddingConfig
-from studio.config.settings.run import RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
-from studio.run.models import endpoint_of
+from studio.run.models import embedding_endpoint
 from studio.run.new_or_resume import RunPlan
 
 Embedder = EmbeddingClient | RehearsalEmbeddings
@@ -52,19 +49,27 @@ async def open_run_embedder(
     if (wanted := config.lint.embedding) is None:
         return None
 
-    def record_cost(usage: Usage) -> None:
-        if ledger is not None and usage.calls:
-            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
-
     embedder = open_embedder(
         wanted.model,
         embedding_endpoint(config, wanted),
         workspace.path / "embeddings",
-        _make_reserve(budget, embedding_terms(wanted), record_cost),
+        count_vectors(wanted, budget, ledger),
     )
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
+
+
+def count_vectors(
+    wanted: EmbeddingConfig, budget: Budget | None, ledger: RecordLedger | None
+) -> Reserve:
+    """Takes what vectors cost out of the budget, and has it recorded."""
+
+    def record_cost(usage: Usage) -> None:
+        if ledger is not None and usage.calls:
+            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
+
+    return _make_reserve(budget, embedding_terms(wanted), record_cost)
 
 
 def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
@@ -102,22 +107,6 @@ def open_run_linter(
         tool_output=tool_output_reader(state, plan.run.records),
         embedder=embedder,
     )
-
-
-def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
-    """Address and key belong together: the policy's, unless one of its own is set."""
-    own = EndpointSettings(
-        base_url=wanted.base_url,
-        api_key=wanted.api_key.get_secret_value() if wanted.api_key else None,
-        timeout_s=wanted.timeout_s,
-        max_retries=3,
-        price_in_usd_per_mtok=wanted.price_in_usd_per_mtok,
-    )
-    is_shared = wanted.base_url is None and wanted.api_key is None
-    if not is_shared or not config.policy.model.startswith("openai:"):
-        return own
-    policy = endpoint_of(config.policy)
-    return replace(own, base_url=policy.base_url, api_key=policy.api_key, headers=policy.headers)
 
 
 def _make_reserve(

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, cast
 
 from engines.core.protocols import Ledger, Policy
 from engines.core.team.replies import FIXED
-from engines.core.types import Problem
+from engines.core.types import Problem, Usage
 from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
+from engines.policies.chat.embedding import EmbeddingClient, RehearsalEmbeddings, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff.policy import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
@@ -31,7 +32,12 @@ from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
 from studio.config.settings.evaluation import EvaluationConfig
-from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
+from studio.config.settings.policy import (
+    WATCHABLE_TOKENS_PER_S,
+    EmbeddingConfig,
+    PolicyConfig,
+    Role,
+)
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
 
@@ -117,11 +123,12 @@ def open_roles(
     *,
     training: bool = False,
     threads: int | None = None,
+    workspace: Path | None = None,
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
     With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
-    earlier process of the run trained with.
+    earlier process of the run trained with. What tools find is kept in the workspace.
 
     Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
@@ -144,7 +151,22 @@ def open_roles(
     reflector = policy if config.trains else open_one(config.role("reflector"))
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_one(config.role("judge")) if asked else None
-    acting = open_acting(config, stack, policy, open_one, tell)
+    acting = Acting(config, tell)
+
+    def open_vectors(wanted: EmbeddingConfig) -> EmbeddingClient | RehearsalEmbeddings:
+        async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
+            # Budget and records are opened after the models.
+            return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
+
+        endpoint, folder = (
+            embedding_endpoint(config, wanted),
+            workspace and workspace / "embeddings",
+        )
+        acting.embedders.append(open_embedder(wanted.model, endpoint, folder, reserve))
+        stack.push_async_callback(acting.embedders[-1].aclose)
+        return acting.embedders[-1]
+
+    open_acting(acting, stack, policy, open_one, open_vectors, workspace)
     own = cast("HFLocal", policy) if is_local(config.policy.model) else None
     distinct = tuple(policy for _, policy in opened)
     if own is None or not training or config.policy.local.rollouts_url is None:
@@ -224,6 +246,22 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
         price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
         price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
     )
+
+
+def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
+    """Address and key belong together: the policy's, unless one of its own is set."""
+    own = EndpointSettings(
+        base_url=wanted.base_url,
+        api_key=wanted.api_key.get_secret_value() if wanted.api_key else None,
+        timeout_s=wanted.timeout_s,
+        max_retries=3,
+        price_in_usd_per_mtok=wanted.price_in_usd_per_mtok,
+    )
+    is_shared = wanted.base_url is None and wanted.api_key is None
+    if not is_shared or not config.policy.model.startswith("openai:"):
+        return own
+    policy = endpoint_of(config.policy)
+    return replace(own, base_url=policy.base_url, api_key=policy.api_key, headers=policy.headers)
 
 
 def make_rollouts(

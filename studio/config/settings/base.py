@@ -17,6 +17,11 @@ def as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def as_model(value: object) -> object:
+    """A plain text where a model with its settings may stand."""
+    return {"model": value} if isinstance(value, str) else value
+
+
 def _refuse_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError(_NO_BOOL)

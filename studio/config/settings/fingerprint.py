@@ -133,6 +133,7 @@ def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
         return {
             "command": [shorten(part) for part in section["command"]],
             "function": None if function is None else shorten(function),
+            **({"source": shorten(section["source"])} if section.get("source") else {}),
         }
 
     tools = [without_secrets({**tool, **shorten_all(tool)}) for tool in agent["tools"]]

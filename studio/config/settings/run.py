@@ -196,6 +196,13 @@ class RunConfig(Settings):
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    # What the environment and .env say of keys that tools need; never written.
+    _tool_keys: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def tool_keys(self) -> dict[str, str]:
+        return self._tool_keys
+
     @property
     def origins(self) -> dict[str, str]:
         return self._origins

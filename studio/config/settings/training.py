@@ -15,7 +15,7 @@ from engines.core.text.prompts import load_prompt
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
-from studio.config.settings.base import Int, Settings, as_section, key
+from studio.config.settings.base import Int, Settings, as_model, as_section, key
 from studio.config.settings.policy import EmbeddingConfig
 
 ALGORITHMS = {
@@ -37,10 +37,6 @@ def parse_algorithm(value: object) -> object:
     if value.lower() not in ALGORITHMS:
         raise ValueError(f"{value} is not supported; there are {', '.join(ALGORITHMS)}")
     return ALGORITHMS[value.lower()]
-
-
-def _model_mapping(value: object) -> object:
-    return {"model": value} if isinstance(value, str) else value
 
 
 class DataConfig(Settings):
@@ -119,7 +115,7 @@ class PracticeConfig(TrainingFreeSettings, _Loop):
 class LintConfig(LintSettings):
     """What is flagged in a proposed operation before it is reviewed."""
 
-    embedding: Annotated[EmbeddingConfig | None, BeforeValidator(_model_mapping)] = setting(
+    embedding: Annotated[EmbeddingConfig | None, BeforeValidator(as_model)] = setting(
         None,
         "model that finds duplicates in other words; null: by wording only",
         examples=["rehearsal"],
