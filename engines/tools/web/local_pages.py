@@ -23,6 +23,8 @@ class LocalPages:
         try:
             self._note = f"a page of the {kind} {source.name}"
             self._pages = [replace(page, note=self._note) for page in read(source)]
+            if not self._pages:
+                raise ValueError("there is none")
         except (OSError, ValueError, KeyError, TypeError) as error:
             move = "Set source to a file of {title, url, text}, or a folder of *.md with # Title."
             raise ToolError(place, f"{source} holds no pages ({error!r}).", move) from error
