@@ -96,7 +96,7 @@ def open_web_tool(tool: ToolSettings, context: WebContext) -> WebTool:
     fetcher = Fetcher(tool.user_agent, guard)
     is_local = provider in ("fixture", "folder")
     cache = WebCache(context.cache if tool.cache and not is_local else None)
-    pages = LocalPages(Path(source), tool.title) if is_local else None
+    pages = LocalPages(Path(source or "(no source)"), tool.title) if is_local else None
     if tool.name == "web_search":
         match provider:
             case "serper":
