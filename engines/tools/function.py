@@ -11,7 +11,7 @@ import concurrent.futures
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
 from engines.core.errors import ConfigError
@@ -31,6 +31,8 @@ class FunctionTool:
     A parameter that is annotated with `ToolTry` receives the try, and the model does not know
     of it. A line `Repeatable: yes` of the docstring says that a call may be made twice.
     """
+
+    test: Callable[[], Awaitable[None]] | None = None  # what `check` is to do
 
     def __init__(self, function: Callable[..., Any], *, place: str = "") -> None:
         name = getattr(function, "__name__", "")
@@ -57,7 +59,9 @@ class FunctionTool:
         )
 
     async def check(self) -> None:
-        """Nothing is left to test: what can be wrong with it was found when it was made."""
+        """What can be wrong with a function was found when it was made."""
+        if self.test is not None:
+            await self.test()
 
     async def call(self, arguments: Mapping[str, Any], within: ToolTry) -> ToolResult:
         from pydantic import ValidationError

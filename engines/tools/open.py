@@ -16,7 +16,7 @@ from engines.tools.sandbox.sandbox import Sandbox
 from engines.tools.settings import PROVIDERS, ToolSettings
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from engines.tools.toolbox import CheckedToolbox, Entry
-from engines.tools.web.open import WebContext, WebTool, missing_key, open_web_tool, with_provider
+from engines.tools.web.open import WebContext, missing_key, open_web_tool, with_provider
 
 
 def open_toolbox(
@@ -43,7 +43,7 @@ def open_toolbox(
     web = open_model and WebContext(environment, open_model, open_embedder, cache)
 
     def open_one(tool: ToolSettings) -> Tool | McpServer:
-        opened: FunctionTool | PythonTool | WebTool
+        opened: FunctionTool | PythonTool
         network = tool.network
         match tool.name:
             case "calculator":

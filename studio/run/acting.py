@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from engines.verifiers.harbor import HarborVerifier
 
 Tell = Callable[[str], None]
+WEB_KEYS = ("provider", "source", "answer", "embedding", "user_agent", "allow_hosts", "cache")
 BOXED = ("python",)
 """Shipped tools that run in the sandbox."""
 
@@ -285,13 +286,7 @@ def _tool_settings(tool: ToolConfig, stack: AsyncExitStack, accepted: bool) -> T
         network="none" if contained or tool.name else "public",
         model=tool.model,
         repeatable=tool.repeatable,
-        provider=tool.provider,
-        source=tool.source,
-        answer=tool.answer,
-        embedding=tool.embedding,
-        user_agent=tool.user_agent,
-        allow_hosts=tool.allow_hosts,
-        cache=tool.cache,
+        **{name: getattr(tool, name) for name in WEB_KEYS},
     )
 
 

@@ -158,13 +158,14 @@ def open_roles(
             # Budget and records are opened after the models.
             return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
 
-        endpoint, folder = (
-            embedding_endpoint(config, wanted),
+        folder, endpoint = (
             workspace and workspace / "embeddings",
+            embedding_endpoint(config, wanted),
         )
-        acting.embedders.append(open_embedder(wanted.model, endpoint, folder, reserve))
-        stack.push_async_callback(acting.embedders[-1].aclose)
-        return acting.embedders[-1]
+        embedder = open_embedder(wanted.model, endpoint, folder, reserve)
+        stack.push_async_callback(embedder.aclose)
+        acting.embedders.append(embedder)
+        return embedder
 
     open_acting(acting, stack, policy, open_one, open_vectors, workspace)
     own = cast("HFLocal", policy) if is_local(config.policy.model) else None

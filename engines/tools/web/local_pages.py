@@ -13,6 +13,8 @@ from engines.core.tools import ToolError
 from engines.tools.web.address import FetchFailed
 from engines.tools.web.passages import PageText
 
+MAX_TITLES = 10
+
 
 class LocalPages:
     """Pages of a JSON lines file of {title, url, text}, or of a folder of *.md, each `# Title`."""
@@ -36,6 +38,9 @@ class LocalPages:
         words = tokens(query)
         found = self._find_best(words, len(self._pages))
         return [self._pages[at] for at in found if self._words[at].intersection(words)][:most]
+
+    async def find_titles(self, question: str) -> Sequence[str]:
+        return [page.title for page in self.find(question, MAX_TITLES)]
 
     async def load(self, name: str) -> PageText:
         """A page by its address or title; FetchFailed where there is none."""

@@ -52,28 +52,19 @@ async def load_kept(load: LoadPage, name: str, cache: WebCache, kind: str) -> Pa
     return PageText(*await cache.get(kind, name, look_up))
 
 
-def load_directly(fetcher: Fetcher) -> LoadPage:
-    async def load(url: str) -> PageText:
-        fetched = await fetcher.fetch(url)
-        title, text = await asyncio.to_thread(read_text, fetched)
-        note = "only its beginning was read" if fetched.is_cut else ""
-        return PageText(fetched.url, title, text, note)
-
-    return load
+async def load_directly(fetcher: Fetcher, url: str) -> PageText:
+    fetched = await fetcher.fetch(url)
+    title, text = await asyncio.to_thread(read_text, fetched)
+    return PageText(fetched.url, title, text, "only its beginning was read" * fetched.is_cut)
 
 
-def load_by_jina(fetcher: Fetcher, address: str, key: str) -> LoadPage:
+async def load_by_jina(fetcher: Fetcher, address: str, key: str, url: str) -> PageText:
     """The key raises its limits: without one it answers 20 requests a minute."""
-
-    async def load(url: str) -> PageText:
-        place = read_url(url)
-        # An address in here is nobody's business out there.
-        await fetcher.guard.find_addresses(place.host, place.port or 443)
-        headers = {"Authorization": f"Bearer {key}"} if key else None
-        reply = await fetcher.ask_service(f"{address}/{place}", headers)
-        data = reply.get("data") or {}
-        if not (text := str(data.get("content") or "").strip()):
-            raise FetchFailed(f"{place} has no text that Jina could read.")
-        return PageText(str(place), str(data.get("title") or ""), text)
-
-    return load
+    place = read_url(url)
+    # An address in here is nobody's business out there.
+    await fetcher.guard.find_addresses(place.host, place.port or 443)
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    data = (await fetcher.ask_service(f"{address}/{place}", headers)).get("data") or {}
+    if not (text := str(data.get("content") or "").strip()):
+        raise FetchFailed(f"{place} has no text that Jina could read.")
+    return PageText(str(place), str(data.get("title") or ""), text)

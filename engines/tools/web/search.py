@@ -56,28 +56,30 @@ def web_search_tool(search: Search, cache: WebCache, kind: str) -> FunctionTool:
     return FunctionTool(web_search)
 
 
-def search_serper(fetcher: Fetcher, address: str, key: str) -> Search:
-    async def search(query: str) -> Found:
-        body = {"q": query, "num": MAX_HITS}
-        reply = await fetcher.ask_service(f"{address}/search", {"X-API-KEY": key}, body)
-        return "", _read_hits(reply, "organic", "link", "snippet")
-
-    return search
+async def search_serper(fetcher: Fetcher, address: str, key: str, query: str) -> Found:
+    body = {"q": query, "num": MAX_HITS}
+    reply = await fetcher.ask_service(f"{address}/search", {"X-API-KEY": key}, body)
+    return "", _read_hits(reply, "organic", "link", "snippet")
 
 
-def search_searxng(fetcher: Fetcher, address: str) -> Search:
-    async def search(query: str) -> Found:
-        asked = urlencode({"q": query, "format": "json"})
-        reply = await fetcher.ask_service(f"{address.rstrip('/')}/search?{asked}")
-        hits, silent = (
-            _read_hits(reply, "results", "url", "content"),
-            reply.get("unresponsive_engines"),
-        )
-        if silent and not hits:  # which is not the same as that there are no pages
-            raise FetchFailed(f"none of its engines answered ({str(silent)[:200]}).")
-        return "", hits
+async def search_searxng(fetcher: Fetcher, address: str, query: str) -> Found:
+    asked = urlencode({"q": query, "format": "json"})
+    reply = await fetcher.ask_service(f"{address.rstrip('/')}/search?{asked}")
+    hits, silent = _read_hits(reply, "results", "url", "content"), reply.get("unresponsive_engines")
+    if silent and not hits:  # which is not the same as that there are no pages
+        raise FetchFailed(f"none of its engines answered ({str(silent)[:200]}).")
+    return "", hits
 
-    return search
+
+async def search_gemini(fetcher: Fetcher, address: str, key: str, query: str) -> Found:
+    body = {"contents": [{"parts": [{"text": query}]}], "tools": [{"google_search": {}}]}
+    headers = {"x-goog-api-key": key}
+    return read_grounded(await fetcher.ask_service(f"{address}:generateContent", headers, body))
+
+
+async def search_pages(pages: LocalPages, query: str) -> Found:
+    found = pages.find(query, MAX_HITS)
+    return "", [(page.title, page.url, page.text, page.note) for page in found]
 
 
 async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
@@ -89,23 +91,6 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
             json_off = "Add json to search.formats in its settings.yml."
             move = json_off if failed.status == 403 else "Start the instance, or correct source."
             raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
-
-
-def search_gemini(fetcher: Fetcher, address: str, key: str) -> Search:
-    async def search(query: str) -> Found:
-        body = {"contents": [{"parts": [{"text": query}]}], "tools": [{"google_search": {}}]}
-        headers = {"x-goog-api-key": key}
-        return read_grounded(await fetcher.ask_service(f"{address}:generateContent", headers, body))
-
-    return search
-
-
-def search_fixture(pages: LocalPages) -> Search:
-    async def search(query: str) -> Found:
-        found = pages.find(query, MAX_HITS)
-        return "", [(page.title, page.url, page.text, page.note) for page in found]
-
-    return search
 
 
 def read_grounded(reply: Mapping[str, Any]) -> Found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,22 +19,17 @@ from engines.tools.function import FunctionTool
 from engines.tools.web.address import FetchFailed
 from engines.tools.web.cache import WebCache
 from engines.tools.web.fetch import Fetcher
-from engines.tools.web.local_pages import LocalPages
+from engines.tools.web.local_pages import MAX_TITLES, LocalPages
 from engines.tools.web.passages import KEPT, PageReader, PageText
-from engines.tools.web.read_page import LoadPage, load_kept
+from engines.tools.web.read_page import load_kept
 
-MAX_TITLES, MAX_READ = 10, 3
+MAX_READ = 3
 _FIELDS = ("matched_queries", "matched_query_ids")
-FindTitles = Callable[[str], Awaitable[Sequence[str]]]
-Encyclopedia = tuple[FindTitles, LoadPage]
-"""Finds titles for a question, and a page by its title; both raise FetchFailed."""
 
 
 def wikipedia_tool(
-    pages: Encyclopedia, chooser: Policy, reader: PageReader, cache: WebCache, kind: str
+    pages: MediaWiki | LocalPages, chooser: Policy, reader: PageReader, cache: WebCache, kind: str
 ) -> FunctionTool:
-    find_titles, load = pages
-
     async def wikipedia(question: str, within: ToolTry) -> ToolResult:  # noqa: D417
         """Look a question up in an encyclopedia: at most 3 pages are read for it.
 
@@ -46,7 +42,9 @@ def wikipedia_tool(
         Repeatable: yes
         """
         try:
-            titles = await cache.get(f"{kind} titles", question, lambda: find_titles(question))
+            titles = await cache.get(
+                f"{kind} titles", question, lambda: pages.find_titles(question)
+            )
         except FetchFailed as failed:
             return ToolResult(f"The look-up failed: {failed}", "error")
         if not titles:
@@ -55,7 +53,7 @@ def wikipedia_tool(
         results = []
         for title in chosen:
             try:
-                page = await load_kept(load, title, cache, f"{kind} page")
+                page = await load_kept(pages.load, title, cache, f"{kind} page")
                 results.append(await reader.read(page, question, within, KEPT // len(chosen)))
             except (FetchFailed, CallFailed) as failed:
                 said = f'The page "{one_line(title)}" was not read: {failed}'
@@ -92,35 +90,30 @@ async def choose_titles(
     return tuple(dict.fromkeys(found))[:MAX_READ] or titles[:1], reply.usage
 
 
-def from_folder(pages: LocalPages) -> Encyclopedia:
-    async def find_titles(question: str) -> Sequence[str]:
-        return [page.title for page in pages.find(question, MAX_TITLES)]
+@dataclass(frozen=True, slots=True)
+class MediaWiki:
+    """An encyclopedia by its API, whose errors come with the status of success."""
 
-    return find_titles, pages.load
+    fetcher: Fetcher
+    address: str
 
+    async def find_titles(self, question: str) -> Sequence[str]:
+        words = " ".join(question.split())[:300]  # it takes no more
+        found = await self._ask(list="search", srsearch=words, srlimit=MAX_TITLES)
+        return [str(row["title"]) for row in found.get("search") or ()][:MAX_TITLES]
 
-def from_api(fetcher: Fetcher, address: str) -> Encyclopedia:
-    """A MediaWiki by its API, whose errors come with the status of success."""
+    async def load(self, name: str) -> PageText:
+        wanted = {"explaintext": 1, "inprop": "url", "redirects": 1, "titles": name}
+        found = await self._ask(prop="extracts|info", **wanted)
+        page: dict[str, Any] = next(iter(found.get("pages") or ()), {})
+        if not (text := str(page.get("extract") or "").strip()):
+            raise FetchFailed("it does not exist." if page.get("missing") else "it has no text.")
+        return PageText(str(page.get("fullurl") or self.address), name, text)
 
-    async def ask(asked: dict[str, object]) -> dict[str, Any]:
+    async def _ask(self, **asked: object) -> dict[str, Any]:
         usual = {"action": "query", "format": "json", "formatversion": 2}
-        reply = await fetcher.ask_service(f"{address}?{urlencode({**usual, **asked})}")
+        reply = await self.fetcher.ask_service(f"{self.address}?{urlencode({**usual, **asked})}")
         if error := reply.get("error"):
             said = one_line(f"{error.get('code')}: {error.get('info')}")
             raise FetchFailed(f"the encyclopedia refused it ({said[:200]}).")
         return reply.get("query") or {}
-
-    async def find_titles(question: str) -> Sequence[str]:
-        words = " ".join(question.split())[:300]  # it takes no more
-        found = await ask({"list": "search", "srsearch": words, "srlimit": MAX_TITLES})
-        return [str(row["title"]) for row in found.get("search") or ()][:MAX_TITLES]
-
-    async def load(title: str) -> PageText:
-        wanted = {"prop": "extracts|info", "explaintext": 1, "inprop": "url", "redirects": 1}
-        found = await ask({**wanted, "titles": title})
-        page: dict[str, Any] = next(iter(found.get("pages") or ()), {})
-        if not (text := str(page.get("extract") or "").strip()):
-            raise FetchFailed("it does not exist." if page.get("missing") else "it has no text.")
-        return PageText(str(page.get("fullurl") or address), title, text)
-
-    return find_titles, load

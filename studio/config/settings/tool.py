@@ -51,7 +51,7 @@ class ToolConfig(Settings):
     repeatable: bool | None = key(
         None, "whether a call may be made again after a kill; null: as the tool itself says"
     )
-    model: Annotated[PolicyConfig | None, BeforeValidator(as_model)] = key(
+    model: PolicyConfig | None = key(
         None, "model that ask_model asks, or that chooses and reads pages; null: the policy"
     )
     provider: Provider | None = key(

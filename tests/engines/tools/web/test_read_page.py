@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,12 @@ async def read(
 async def test_a_page_is_fetched_read_and_kept(tmp_path: Path) -> None:
     policy = answering(*[Completion("Ada Lomar.", usage=Usage(5, 6, 1))] * 2)
     async with serving({"/": reply(PAGE)}) as web:
-        first = await read(load_directly(FETCHER), f"{web.url}/", tmp_path, PageReader(policy))
-        again = await read(load_directly(FETCHER), f"{web.url}/", tmp_path, PageReader(policy))
+        first = await read(
+            partial(load_directly, FETCHER), f"{web.url}/", tmp_path, PageReader(policy)
+        )
+        again = await read(
+            partial(load_directly, FETCHER), f"{web.url}/", tmp_path, PageReader(policy)
+        )
         assert len(web.asked) == 1
     said = f"From outside, {web.url}/:\n> Ada Lomar."
     assert first == again == ToolResult(said, usage=Usage(5, 6, 1))
@@ -71,7 +76,7 @@ async def test_a_page_that_cannot_be_read_is_an_error_and_is_not_kept(
     answer: bytes, said: str, tmp_path: Path
 ) -> None:
     async with serving({"/": answer}) as web:
-        result = await read(load_directly(FETCHER), f"{web.url}/", tmp_path)
+        result = await read(partial(load_directly, FETCHER), f"{web.url}/", tmp_path)
     assert result.status == "error" and result.text.startswith("The page was not read: ")
     assert said in result.text and list(tmp_path.iterdir()) == []
 
@@ -79,14 +84,14 @@ async def test_a_page_that_cannot_be_read_is_an_error_and_is_not_kept(
 async def test_of_an_endless_page_the_beginning_is_read_and_said_to_be() -> None:
     for text in ("word " * 1_100_000, "x" * (MAX_TEXT_CHARS + 1)):  # cut as bytes, and as text
         async with serving({"/": reply(text, kind="text/plain")}) as web:
-            result = await read(load_directly(FETCHER), f"{web.url}/")
+            result = await read(partial(load_directly, FETCHER), f"{web.url}/")
         assert result.text.startswith(f"From outside, {web.url}/ (only its beginning was read):")
 
 
 @pytest.mark.parametrize("key", ["the-key", ""])
 async def test_jina_is_asked_with_the_key_where_there_is_one(key: str) -> None:
     async with serving(lambda asked: json_reply(JINA)) as web:
-        load = load_by_jina(FETCHER, web.url, key)
+        load = partial(load_by_jina, FETCHER, web.url, key)
         result = await read(load, f"{web.url}/a?b=c#d")
         (asked,) = web.asked
     assert asked.target == f"/{web.url}/a?b=c"
@@ -117,13 +122,13 @@ async def test_jina_is_asked_with_the_key_where_there_is_one(key: str) -> None:
 )
 async def test_what_jina_cannot_read_is_an_error(value: object, status: int, said: str) -> None:
     async with serving(lambda asked: json_reply(value, status)) as web:
-        result = await read(load_by_jina(FETCHER, web.url, "k"), f"{web.url}/x")
+        result = await read(partial(load_by_jina, FETCHER, web.url, "k"), f"{web.url}/x")
     assert result.status == "error" and said in result.text
 
 
 async def test_a_private_address_is_not_told_to_jina() -> None:
     async with serving(lambda asked: json_reply(JINA)) as web:
-        load = load_by_jina(FETCHER, web.url, "k")
+        load = partial(load_by_jina, FETCHER, web.url, "k")
         result = await read(load, "http://10.0.0.7/wiki")
         assert web.asked == []
     assert "10.0.0.7, which is no public address" in result.text

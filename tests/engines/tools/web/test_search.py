@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ from engines.tools.web.address import AddressGuard, FetchFailed
 from engines.tools.web.cache import WebCache
 from engines.tools.web.fetch import Fetcher
 from engines.tools.web.local_pages import LocalPages
-from engines.tools.web.open import WebTool
+from engines.tools.web.open import SHOWN_CHARS
 from engines.tools.web.search import (
     Search,
     check_searxng,
     read_grounded,
-    search_fixture,
     search_gemini,
+    search_pages,
     search_searxng,
     search_serper,
     web_search_tool,
@@ -112,14 +114,15 @@ GEMINI: dict[str, Any] = {
 
 async def searched(search: Search, cache: Path | None = None, query: str = "ostden") -> ToolResult:
     function = web_search_tool(search, WebCache(cache), "search test")
-    toolbox = a_toolbox(WebTool(function, "serper", None))
+    function.spec = replace(function.spec, shown_chars=SHOWN_CHARS)
+    toolbox = a_toolbox(function)
     async with a_try() as within:
         return await toolbox.call(a_call("web_search", json.dumps({"query": query})), within)
 
 
 async def test_serper_is_asked_with_the_key_and_its_pages_are_quoted() -> None:
     async with serving({"/search": json_reply(SERPER)}) as web:
-        result = await searched(search_serper(FETCHER, web.url, "the-key"))
+        result = await searched(partial(search_serper, FETCHER, web.url, "the-key"))
         (asked,) = web.asked
     assert (asked.method, asked.headers["x-api-key"]) == ("POST", "the-key")
     assert json.loads(asked.body) == {"q": "ostden", "num": 10}
@@ -148,7 +151,7 @@ async def test_a_search_that_is_refused_is_an_error_and_is_not_kept(
     answer: bytes, said: str, tmp_path: Path
 ) -> None:
     async with serving({"/search": answer}) as web:
-        result = await searched(search_serper(FETCHER, web.url, "k"), tmp_path)
+        result = await searched(partial(search_serper, FETCHER, web.url, "k"), tmp_path)
     assert result.status == "error" and result.text.startswith("The search failed: ")
     assert said in result.text and list(tmp_path.iterdir()) == []
 
@@ -159,7 +162,7 @@ async def test_nothing_found_is_no_evidence_and_at_most_ten_pages_are_shown() ->
     ]
     for organic, pages in (([], 0), (rows, 10), (None, 0)):
         async with serving({"/search": json_reply({"organic": organic})}) as web:
-            result = await searched(search_serper(FETCHER, web.url, "k"))
+            result = await searched(partial(search_serper, FETCHER, web.url, "k"))
         assert result.text.count("From outside") == pages
         assert is_evidence(result) == bool(pages)
         assert result.text.startswith(NOTHING_FOUND) != bool(pages)
@@ -168,11 +171,11 @@ async def test_nothing_found_is_no_evidence_and_at_most_ten_pages_are_shown() ->
 async def test_searxng_is_asked_for_json_and_silent_engines_are_no_empty_result() -> None:
     silent = {**SEARXNG, "results": []}
     async with serving({"/search": json_reply(SEARXNG)}) as web:
-        result = await searched(search_searxng(FETCHER, web.url + "/"), query="a&b ü")
+        result = await searched(partial(search_searxng, FETCHER, web.url + "/"), query="a&b ü")
         assert web.asked[0].query == {"q": "a&b ü", "format": "json"}
     assert result.text.splitlines()[:2] == ["From outside, https://ostden.example/:", "> Ostden"]
     async with serving({"/search": json_reply(silent)}) as web:
-        result = await searched(search_searxng(FETCHER, web.url))
+        result = await searched(partial(search_searxng, FETCHER, web.url))
     assert result.status == "error" and "none of its engines answered" in result.text
 
 
@@ -196,7 +199,9 @@ async def test_an_instance_is_tested_without_a_search(answer: bytes, move: str) 
 async def test_gemini_is_asked_to_search_and_its_answer_carries_its_sources() -> None:
     path = "/v1beta/models/gemini-2.5-flash"
     async with serving({f"{path}:generateContent": json_reply(GEMINI)}) as web:
-        result = await searched(search_gemini(FETCHER, web.url + path, "the-key"), query="Köln?")
+        result = await searched(
+            partial(search_gemini, FETCHER, web.url + path, "the-key"), query="Köln?"
+        )
         (asked,) = web.asked
     assert asked.headers["x-goog-api-key"] == "the-key"
     body = {"contents": [{"parts": [{"text": "Köln?"}]}], "tools": [{"google_search": {}}]}
@@ -247,7 +252,7 @@ async def test_a_fixture_is_searched_by_words_and_every_result_says_what_it_is(
     rows = [{"title": t, "url": f"https://e.example/{t}", "text": said} for t, said in towns]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     pages = LocalPages(path, "it")
-    result = await searched(search_fixture(pages), query="Ostden on Brin")
+    result = await searched(partial(search_pages, pages), query="Ostden on Brin")
     note = " (a page of the fixture file pages.jsonl):"
     assert result.text.splitlines()[:3] == [
         f"From outside, https://e.example/Ostden{note}",
@@ -255,7 +260,9 @@ async def test_a_fixture_is_searched_by_words_and_every_result_says_what_it_is(
         "> On the Brin.",
     ]
     assert result.text.count(note) == 2
-    assert (await searched(search_fixture(pages), query="zzz")).text.startswith(NOTHING_FOUND)
+    assert (await searched(partial(search_pages, pages), query="zzz")).text.startswith(
+        NOTHING_FOUND
+    )
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,7 @@ def test_a_line_that_is_no_page_is_refused(row: str, tmp_path: Path) -> None:
 
 async def test_what_was_found_is_kept_for_whoever_asks_the_same(tmp_path: Path) -> None:
     async with serving({"/search": json_reply(SERPER)}) as web:
-        search = search_serper(FETCHER, web.url, "k")
+        search = partial(search_serper, FETCHER, web.url, "k")
         first = await searched(search, tmp_path)
         assert await searched(search, tmp_path) == first and len(web.asked) == 1
         await searched(search, tmp_path, "other")

@@ -16,7 +16,7 @@ from engines.tools.web.cache import WebCache
 from engines.tools.web.fetch import Fetcher
 from engines.tools.web.local_pages import LocalPages
 from engines.tools.web.passages import PageReader
-from engines.tools.web.wikipedia import Encyclopedia, from_api, from_folder, wikipedia_tool
+from engines.tools.web.wikipedia import MediaWiki, wikipedia_tool
 from tests.support.builders import answering
 from tests.support.tool_tries import a_call, a_toolbox, a_try
 from tests.support.web_server import Asked, json_reply, reply, serving
@@ -63,7 +63,7 @@ def mediawiki(missing: str = "", titles: list[str] = TITLES) -> Callable[[Asked]
 
 
 async def asked_for(
-    pages: Encyclopedia,
+    pages: MediaWiki | LocalPages,
     *replies: Completion | CallFailed,
     cache: Path | None = None,
     answers: bool = True,
@@ -88,7 +88,7 @@ SAYS = [Completion(f"Answer {n}.", usage=Usage(2, 2, 1)) for n in range(3)]
 
 async def test_a_model_keeps_three_of_ten_titles_and_each_page_answers(tmp_path: Path) -> None:
     async with serving(mediawiki()) as web:
-        pages = from_api(FETCHER, f"{web.url}/w/api.php")
+        pages = MediaWiki(FETCHER, f"{web.url}/w/api.php")
         result, prompts = await asked_for(pages, chosen(2, 5, 2, 7, 9), *SAYS, cache=tmp_path)
         assert web.asked[0].query["srsearch"] == "When is the market of Town 2?"
         assert [asked.query.get("titles") for asked in web.asked] == [
@@ -123,7 +123,7 @@ async def test_a_choice_is_read_leniently_and_the_first_title_stands_in(
     said: str, title: str
 ) -> None:
     async with serving(mediawiki()) as web:
-        pages = from_api(FETCHER, f"{web.url}/w/api.php")
+        pages = MediaWiki(FETCHER, f"{web.url}/w/api.php")
         _, prompts = await asked_for(pages, Completion(said), *SAYS)
         assert [asked.query.get("titles") for asked in web.asked[1:]] == [title]
     assert len(prompts) == 2
@@ -132,7 +132,7 @@ async def test_a_choice_is_read_leniently_and_the_first_title_stands_in(
 async def test_a_page_that_fails_stands_beside_those_that_answer() -> None:
     failed = CallFailed("timeout", "no reply within 1 s", Usage(3, 0, 1))
     async with serving(mediawiki(missing="Town 1")) as web:
-        pages = from_api(FETCHER, f"{web.url}/w/api.php")
+        pages = MediaWiki(FETCHER, f"{web.url}/w/api.php")
         result, _ = await asked_for(pages, chosen(1, 2, 3), failed, SAYS[0])
         lost, _ = await asked_for(pages, chosen(1), SAYS[0])
     assert result.status == "ok" and result.usage == Usage(6, 3, 3)
@@ -158,13 +158,13 @@ async def test_a_page_that_fails_stands_beside_those_that_answer() -> None:
 )
 async def test_a_refusal_of_the_api_is_an_error(answer: bytes, said: str) -> None:
     async with serving(lambda asked: answer) as web:
-        result, prompts = await asked_for(from_api(FETCHER, f"{web.url}/w/api.php"))
+        result, prompts = await asked_for(MediaWiki(FETCHER, f"{web.url}/w/api.php"))
     assert result.status == "error" and said in result.text and prompts == []
 
 
 async def test_no_title_is_nothing_found_and_no_model_is_asked() -> None:
     async with serving(mediawiki(titles=[])) as web:
-        result, prompts = await asked_for(from_api(FETCHER, f"{web.url}/w/api.php"))
+        result, prompts = await asked_for(MediaWiki(FETCHER, f"{web.url}/w/api.php"))
     assert result.text.startswith(NOTHING_FOUND) and prompts == []
 
 
@@ -173,7 +173,7 @@ async def test_a_folder_is_an_encyclopedia_and_gives_passages_without_a_model(
 ) -> None:
     (tmp_path / "ostden.md").write_text("# Ostden\n\nA town. The market is on Monday.\n")
     (tmp_path / "quinham.md").write_text("# Quinham\n\nThe market of this town is on Friday.\n")
-    pages = from_folder(LocalPages(tmp_path, "it"))
+    pages = LocalPages(tmp_path, "it")
     result, prompts = await asked_for(pages, chosen(names=("Quinham",)), answers=False)
     note = f"(a page of the folder {tmp_path.name})"
     assert result.text == (
