@@ -11,8 +11,7 @@ from functools import partial
 
 from engines.core.library import Experience, Library
 from engines.core.settings import SHOWN_WHOLE
-from engines.core.text.relevance import FindBest, index_words
-from engines.core.text.similarity import tokens
+from engines.core.text.similarity import FindBest, index_words, tokens
 from engines.core.waiting.threads import run_to_end
 
 Shown = tuple[str, ...] | None

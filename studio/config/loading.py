@@ -138,8 +138,7 @@ def load_run(
     beside = () if preset or youtu else (composed.path.parent,)
     # Last: roles may have taken over a path from each other.
     roots = _pin_paths(composed, tree, beside, workspace, folder, youtu, environ)
-    config = _validate(composed, tree, origins)
-    config.tool_keys.update({name: environ[name] for name in TOOL_KEYS if name in environ})
+    config = _validate(composed, tree, origins, environ)
     texts = (*origins.values(), *(text for _, text in walk_texts(composed.tree)))
     given = {name for name in _ASKED.findall(" ".join(texts)) if name in own}
     notes = [f"{folder / '.env'} gives {', '.join(sorted(given))}"] if given else []
@@ -170,12 +169,15 @@ def _rewrite_text(
     expand_roles(composed)  # the mounted agent may bring the policy
 
 
-def _validate(composed: ComposedConfig, tree: Tree, origins: Mapping[str, str]) -> RunConfig:
+def _validate(
+    composed: ComposedConfig, tree: Tree, origins: Mapping[str, str], environ: Mapping[str, str]
+) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise explain_error(composed, error) from error
     config.origins.update(origins)
+    config.tool_keys.update({name: environ[name] for name in TOOL_KEYS if name in environ})
     return config
 
 

@@ -202,24 +202,23 @@ async def measure_missing(
 ) -> EvaluationResult:
     """Measure what is missing and put everything together; nothing is asked without need.
 
-    `progress` is called after each rollout, known ones included. `give_up` must cancel this task:
-    the budget is spent, or nothing works any more. `account` gets what was paid, also where the
-    task is cancelled.
+    `progress` is called after each rollout, known ones included. `give_up` must cancel this task.
+    `account` gets what was paid, also where it is cancelled.
     """
     config = without_lessons(plan.loaded.config)
     missing = plan.count_missing()
     if not missing:  # no model is opened, which may take seconds, and nothing is locked
         return known_result(plan, NO_USAGE, 0)
+    opened = plan.score_books()
+    ids = sorted(book.path.name for book in opened.values())
+    replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
     async with AsyncExitStack() as stack:
-        opened = plan.score_books()
-        ids = sorted(book.path.name for book in opened.values())
-        replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
         stack.enter_context(write_lock(replies))
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
         unjudged = UnjudgedTries() if plan.step == "rollout" else None
         asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
-        opened_roles = open_roles(asked, stack, tell, workspace=plan.workspace.path)
-        roles = apply_budget(opened_roles, config, budget)
+        roles = open_roles(asked, stack, tell, workspace=plan.workspace.path)
+        roles = apply_budget(roles, config, budget)
         roles.acting.folder = programs = replies / "programs"
         stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from engines.agents.open import open_agent
 from engines.agents.team import Member, Team
@@ -188,7 +188,7 @@ def open_acting(
     stack: AsyncExitStack,
     policy: Policy,
     open_model: Callable[[PolicyConfig], Policy],
-    open_vectors: Callable[[EmbeddingConfig], Embedder],
+    open_vectors: Callable[[object], Embedder],
     workspace: Path | None,
 ) -> None:
     """Make what a run file's agent acts with; nothing is started. It is closed with the stack.
@@ -229,23 +229,29 @@ def open_acting(
             tools,
             sandbox=sandbox,
             open_model=open_tool_model,
-            open_embedder=lambda wanted: open_vectors(cast(EmbeddingConfig, wanted)),
+            open_embedder=open_vectors,
             cache=workspace and workspace / "cache" / "web",
             tell=acting.tell,
             environment={**config.tool_keys, **os.environ},
         )
         stack.push_async_callback(toolbox.aclose)
-    members: dict[Speaker, Member] = {}
     if agent.team is not None:
-        for speaker in FIXED:
-            wanted = getattr(agent.team, speaker)
-            model = open_tool_model(wanted)
-            drawn = replace(sampling_of(model.settings), temperature=0.0)
-            if wanted is not None and wanted.temperature is not None:
-                drawn = replace(drawn, temperature=wanted.temperature)
-            members[speaker] = Member(team_policy(agent, model, speaker), drawn)
-    acting.toolbox, acting.sandbox = toolbox, sandbox
-    acting.models, acting.members = tuple(models), members
+        acting.members = _open_members(agent, open_tool_model)
+    acting.toolbox, acting.sandbox, acting.models = toolbox, sandbox, tuple(models)
+
+
+def _open_members(
+    agent: AgentConfig, open_one: Callable[[object], ToolModel]
+) -> dict[Speaker, Member]:
+    members: dict[Speaker, Member] = {}
+    for speaker in FIXED:
+        wanted = getattr(agent.team, speaker)
+        model = open_one(wanted)
+        drawn = replace(sampling_of(model.settings), temperature=0.0)
+        if wanted is not None and wanted.temperature is not None:
+            drawn = replace(drawn, temperature=wanted.temperature)
+        members[speaker] = Member(team_policy(agent, model, speaker), drawn)
+    return members
 
 
 def team_policy(agent: AgentConfig, model: Policy, speaker: Speaker) -> TeamPolicy:

@@ -153,7 +153,9 @@ def open_roles(
     judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell)
 
-    def open_vectors(wanted: EmbeddingConfig) -> EmbeddingClient | RehearsalEmbeddings:
+    def open_vectors(wanted: object) -> EmbeddingClient | RehearsalEmbeddings:
+        assert isinstance(wanted, EmbeddingConfig)
+
         async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
             # Budget and records are opened after the models.
             return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None

@@ -1,15 +1,17 @@
-"""How alike two texts are, offline, and what changed between them word by word."""
+"""How alike texts are, offline, which of many fit a question, and what changed word by word."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
 
 Change = tuple[Literal["same", "cut", "new"], str]
+FindBest = Callable[[Sequence[str], int], list[int]]
+"""Positions most relevant to words, at most so many; the best first, of equal ones the first."""
 
 _WORD = re.compile(r"\w+")
 _BLANKLESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -54,6 +56,28 @@ def similarity_above(one: str, other: str, at_least: float) -> float | None:
 def tokens(text: str) -> tuple[str, ...]:
     """Words in order, folded; a script that puts no blanks between words gives its letters."""
     return tuple(_TOKENS.findall(text.casefold()))
+
+
+def index_words(documents: Sequence[Sequence[str]]) -> FindBest:
+    """Index the words of texts; a text that shares none of a question's is found last."""
+    import bm25s  # brings numpy along, which short lists need not wait for
+
+    index = bm25s.BM25()
+    if any(documents):  # else it divides by their mean length
+        index.index(list(map(list, documents)), show_progress=False)
+
+    def find_best(words: Sequence[str], most: int) -> list[int]:
+        most = min(most, len(documents))
+        if not words or not any(documents):
+            return list(range(most))
+        scores = index.get_scores(list(words))
+        parted = scores.copy()
+        parted.partition(-most)  # a tenth of what sorting all of them takes
+        (at,) = (scores >= parted[-most]).nonzero()
+        chosen: list[int] = at[(-scores[at]).argsort(kind="stable")][:most].tolist()
+        return chosen
+
+    return find_best
 
 
 def window_length(token: str, words: int) -> int:

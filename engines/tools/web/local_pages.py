@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engines.core.text.relevance import index_words
-from engines.core.text.similarity import tokens
+from engines.core.text.similarity import index_words, tokens
 from engines.core.tools import ToolError
 from engines.tools.web.address import FetchFailed
 from engines.tools.web.passages import PageText

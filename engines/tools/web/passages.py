@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from engines.core.finish import is_cut
 from engines.core.protocols import Embedder, Policy, ToolTry
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.relevance import index_words
 from engines.core.text.sanitize import escape_unsafe, one_line
-from engines.core.text.similarity import tokens
+from engines.core.text.similarity import index_words, tokens
 from engines.core.tools import ToolResult
 from engines.core.types import NO_USAGE, Message, Sampling, Usage
 
