@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
 
 import pytest
 
@@ -16,6 +17,7 @@ from engines.tools.mcp import McpServer
 from engines.tools.settings import ToolSettings
 from engines.tools.shipped import PythonTool, ask_model_tool, calculator_tool
 from engines.tools.toolbox import CheckedToolbox, Entry
+from engines.tools.web.open import WebContext, open_web_tool
 from tests.support.builders import answering
 from tests.support.sample_tool import shout
 from tests.support.tool_tries import FakeSandbox, a_call, a_try
@@ -35,7 +37,26 @@ def a_server() -> McpServer:
     return McpServer(settings, path, pytest.fail)
 
 
+def a_web_tool(name: str, provider: str, source: str) -> Tool:
+    where = str(files("sample_data") / source)
+    tool = ToolSettings(name=name, provider=provider, source=where)
+    return open_web_tool(tool, WebContext({}, lambda _: answering("A", "B")))
+
+
 KINDS = {
+    "web_search": Kind(
+        lambda: a_web_tool("web_search", "fixture", "web-pages.jsonl"),
+        "web_search",
+        '{"query": "Ostden"}',
+    ),
+    "read_page": Kind(
+        lambda: a_web_tool("read_page", "fixture", "web-pages.jsonl"),
+        "read_page",
+        '{"url": "https://example.com/ostden", "question": "Q"}',
+    ),
+    "wikipedia": Kind(
+        lambda: a_web_tool("wikipedia", "folder", "wiki"), "wikipedia", '{"question": "Ostden"}'
+    ),
     "function": Kind(lambda: FunctionTool(shout), "shout", '{"word": "a"}'),
     "calculator": Kind(calculator_tool, "calculator", '{"expression": "1+1"}'),
     "ask_model": Kind(lambda: ask_model_tool(answering("A")), "ask_model", '{"question": "Q"}'),

@@ -61,7 +61,9 @@ class Fetcher:
         What carries a header or a body is never sent on to where a redirect leads.
         """
         content = None if body is None else json.dumps(body).encode()
-        sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
+        sent = {"Accept": "application/json", **(headers or {})}
+        if content is not None:
+            sent["Content-Type"] = "application/json"
         redirects = MAX_REDIRECTS if content is None and not headers else 0
         found = await self._follow(url, SERVICE_S, sent, content, redirects)
         try:

@@ -110,6 +110,8 @@ class ToolConfig(Settings):
             ):
                 move = f"Leave it out; it is for {', '.join(tools)}."
                 raise refusal(name, "this key does not fit the tool", move)
+        if self.name == "read_page" and self.answer == "passages" and self.model is not None:
+            raise refusal("model", "no model is asked for passages", "Leave it out.")
         known = PROVIDERS.get(self.name or "", (None,))
         provider = self.provider or known[0]
         if provider not in known:

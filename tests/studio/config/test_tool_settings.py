@@ -57,6 +57,7 @@ def test_what_fits_a_tool_is_taken(tmp_path: Path, text: str) -> None:
         ("{name: web_search, model: openai:m}", "model", "does not fit the tool"),
         ("{name: web_search, answer: passages}", "answer", "does not fit the tool"),
         ("{name: web_search, embedding: rehearsal}", "embedding", "does not fit the tool"),
+        ("{name: read_page, answer: passages, model: openai:m}", "model", "no model is asked"),
         ("{url: 'http://x/mcp', cache: false}", "cache", "does not fit the tool"),
         ("{command: [a], allow_hosts: [b]}", "allow_hosts", "does not fit the tool"),
         ("{function: 'a.py:f', user_agent: me}", "user_agent", "does not fit the tool"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engines.tools.web.address import AddressGuard, FetchFailed
-from engines.tools.web.fetch import MAX_BYTES, MAX_REDIRECTS, Fetcher, read_url
+from engines.tools.web.fetch import MAX_BYTES, MAX_REDIRECTS, Fetcher
 from tests.support.web_server import Asked, json_reply, redirect, reply, serving
 
 HERE = AddressGuard(("127.0.0.1",))
@@ -208,10 +208,6 @@ async def test_a_service_is_asked_in_json_and_its_refusal_is_quoted() -> None:
         "/deep": f"{host} replied with something that is no JSON object.",
         "/away": f"it redirects, unfollowed, to {web.url}/ok.",
     }
-
-
-def test_an_address_is_read_as_it_is_reached() -> None:
-    assert str(read_url(" HTTP://Example.ORG/a b ")) == "http://example.org/a%20b"
 
 
 def a_certificate(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
-from engines.core.protocols import EmbeddingResult
 from engines.core.tools import ToolError, ToolResult
 from engines.core.types import Completion, Sampling, ToolCall
 from engines.policies.limits.throttle import Slots
@@ -179,26 +178,3 @@ def test_models_are_those_of_the_tool(name: str, tmp_path: Path) -> None:
     tool = ToolSettings(name=name, model="openai:small", embedding="openai:vectors")
     opened(tool, open_model=keep("model"), open_embedder=keep("vectors"))
     assert sorted(asked, key=str) == [("model", "openai:small"), ("vectors", "openai:vectors")]
-
-
-async def test_passages_are_ranked_by_the_embedding_model(fixture: str, tmp_path: Path) -> None:
-    path = tmp_path / "long.jsonl"
-    text = " ".join(f"w{n}" for n in range(2_000))
-    path.write_text(json.dumps({"title": "t", "url": "https://e.example/", "text": text}))
-
-    class Last:
-        """Places the last of the texts beside the question."""
-
-        name = "last"
-
-        async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
-            ends = (0, len(texts) - 1)
-            return EmbeddingResult(tuple((float(at in ends), 0.0) for at in range(len(texts))))
-
-    tool = ToolSettings(
-        name="read_page", provider="fixture", source=str(path), answer="passages", embedding="e"
-    )
-    toolbox = opened(tool, open_embedder=lambda wanted: Last())
-    result = await called(toolbox, "read_page", url="https://e.example/", question="w5")
-    # 11 passages in all, the one with w5 first by words: what came last is given first.
-    assert result.text.splitlines()[1].startswith("> w") and "> w0 " not in result.text[:80]

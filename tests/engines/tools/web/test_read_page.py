@@ -22,20 +22,7 @@ from tests.support.web_server import json_reply, reply, serving
 
 FETCHER = Fetcher("tester/1.0", AddressGuard(("127.0.0.1",)))
 PAGE = "<html><title>Ostden</title><body><p>Ostden is a town. Its mayor is Ada Lomar.</p>"
-JINA = {
-    "code": 200,
-    "status": 20000,
-    "data": {
-        "title": "Ostden",
-        "description": "A town",
-        "url": "https://ostden.example/",
-        "content": "# Ostden\n\nIts mayor is Ada Lomar.",
-        "metadata": {"lang": "en"},
-        "external": {},
-        "usage": {"tokens": 12},
-    },
-    "meta": {"usage": {"tokens": 12}},
-}
+JINA = json.loads(Path(__file__).with_name("replies.json").read_text("utf-8"))["jina"]
 
 
 async def read(
