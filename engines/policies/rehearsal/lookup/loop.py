@@ -35,7 +35,7 @@ def look_up(
         for m in messages
         if m["role"] == "tool"
     ]
-    number = len(told) + 1
+    number = len(told) + 2
     if told and told[-1][0] == SEARCH and READ in offered and _ADDRESS.search(told[-1][1]):
         url = _fitting_page(told[-1][1], _query_of(calls.values()))
         said = step_line(number, Step("page", "open the page that fits", url))
@@ -43,7 +43,7 @@ def look_up(
     results = [text for name, text in told if name == READ or not _ADDRESS.search(text)]
     right = draws_right(lookup.family, 1, question, instructions, seed, temperature)
     act = lookup.act(results, right)
-    said = step_line(number + bool(not told), act.step)
+    said = step_line(number, act.step)
     if not told:
         said = f"{step_line(1, _apart(lookup))}\n{said}"
     if act.query is not None:
