@@ -27,6 +27,7 @@ from engines.core.team.replies import (
     read_command,
     read_plan,
 )
+from engines.core.team.stream import SpokenStream
 from engines.core.text.prompts import load_prompt
 from engines.core.text.reply import ReplyProblem
 from engines.core.tools import is_evidence
@@ -149,16 +150,15 @@ class _TeamTry:
     async def _ask(self, speaker: Speaker) -> Completion:
         self.show(f"\n[{speaker}] ")
         specs = tuple(spec.function for spec in self.team.toolbox.specs)
+        show = SpokenStream(self.show)
         try:
             if speaker == "planner_main":
                 sampling = replace(self.team.sampling, tools=specs)
-                reply = await self.policy.complete(self.messages, sampling, self.show)
+                reply = await self.policy.complete(self.messages, sampling, show)
             else:
                 member = self.team.members[speaker]
                 sampling = replace(member.sampling, tools=specs)
-                reply = await self.policy.complete_as(
-                    member.policy, self.messages, sampling, self.show
-                )
+                reply = await self.policy.complete_as(member.policy, self.messages, sampling, show)
         except CallFailed as failed:
             said = str(failed).removeprefix(f"{failed.kind}: ")
             raise CallFailed(failed.kind, f"{speaker}: {said}", failed.usage) from failed

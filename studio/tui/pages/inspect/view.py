@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.text.tool_marks import CallMark, last_chars, split_marks
 from engines.core.text.tool_text import call_text, model_text, said_text, split_status
+from engines.core.types import Message
 from studio.report.rates import acted_text, acts_cell, metrics_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
@@ -216,7 +217,7 @@ def rollout_parts(
                 if message.reasoning:
                     out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
                 if (said := said_text(message)) or not message.tool_calls:
-                    out.append(_make_part("answer" + key, message.speaker or "answer", said))
+                    out.append(_make_part("answer" + key, _voice(message), said))
                 for at, tool_call in enumerate(message.tool_calls):
                     asked = call_text(tool_call.name, tool_call.arguments)
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
@@ -237,6 +238,12 @@ def rollout_parts(
         )
         out.append(_make_part(f"calls{number}", f"turn {call.turn}", text, folds=False))
     return tuple(out)
+
+
+def _voice(message: Message) -> str:
+    """Who says it, in the room that a label has."""
+    short = {"planner_main": "planner", "planner_fixed": "analysis", "": "answer"}
+    return short.get(message.speaker, message.speaker)
 
 
 def live_parts(text: str) -> tuple[Part, ...]:

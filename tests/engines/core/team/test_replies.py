@@ -15,6 +15,7 @@ from engines.core.team.replies import (
     read_plan,
     spoken_lines,
 )
+from engines.core.team.stream import SpokenStream
 from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem
 
 TOOLS = {
@@ -122,3 +123,17 @@ def test_what_a_member_says_is_shown_a_line_a_key_without_empty_ones() -> None:
     assert spoken_lines(said) == ["justification: two lines", "tool_name: none"]
     assert spoken_lines(f"```json\n{said}\n```") == spoken_lines(said)
     assert spoken_lines("plain\ntext") == ["plain", "text"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_json_streams_as_lines_and_other_text_as_it_is(size: int) -> None:
+    def streamed(text: str) -> str:
+        shown: list[str] = []
+        stream = SpokenStream(shown.append)
+        for start in range(0, len(text), size):
+            stream(text[start : start + size])
+        return "".join(shown)
+
+    said = '{"analysis": "it says \\"no\\"\\nand, so: on", "stop_signal": false}'
+    assert streamed(said) == 'analysis: it says "no"\nand, so: on\nstop_signal: false'
+    assert streamed("first, {then} this: so") == "first, {then} this: so"
