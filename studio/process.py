@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -71,3 +73,18 @@ def open_streams() -> None:
 def silence_stream(stream: TextIO) -> None:
     """Send what a stream still holds to nothing, once its reader has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+async def serve_until_signal(
+    server: AbstractAsyncContextManager[str], on_ready: Callable[[str], None]
+) -> None:
+    """Serve until Ctrl-C or SIGTERM; `on_ready` gets the address that the server yields."""
+    import asyncio
+    import signal
+
+    async with server as address:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        on_ready(address)
+        await stop.wait()

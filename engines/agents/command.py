@@ -83,6 +83,7 @@ class CommandAgent:
         return guided.attempt(job.problem.question, answer, error or None, metrics)
 
     async def _run(self, gateway: Gateway, folder: Path, job: Job) -> ProgramResult:
+        assert isinstance(gateway.guided, GuidedTry)
         argv, readable = self._arguments(job.problem)
         # A box has all ports of its own, so the gateway's is free there: one address for both.
         program: Program = await self.runner.start_program(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
+from engines.agents.gateway.fields import Asked
 from engines.agents.single_turn import system_messages
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.finish import is_cut
@@ -88,6 +89,13 @@ class GuidedTry:
             reply = replace(reply, tool_calls=tuple(calls))
             self._keep(asked, reply)
             return reply
+
+    async def answer(self, asked: Asked, on_text: OnText | None) -> Completion:
+        """A request of a program, whose own sampling the run's replaces."""
+        tools, stop, limit = asked.tools, asked.stop, asked.max_tokens
+        return await self.ask(
+            asked.messages, tools=tools, stop=stop, max_tokens=limit, on_text=on_text
+        )
 
     def end(self, reason: str) -> None:
         """Take no more calls."""

@@ -39,16 +39,8 @@ def serve_replies(
     """
     import asyncio
 
-    return asyncio.run(_serve_until_stopped(port, json=json))
-
-
-async def _serve_until_stopped(port: int, *, json: bool) -> int:
-    """Serve until Ctrl-C or SIGTERM, which is the only way it ends: exit code 130."""
-    import asyncio
-    import contextlib
-    import signal
-
-    from engines.policies.rehearsal.server import serve
+    from engines.policies.rehearsal.server import background_server
+    from studio.process import serve_until_signal
 
     def print_ready(base_url: str) -> None:
         if json:
@@ -64,11 +56,6 @@ async def _serve_until_stopped(port: int, *, json: bool) -> int:
             flush=True,
         )
 
-    loop = asyncio.get_running_loop()
-    server = asyncio.create_task(serve(port, on_ready=print_ready))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await server
+    asyncio.run(serve_until_signal(background_server(port), print_ready))
     print("studio: the rehearsal server has ended", file=sys.stderr)
     return exit_codes.INTERRUPTED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx2
 import orjson
 import pytest
@@ -14,7 +12,7 @@ from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.endpoint import answer_request
-from engines.policies.rehearsal.server import background_server, serve
+from engines.policies.rehearsal.server import background_server
 from engines.policies.rehearsal.transport import RehearsalTransport
 from tests.support.fake_endpoint import fake_endpoint, says
 
@@ -111,19 +109,15 @@ async def test_every_route_answers_in_json(
     assert value["error"]["message"] if status != 200 else "error" not in value
 
 
-async def test_serving_ends_when_it_is_cancelled_and_frees_the_port() -> None:
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(0, on_ready=ready.set_result))
-    port = int((await ready).removesuffix("/v1").rpartition(":")[2])
-    with pytest.raises(ConfigError, match="another program listens there"):
-        await serve(port)
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
+async def test_a_server_has_its_port_alone_and_frees_it_at_the_end() -> None:
+    async with background_server() as base_url:
+        port = int(base_url.removesuffix("/v1").rpartition(":")[2])
+        with pytest.raises(ConfigError, match="another program listens there"):
+            await background_server(port).__aenter__()
     async with background_server(port) as base_url:
         assert f":{port}/" in base_url
 
 
 async def test_a_port_that_cannot_be_is_a_user_error() -> None:
     with pytest.raises(ConfigError, match="from 0 to 65535"):
-        await serve(70000)
+        await background_server(70000).__aenter__()

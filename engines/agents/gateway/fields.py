@@ -1,7 +1,7 @@
 """What a program asks, whatever protocol it speaks, and how its parts are read.
 
 Raises BadRequest with a sentence for the program's author; nothing is passed over in silence but
-what `Asked.replaced` names.
+what `Asked.given` names.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ FIXED = (
     *("logit_bias", "logprobs", "response_format", "text", "tool_choice", "reasoning"),
     *("reasoning_effort", "thinking"),
 )
-"""Fields whose place the run's own sampling takes. The model, too, which every client must name."""
+"""How a reply is drawn, whose place a run's own sampling takes. Every client names a model, too."""
+_USUAL = (None, "auto", {"type": "auto"})
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ERRORS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
+_ERRORS |= {403: "permission_error", 429: "rate_limit_error"}
 
 
 class BadRequest(Exception):
@@ -40,7 +42,7 @@ class Asked:
     max_tokens: int | None
     stream: bool
     with_usage: bool  # a last event of a stream tells the tokens
-    replaced: tuple[str, ...]  # names of fields that the run's settings replace
+    given: Mapping[str, Any]  # those of `FIXED` that it sets
 
 
 def read_request(body: Mapping[str, Any], messages: Sequence[Message]) -> Asked:
@@ -61,7 +63,7 @@ def read_request(body: Mapping[str, Any], messages: Sequence[Message]) -> Asked:
         max_tokens=next(iter(limits.values()), None),
         stream=bool(body.get("stream")),
         with_usage=bool(options.get("include_usage")),
-        replaced=tuple(name for name in FIXED if body.get(name) not in (None, "auto")),
+        given={name: body[name] for name in FIXED if body.get(name) not in _USUAL},
     )
 
 
@@ -130,7 +132,7 @@ def token_counts(usage: Usage) -> dict[str, Any]:
 
 
 def error_kind(status: int) -> str:
-    return _ERRORS.get(status, "invalid_request_error")
+    return _ERRORS.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
 def write_event(data: Mapping[str, Any], name: str = "") -> bytes:

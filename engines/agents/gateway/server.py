@@ -1,7 +1,7 @@
-"""The gateway of one try: an HTTP server on loopback, and on listeners that boxes hand out.
+"""The gateway of one try, or of `studio serve`: an HTTP server on listeners.
 
-Owns who may ask (a token of this try alone) and where a request goes; what the try may ask is
-`GuidedTry`'s. No key of an endpoint is anywhere here: the policy has it.
+Owns who may ask (a token) and where a request goes; what may be asked is the `Answerer`'s. No
+key of an endpoint is anywhere here: the policy has it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import orjson
@@ -24,17 +24,16 @@ import orjson
 from engines.agents.gateway import chat, messages, responses
 from engines.agents.gateway.fields import Asked, BadRequest
 from engines.agents.gateway.proxy import forward
-from engines.agents.guided_try import GuidedTry
 from engines.core.codec import dumps
 from engines.core.errors import CallFailed
 from engines.core.finish import meaning_of
-from engines.core.protocols import OnText
+from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion
 
 MOST_BYTES = 32_000_000
 """Of one request."""
-MOST_CONNECTIONS = 128
-"""Of one try at a time; all their calls but one wait."""
+MOST_CONNECTIONS = 512
+"""At a time; of a try all their calls but one wait."""
 _APIS = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
 _SILENT = logging.getLogger("practice_studio.gateway")
 _SILENT.addHandler(logging.NullHandler())
@@ -46,21 +45,41 @@ Send = Callable[[Event], Awaitable[None]]
 Refuse = Callable[[int, str], Awaitable[None]]
 
 
+class Answerer(Protocol):
+    """Answers the calls of a gateway, as `GuidedTry` does."""
+
+    @property
+    def policy(self) -> Policy: ...
+    async def answer(self, asked: Asked, on_text: OnText | None) -> Completion: ...
+    def end(self, reason: str) -> None: ...
+
+
 class Gateway:
-    """Serves one `GuidedTry` inside `async with`.
+    """Serves one `Answerer` inside `async with`.
 
     Calls run in the context in which it was opened, so that deadlines stand still in them as in
-    any other call of the try. With `hosts` it is a proxy to those, too, and to nothing else.
+    any other call of a try. With `hosts` it is a proxy to those, too, and to nothing else.
+    Without a `listener` it opens one on loopback; without a `token` it makes one, and "" asks for
+    none. A call that failed is answered with the status that `status_of` gives it.
     """
 
-    def __init__(self, guided: GuidedTry, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        guided: Answerer,
+        hosts: Sequence[str] = (),
+        *,
+        listener: socket.socket | None = None,
+        token: str | None = None,
+        status_of: Callable[[BaseException | None], int] = lambda _: 400,
+    ) -> None:
         # Loaded with the first try of a program: no other run needs them.
         from uvicorn.config import Config
         from uvicorn.protocols.http.h11_impl import H11Protocol
         from uvicorn.server import ServerState
 
         self.guided, self.hosts = guided, tuple(hosts)
-        self.token = f"try-{secrets.token_urlsafe(24)}"
+        self.token = f"try-{secrets.token_urlsafe(24)}" if token is None else token
+        self._listener, self._status_of = listener, status_of
         self.replaced: Counter[str] = Counter()  # fields of requests whose place ours took
         self._context = contextvars.copy_context()
         self._calls: set[asyncio.Task[Completion]] = set()
@@ -96,7 +115,7 @@ class Gateway:
         return env
 
     async def __aenter__(self) -> Gateway:
-        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        with self._listener or socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
             await self.listen(listener)
         return self
 
@@ -118,17 +137,11 @@ class Gateway:
         await asyncio.gather(*calls, return_exceptions=True)
 
     def knows(self, token: bytes) -> bool:
-        return hmac.compare_digest(token, self.token.encode())
+        return not self.token or hmac.compare_digest(token, self.token.encode())
 
     def _ask(self, asked: Asked, on_text: OnText | None) -> asyncio.Task[Completion]:
-        self.replaced.update(asked.replaced)
-        coming = self.guided.ask(
-            asked.messages,
-            tools=asked.tools,
-            stop=asked.stop,
-            max_tokens=asked.max_tokens,
-            on_text=on_text,
-        )
+        self.replaced.update(asked.given.keys())
+        coming = self.guided.answer(asked, on_text)
         call = asyncio.get_running_loop().create_task(coming, context=self._context.copy())
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -145,8 +158,12 @@ class Gateway:
 
         headers = dict(scope["headers"])
         bearer = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        if not self.knows(headers.get(b"x-api-key", bearer)):
-            await refuse(401, "this token opens no try")
+        if (method, path) == ("GET", "/health"):
+            await _send_json(send, 200, {"status": "ok"})
+        elif not self.knows(headers.get(b"x-api-key", bearer)):
+            await refuse(401, "this token opens nothing here")
+        elif not self.token and b"origin" in headers:  # any web page can make a browser ask
+            await refuse(403, "web pages are answered only where a token is asked for")
         elif (method, path) == ("GET", "/v1/models"):
             row = {"id": self.guided.policy.name, "object": "model", "owned_by": "practice studio"}
             await _send_json(send, 200, {"object": "list", "data": [row], "has_more": False})
@@ -191,7 +208,8 @@ class Gateway:
         if said and done and not done.text.startswith(said):
             failed = "cut: the reply was begun anew, and its first part was passed on already"
         if failed or done is None:
-            await (_send_body(send, reply.broken(failed), True) if said else refuse(400, failed))
+            status = self._status_of(call.exception())
+            await (_send_body(send, reply.broken(failed), True) if said else refuse(status, failed))
         elif not asked.stream:
             await _send_json(send, 200, reply.whole(done))
         else:

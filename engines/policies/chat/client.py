@@ -109,6 +109,12 @@ class OpenAICompat:
         view.reservation = reservation
         return view
 
+    def with_fields(self, fields: Mapping[str, Any]) -> Policy:
+        """The same for one call, whose request has further fields."""
+        view = copy(self)
+        view.settings = replace(self.settings, extra_body={**self.settings.extra_body, **fields})
+        return view
+
     async def ping(self) -> None:
         own = self.settings
         self._client.check_key()

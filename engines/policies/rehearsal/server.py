@@ -17,22 +17,9 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 
-async def serve(
-    port: int, host: str = "127.0.0.1", on_ready: Callable[[str], None] | None = None
-) -> None:
-    """Serve until cancelled; `on_ready` gets the base URL once connections are taken.
-
-    Raises ConfigError: the port cannot be had.
-    """
-    async with background_server(port, host) as base_url:
-        if on_ready is not None:
-            on_ready(base_url)
-        await asyncio.get_running_loop().create_future()
-
-
 @contextlib.asynccontextmanager
 async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """Serve inside the `with`; yields the base URL. Port 0 takes any free one."""
+    """Yields the base URL; port 0 takes any free one. Raises ConfigError: it cannot be had."""
     import uvicorn
 
     class QuietServer(uvicorn.Server):
@@ -42,7 +29,7 @@ async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIter
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    listener = _open_listener(port, host)
+    listener = open_listener(port, host)
     config = uvicorn.Config(
         app,
         http="h11",
@@ -96,7 +83,7 @@ async def _read_body(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def _open_listener(port: int, host: str) -> socket.socket:
+def open_listener(port: int, host: str) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}", "there is no such port.", "Choose one from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
