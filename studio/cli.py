@@ -32,6 +32,7 @@ from studio.commands import (
     review,
     runs,
     screen,
+    serve,
     train,
 )
 from studio.commands.reference import completion, config, guide, presets
@@ -113,6 +114,8 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(presets.presets, name="presets")
 app.command("train")(train.train)
 app.command("export")(export.export)
+app.command("chat")(serve.chat)
+app.command("serve")(serve.serve_calls)
 app.add_typer(rehearsal.app, name="rehearsal")
 app.command("doctor")(doctor.doctor)
 app.command("guide")(guide.guide)

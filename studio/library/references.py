@@ -6,7 +6,7 @@ held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -69,6 +69,20 @@ def library_folder(name: str, workspace: Workspace) -> LibraryFolder:
     """The folder of a library that a person names."""
     check_name(name)
     return workspace.library(name)
+
+
+def follow_library(reference: str, workspace: Workspace) -> Callable[[], Library]:
+    """Gives what `NAME@V` or `NAME` stands for as of now; it reads only what is new."""
+    name, at, version = reference.rpartition("@")
+    if at and not (version.isdecimal() and len(version) <= 18):
+        raise ConflictError(reference, "it is not NAME or NAME@V.", "Leave @… out, or name V.")
+    folder = library_folder(name if at else reference, workspace)
+
+    def read_version() -> Library:
+        return folder.at(int(version)) if at else folder.head()
+
+    read_version()  # refuses what is not there
+    return read_version
 
 
 def version_at(state: RunState, step: int) -> int:

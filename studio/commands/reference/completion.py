@@ -186,7 +186,7 @@ def _values(metavar: str | None, current: str, workspace: Path) -> Candidates:
             return list_presets()
         case "LIBRARY":
             return _folders(workspace / "libraries")
-        case "NAME[@V]" | "NAME@V" | "A" | "B":
+        case "NAME[@V]" | "NAME@V" | "A" | "B" | "AGENT|LIBRARY":
             return _versions(current, workspace)
         case "NAME[@V]|none":
             return [("none", "no experiences"), *_versions(current, workspace)]

@@ -22,6 +22,7 @@ PARSED = {
     "studio demo": "needs a screen",
     "studio train": "takes minutes",
     "studio export": "needs a run that trained for minutes",
+    "studio serve": "goes on until Ctrl-C",
     "studio rehearsal serve": "goes on until Ctrl-C",
     "studio ctl watch": "goes on until the run ends",
     "studio review mine --wait": "goes on until the run ends",

@@ -1,0 +1,80 @@
+"""`studio serve` and `studio chat`: use what was learned, by any client or in the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from studio import exit_codes
+from studio.commands import AsObject, Overrides, open_workspace
+
+_TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@V stays."
+_Target = Annotated[str, typer.Argument(metavar="AGENT|LIBRARY", help=_TARGET)]
+_RUN_FILE = "Ask its model, with its agent in front of a library."
+_RunFile = Annotated[str | None, typer.Option(metavar="RUNFILE|PRESET", help=_RUN_FILE)]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")]
+_HOST = "Address to listen on; one that others can reach needs a token."
+_FILE, _VARIABLE = "File with the token that clients send.", "Environment variable that holds it."
+
+
+def serve_calls(
+    context: typer.Context,
+    target: _Target,
+    overrides: Overrides = None,
+    run_file: _RunFile = None,
+    port: _Port = 8312,
+    host: Annotated[str, typer.Option(metavar="HOST", help=_HOST)] = "127.0.0.1",
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help=_FILE)] = None,
+    token_env: Annotated[str | None, typer.Option(metavar="VARIABLE", help=_VARIABLE)] = None,
+    json: AsObject = False,
+) -> int:
+    """Serve an agent with what it has learned. Any OpenAI or Anthropic client may ask.
+
+    Examples:
+        studio serve practice/runs/rehearsal/agent.yaml
+        studio serve rehearsal policy=openai:gpt-4o-mini --host 0.0.0.0 --token-env MY_TOKEN
+    """
+    import asyncio
+
+    from studio.process import serve_until_signal
+    from studio.report.progress import to_stderr
+    from studio.report.tables import print_result
+    from studio.serving.enhanced_agent import load_enhanced, read_token, serving
+
+    token = read_token(host, token_file, token_env, os.environ)
+    agent = load_enhanced(target, overrides or [], open_workspace(context), run_file)
+
+    def print_ready(base_url: str) -> None:
+        facts = {"base_url": base_url, "model": agent.config.policy.model}
+        print_result(facts, base_url, json=json)
+        sys.stdout.flush()
+        key = "the token" if token else "anything"
+        clients = f"clients: OPENAI_BASE_URL={base_url}, OPENAI_API_KEY={key}"
+        to_stderr(f"{agent.description}\n{clients}\nCtrl-C ends it")
+
+    asyncio.run(serve_until_signal(serving(agent, port, host, token), print_ready))
+    return exit_codes.INTERRUPTED
+
+
+def chat(
+    context: typer.Context, target: _Target, overrides: Overrides = None, run_file: _RunFile = None
+) -> int:
+    """Talk with an agent and what it has learned. A line is a message.
+
+    /library shows what stands in front, /reset forgets the talk, /exit ends it, Ctrl-C a reply.
+
+    Examples:
+        studio chat practice/runs/rehearsal/agent.yaml
+        studio chat rehearsal --run-file rehearsal
+    """
+    from studio.report.progress import to_stderr
+    from studio.serving.chat import talk_in_lines
+    from studio.serving.enhanced_agent import load_enhanced
+
+    agent = load_enhanced(target, overrides or [], open_workspace(context), run_file)
+    to_stderr(agent.description)
+    return talk_in_lines(agent, sys.stdin)

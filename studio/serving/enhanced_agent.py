@@ -1,0 +1,159 @@
+"""An agent with what it has learned, for use outside of runs: an agent file, or a library.
+
+Owns what is loaded for it, what a call of it becomes, and its server, which is a gateway.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from engines.agents.gateway.fields import Asked
+from engines.agents.gateway.server import Gateway
+from engines.agents.guided_try import GuidedTry
+from engines.core.errors import CallFailed, ConfigError
+from engines.core.library import Library
+from engines.core.protocols import OnText, Policy
+from engines.core.types import NO_USAGE, Completion, Message
+from engines.pipeline.guidance import PromptWriter
+from engines.policies.chat.client import OpenAICompat
+from engines.policies.rehearsal.server import open_listener
+from engines.record.run_dir import Workspace
+from studio.config.loading import load_run
+from studio.config.settings.run import RunConfig
+from studio.evaluation.try_problem import without_lessons
+from studio.library.references import follow_library
+from studio.report.progress import to_stderr
+from studio.report.summary import usage_text
+from studio.run.acting import sampling_of
+from studio.run.held_out import prompt_writer
+from studio.run.library_start import choose_library
+from studio.run.models import endpoint_of, is_rehearsal, open_roles
+from studio.secrets.output import remember
+
+_SAMPLING = {"temperature", "top_p", "seed"}
+_LEFT_OUT = {"top_k", "logprobs", "text", "reasoning", "thinking"}  # of other protocols or replies
+
+
+@dataclass(frozen=True, slots=True)
+class EnhancedAgent:
+    """`read_library` gives what stands in front as of now; None: no experiences."""
+
+    called: str
+    config: RunConfig
+    read_library: Callable[[], Library | None]
+    writer: PromptWriter
+
+    async def open_policy(self, stack: AsyncExitStack) -> Policy:
+        """Who answers; raises PolicyError where it does not, before anything else is spent."""
+        policy = open_roles(self.config, stack, to_stderr).policy
+        await policy.ping()
+        return policy
+
+    def begin_call(self, policy: Policy, messages: Sequence[Message], **sampling: Any) -> GuidedTry:
+        """As in `studio try`; of a long library stands there what fits all that the user said."""
+        own, instructions = sampling_of(self.config.role("policy")), self.config.agent.instructions
+        asked = "\n".join(message.content for message in messages if message.role == "user")
+        guidance, _ = self.writer.write(self.read_library(), asked)
+        return GuidedTry(policy, replace(own, **sampling), guidance, instructions)
+
+    @property
+    def description(self) -> str:
+        """What stands in front of whom, in lines."""
+        library, policy, kind = self.read_library(), self.config.policy, self.config.agent.kind
+        notes = ["rehearsal: replies are scripted, no model is asked"] * is_rehearsal(self.config)
+        if kind != "single_turn":
+            notes.append(f"note: this {kind} agent's model is asked directly, without its tools")
+        at = f" at {endpoint_of(policy).url}" if policy.model.startswith("openai:") else ""
+        held = len(library.experiences) if library else 0
+        notes.append(f"{self.called}: experiences in front of {policy.model}{at}: {held}")
+        return "\n".join(notes)
+
+
+def load_enhanced(
+    target: str, overrides: Sequence[str], workspace: Workspace, run_file: str | None
+) -> EnhancedAgent:
+    """Load an agent file, or the library NAME or NAME@V, which follows its commits."""
+    file = Path(target) if target.endswith(".yaml") else None
+    read_library = None if file else follow_library(target, workspace)
+    if not file and not run_file and not any(text.startswith("policy") for text in overrides):
+        move = "Add policy=openai:MODEL, or --run-file FILE to ask the model of a run file."
+        raise ConfigError(f"library {target}", "it names no model that answers.", move)
+    alone = target if file else str(files("studio.serving") / "library.yaml")
+    mounted = file if run_file else None
+    loaded = load_run(run_file or alone, overrides, workspace.path, agent=mounted)
+    own, called = choose_library(loaded, workspace, None) if file else (None, f"library {target}")
+    config = without_lessons(loaded.config)
+    return EnhancedAgent(called, config, read_library or (lambda: own), prompt_writer(config))
+
+
+class EnhancedCalls:
+    """Answers the calls of a gateway, each by itself."""
+
+    def __init__(self, agent: EnhancedAgent, policy: Policy) -> None:
+        self.agent, self.policy = agent, policy
+        self.calls, self.failed, self.usage = 0, 0, NO_USAGE
+
+    async def answer(self, asked: Asked, on_text: OnText | None) -> Completion:
+        """What a client sets of the sampling counts; what it leaves open is the agent's."""
+        self.calls += 1
+        policy, given, call = self.policy, asked.given, None
+        if isinstance(policy, OpenAICompat):
+            sent = given.keys() - _SAMPLING - _LEFT_OUT
+            policy = policy.with_fields({name: given[name] for name in sent})
+        try:
+            sampling = {name: given[name] for name in _SAMPLING & given.keys()}
+            call = self.agent.begin_call(policy, asked.messages, **sampling)
+            return await call.answer(asked, on_text)
+        except Exception as error:
+            self.failed += 1
+            if isinstance(error, CallFailed):
+                raise
+            to_stderr(f"a call failed: {error}")  # a library that is gone, or a bug: others go on
+            raise CallFailed("internal", "the server says why on its standard error") from error
+        finally:
+            self.usage += call.usage if call else NO_USAGE
+
+    def end(self, reason: str) -> None: ...  # the gateway itself cancels what is under way
+
+    def tell_summary(self) -> None:
+        to_stderr(
+            f"calls answered {self.calls:,}, failed {self.failed:,}: {usage_text(self.usage)}"
+        )
+
+
+@asynccontextmanager
+async def serving(agent: EnhancedAgent, port: int, host: str, token: str) -> AsyncIterator[str]:
+    """Serve inside the `with`; yields the base URL."""
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(open_listener(port, host))
+        calls = EnhancedCalls(agent, await agent.open_policy(stack))
+        stack.callback(calls.tell_summary)
+        async with Gateway(calls, listener=listener, token=token, status_of=status_of) as gateway:
+            yield f"http://{f'[{host}]' if ':' in host else host}:{gateway.port}/v1"
+
+
+def status_of(failed: BaseException | None) -> int:
+    """The endpoint's own status, or HTTP's for what failed between it and the client."""
+    own = {"timeout": 504, "internal": 500}
+    return getattr(failed, "status", None) or own.get(getattr(failed, "kind", ""), 502)
+
+
+def read_token(host: str, file: Path | None, variable: str | None, env: Mapping[str, str]) -> str:
+    """What clients must send; "" for nothing, where only this machine can ask."""
+    if file is None and variable is None:
+        if re.fullmatch(r"localhost|::1|127(\.\d+){3}", host):
+            return ""
+        move = "Add --token-file FILE or --token-env NAME, or leave --host out."
+        raise ConfigError(f"--host {host}", "others could ask your model.", move)
+    token = (env.get(variable or "", "") if file is None else file.read_text("latin-1")).strip()
+    remember([token] if token else ())
+    if len(token) < 16 or not token.isascii() or not token.isprintable():
+        cause = "it holds no token of 16 or more printable ASCII characters."
+        raise ConfigError(f"the token in {file or variable}", cause, "Try `openssl rand -hex 24`.")
+    return token
