@@ -160,10 +160,8 @@ def open_roles(
             # Budget and records are opened after the models.
             return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
 
-        folder, endpoint = (
-            workspace and workspace / "embeddings",
-            embedding_endpoint(config, wanted),
-        )
+        folder = workspace and workspace / "embeddings"
+        endpoint = embedding_endpoint(config, wanted)
         embedder = open_embedder(wanted.model, endpoint, folder, reserve)
         stack.push_async_callback(embedder.aclose)
         acting.embedders.append(embedder)

@@ -59,10 +59,8 @@ def _read_html(text: str, url: str) -> tuple[str, str]:
     except ParserError:  # it is empty
         return "", ""
     title = str(tree.findtext(".//title") or "")
-    styled = (
-        (node, "".join(node.get("style").lower().split())) for node in tree.xpath("//*[@style]")
-    )
-    unseen = [node for node, style in styled if _UNSEEN_STYLE.search(style)]
+    styles = tree.xpath("//@style")
+    unseen = [s.getparent() for s in styles if _UNSEEN_STYLE.search("".join(s.lower().split()))]
     for node in (*unseen, *tree.xpath(_UNSEEN)):
         if node.getparent() is not None:
             node.drop_tree()

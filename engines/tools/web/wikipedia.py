@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -42,9 +43,8 @@ def wikipedia_tool(
         Repeatable: yes
         """
         try:
-            titles = await cache.get(
-                f"{kind} titles", question, lambda: pages.find_titles(question)
-            )
+            find = partial(pages.find_titles, question)
+            titles = await cache.get(f"{kind} titles", question, find)
         except FetchFailed as failed:
             return ToolResult(f"The look-up failed: {failed}", "error")
         if not titles:

@@ -33,21 +33,12 @@ def mediawiki(missing: str = "", titles: list[str] = TITLES) -> Callable[[Asked]
         assert (query["action"], query["format"], query["formatversion"]) == ("query", "json", "2")
         if query.get("list") == "search":
             assert query["srlimit"] == "10"
-            rows = [
-                {
-                    "ns": 0,
-                    "title": title,
-                    "pageid": at,
-                    "size": 900,
-                    "wordcount": 90,
-                    "snippet": 'a <span class="searchmatch">town</span>',
-                    "timestamp": "2026-01-01T00:00:00Z",
-                }
-                for at, title in enumerate(titles)
-            ]
+            more = {"ns": 0, "size": 900, "wordcount": 90, "timestamp": "2026-01-01T00:00:00Z"}
+            more["snippet"] = 'a <span class="searchmatch">town</span>'
+            rows = [{**more, "title": title, "pageid": at} for at, title in enumerate(titles)]
             found = {"searchinfo": {"totalhits": 4711}, "search": rows}
-            more = {"sroffset": 10, "continue": "-||"}
-            return json_reply({"batchcomplete": True, "continue": more, "query": found})
+            on = {"sroffset": 10, "continue": "-||"}
+            return json_reply({"batchcomplete": True, "continue": on, "query": found})
         assert query["prop"] == "extracts|info" and query["explaintext"] == "1"
         title = query["titles"]
         if title == missing:
