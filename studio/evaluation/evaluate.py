@@ -206,8 +206,9 @@ async def measure_missing(
     `account` gets what was paid, also where it is cancelled.
     """
     config = without_lessons(plan.loaded.config)
-    missing = plan.count_missing()
-    if not missing:  # no model is opened, which may take seconds, and nothing is locked
+    if not (
+        missing := plan.count_missing()
+    ):  # no model is opened, which may take seconds, and nothing is locked
         return known_result(plan, NO_USAGE, 0)
     opened = plan.score_books()
     ids = sorted(book.path.name for book in opened.values())

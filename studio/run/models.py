@@ -161,8 +161,7 @@ def open_roles(
             return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
 
         folder = workspace and workspace / "embeddings"
-        endpoint = embedding_endpoint(config, wanted)
-        embedder = open_embedder(wanted.model, endpoint, folder, reserve)
+        embedder = open_embedder(wanted.model, embedding_endpoint(config, wanted), folder, reserve)
         stack.push_async_callback(embedder.aclose)
         acting.embedders.append(embedder)
         return embedder
