@@ -205,10 +205,8 @@ async def measure_missing(
     `progress` is called after each rollout, known ones included. `give_up` must cancel this task.
     `account` gets what was paid, also where it is cancelled.
     """
-    config = without_lessons(plan.loaded.config)
-    if not (
-        missing := plan.count_missing()
-    ):  # no model is opened, which may take seconds, and nothing is locked
+    config, missing = without_lessons(plan.loaded.config), plan.count_missing()
+    if not missing:  # no model is opened, which may take seconds, and nothing is locked
         return known_result(plan, NO_USAGE, 0)
     opened = plan.score_books()
     ids = sorted(book.path.name for book in opened.values())

@@ -68,7 +68,7 @@ def offered(practised: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ("studio eval rehearsal --library rehearsal@1", ["rehearsal@1"]),
         ("studio eval rehearsal --baseline n", ["none"]),
         ("studio diff rehearsal@0 rehearsal@e", ["rehearsal@epoch:"]),
-        ("studio init grpo-t", ["grpo-tiny"]),
+        ("studio init grpo-ti", ["grpo-tiny"]),
         ("studio guide glos", ["glossary"]),
         ("studio data check arithmetic-h", ["arithmetic-heldout"]),
         ("studio config explain practice.grou", ["practice.group_size"]),
