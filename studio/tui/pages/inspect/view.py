@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from engines.core.text.tool_marks import CallMark, last_chars, split_marks
 from engines.core.text.tool_text import call_text, model_text, said_text, split_status
-from engines.core.types import Message
 from studio.report.rates import acted_text, acts_cell, metrics_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
@@ -36,6 +35,7 @@ TOOLS = ("calls", "tool")
 """Labels of tool calls and their results."""
 _FIRST_LINES = {"system": 0, "think": 3, **dict.fromkeys(TOOLS, 1)}
 """Lines of a part that stay when it is folded; other parts fold to one."""
+_SHORT = {"planner_main": "planner", "planner_fixed": "analysis"}  # labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def rollout_parts(
                 if message.reasoning:
                     out.append(_make_part("think" + key, "think", message.reasoning, "dim"))
                 if (said := said_text(message)) or not message.tool_calls:
-                    out.append(_make_part("answer" + key, _voice(message), said))
+                    out.append(_make_part("answer" + key, message.speaker or "answer", said))
                 for at, tool_call in enumerate(message.tool_calls):
                     asked = call_text(tool_call.name, tool_call.arguments)
                     out.append(_make_part(f"call{key}.{at}", "calls", asked))
@@ -238,12 +238,6 @@ def rollout_parts(
         )
         out.append(_make_part(f"calls{number}", f"turn {call.turn}", text, folds=False))
     return tuple(out)
-
-
-def _voice(message: Message) -> str:
-    """Who says it, in the room that a label has."""
-    short = {"planner_main": "planner", "planner_fixed": "analysis", "": "answer"}
-    return short.get(message.speaker, message.speaker)
 
 
 def live_parts(text: str) -> tuple[Part, ...]:
@@ -285,7 +279,7 @@ def _verdict_parts(whole: RecordedRollout) -> list[Part]:
 def _make_part(
     key: str, label: str, text: str, style: str = "", note: str = "", *, folds: bool = True
 ) -> Part:
-    return Part(key, label, display_text(text), style, note, folds)
+    return Part(key, _SHORT.get(label, label), display_text(text), style, note, folds)
 
 
 def rollout_rows(
