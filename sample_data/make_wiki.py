@@ -133,8 +133,9 @@ def _general_pages(towns: list[Town]) -> list[tuple[str, str]]:
 
 def _person_page(name: str, born: Town, died: Town) -> str:
     work = _WORK.split()[sum(map(ord, name)) % 8]
+    work = f"an {work}" if work[0] == "a" else f"a {work}"
     return (
-        f"{name} was a {work}, who was born in {born.name} and died in {died.name}. In youth "
+        f"{name} was {work}, who was born in {born.name} and died in {died.name}. In youth "
         f"{name.split()[0]} travelled for seven years and kept a diary, which is printed to this "
         "day.\n\nA street in the capital bears the name."
     )

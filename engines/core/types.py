@@ -216,6 +216,7 @@ class Job:
     policy_version: int
     library_version: int
     shown: tuple[str, ...] | None = None  # ids of the experiences in it; None: all of the library
+    history: tuple[Message, ...] = ()  # of a talk, before the question
 
 
 @dataclass(frozen=True, slots=True)

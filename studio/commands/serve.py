@@ -54,6 +54,9 @@ def serve_calls(
         sys.stdout.flush()
         key = "the token" if token else "anything"
         clients = f"clients: OPENAI_BASE_URL={base_url}, OPENAI_API_KEY={key}"
+        kind = agent.config.agent.kind
+        if kind != "single_turn":
+            clients += f"\nnote: this {kind} agent's model is asked directly, without its tools"
         to_stderr(f"{agent.description}\n{clients}\nCtrl-C ends it")
 
     asyncio.run(serve_until_signal(serving(agent, port, host, token), print_ready))

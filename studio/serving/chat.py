@@ -6,11 +6,9 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TextIO
 
-from engines.agents.single_turn import unusable_reason
 from engines.core.codec import fix_surrogates
-from engines.core.errors import CallFailed
-from engines.core.protocols import Policy
 from engines.core.types import Message
+from engines.rollouts.manager import RolloutManager
 from studio import exit_codes
 from studio.evaluation.try_text import print_piece
 from studio.library.text import library_lines
@@ -24,19 +22,17 @@ class Talk:
     def __init__(self, agent: EnhancedAgent) -> None:
         self.agent, self.failed, self.history = agent, 0, tuple[Message, ...]()
 
-    async def take_turn(self, policy: Policy, question: str) -> None:
-        asked = (*self.history, Message("user", question))
-        try:
-            reply = await self.agent.begin_call(policy, asked).ask(asked, on_text=print_piece)
-            failure = unusable_reason(reply)
-        except CallFailed as failed:
-            failure = str(failed)
+    async def take_turn(self, tries: RolloutManager, question: str) -> None:
+        job = self.agent.begin_turn(self.history, question)
+        attempt, _ = await tries.roll_out(job, print_piece)
         print(flush=True)
-        if failure is None:
-            self.history = (*asked, reply.as_message())
+        if attempt.error is None and attempt.answer:
+            asked = Message("user", question)
+            self.history = (*self.history, asked, Message("assistant", attempt.answer))
         else:
             self.failed += 1
-            to_stderr(f"failed, and not part of the talk: {failure}")
+            reason = attempt.error or "it gave no answer within its limits"
+            to_stderr(f"failed, and not part of the talk: {reason}")
 
     def obey(self, command: str) -> None:
         match command:
@@ -56,7 +52,7 @@ def talk_in_lines(agent: EnhancedAgent, source: TextIO) -> int:
     # The loop runs within a turn alone: while a line is awaited, Ctrl-C is Python's own.
     with asyncio.Runner() as runner:
         try:
-            policy = runner.run(agent.open_policy(stack))
+            tries = runner.run(agent.open_tries(stack))
             while True:
                 print("> " if source.isatty() else "", end="", flush=True)
                 line = fix_surrogates(source.readline())
@@ -66,7 +62,7 @@ def talk_in_lines(agent: EnhancedAgent, source: TextIO) -> int:
                     talk.obey(line.strip())
                 elif line.strip():
                     try:
-                        runner.run(talk.take_turn(policy, line.strip()))
+                        runner.run(talk.take_turn(tries, line.strip()))
                     except KeyboardInterrupt:
                         to_stderr("\nstopped: not part of the talk; Ctrl-C again ends it")
         except KeyboardInterrupt:

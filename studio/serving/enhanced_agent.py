@@ -11,29 +11,34 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from engines.agents.gateway.fields import Asked
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
 from engines.core.errors import CallFailed, ConfigError
+from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy
-from engines.core.types import NO_USAGE, Completion, Message
+from engines.core.types import NO_USAGE, Completion, Job, Message, Problem
 from engines.pipeline.guidance import PromptWriter
 from engines.policies.chat.client import OpenAICompat
+from engines.policies.limits.throttle import Slots
 from engines.policies.rehearsal.server import open_listener
+from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
+from engines.rollouts.manager import RolloutManager
 from studio.config.loading import load_run
 from studio.config.settings.run import RunConfig
-from studio.evaluation.try_problem import without_lessons
+from studio.evaluation.try_problem import KEY, without_lessons
 from studio.library.references import follow_library
 from studio.report.progress import to_stderr
 from studio.report.summary import usage_text
 from studio.run.acting import sampling_of
 from studio.run.held_out import prompt_writer
 from studio.run.library_start import choose_library
-from studio.run.models import endpoint_of, is_rehearsal, open_roles
+from studio.run.models import endpoint_of, is_rehearsal, make_rollouts, open_roles
 from studio.secrets.output import remember
 
 _SAMPLING = {"temperature", "top_p", "seed"}
@@ -55,6 +60,26 @@ class EnhancedAgent:
         await policy.ping()
         return policy
 
+    async def open_tries(self, stack: AsyncExitStack) -> RolloutManager:
+        """Makes the turns of a talk, with the tools of the agent; nothing is kept of them."""
+        roles = open_roles(self.config, stack, to_stderr)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="studio-chat-")))
+        roles.acting.folder = folder / "programs"
+        ledger = RecordLedger(folder, self.config.seed)
+        stack.push_async_callback(ledger.aclose)
+        await roles.ping()
+        await roles.acting.check()
+        return make_rollouts(self.config, roles, ledger, Slots(1))
+
+    def begin_turn(self, history: tuple[Message, ...], question: str) -> Job:
+        """A turn of a talk as a try, with what stands in front as of now."""
+        library = self.read_library()
+        guidance, shown = self.writer.write(library, question)
+        key = replace(KEY, position=len(history) // 2)
+        problem = Problem(digest([question]), question, source="typed")
+        version = library.version if library else 0
+        return Job(problem, guidance, key, 0, version, shown, history)
+
     def begin_call(self, policy: Policy, messages: Sequence[Message], **sampling: Any) -> GuidedTry:
         """As in `studio try`; of a long library stands there what fits all that the user said."""
         own, instructions = sampling_of(self.config.role("policy")), self.config.agent.instructions
@@ -65,10 +90,8 @@ class EnhancedAgent:
     @property
     def description(self) -> str:
         """What stands in front of whom, in lines."""
-        library, policy, kind = self.read_library(), self.config.policy, self.config.agent.kind
+        library, policy = self.read_library(), self.config.policy
         notes = ["rehearsal: replies are scripted, no model is asked"] * is_rehearsal(self.config)
-        if kind != "single_turn":
-            notes.append(f"note: this {kind} agent's model is asked directly, without its tools")
         at = f" at {endpoint_of(policy).url}" if policy.model.startswith("openai:") else ""
         held = len(library.experiences) if library else 0
         notes.append(f"{self.called}: experiences in front of {policy.model}{at}: {held}")

@@ -83,7 +83,7 @@ class TeamPolicy:
         system = tuple(m for m in messages[:1] if m.role == "system")
         again = messages[-2:] if messages[-1].speaker == self.speaker else ()  # to be mended
         again = tuple(Message(m.role, m.content, token_ids=m.token_ids) for m in again)
-        question = messages[len(system)]
+        question = next(m for m in reversed(messages) if m.role == "user" and not m.speaker)
 
         def asked(room: int) -> tuple[Message, ...]:
             content = self._render(messages, question.content, tools, room)

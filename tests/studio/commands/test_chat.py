@@ -73,7 +73,8 @@ def test_ctrl_c_stops_a_reply_and_at_the_prompt_the_talk(practised: Path) -> Non
     assert "Units" not in fake.bodies[1]["messages"][0]["content"]
 
 
-def test_an_agent_with_tools_is_told_to_be_asked_without_them(practised: Path) -> None:
-    done = run_here(practised, "chat", "rehearsal", "--run-file", "math", typed="2 + 3?\n")
-    assert done.returncode == 0 and done.stdout
-    assert "this tools agent's model is asked directly, without its tools" in done.stderr
+def test_an_agent_uses_its_tools_in_a_talk(practised: Path) -> None:
+    typed = "Find the digit sum of the factorial of 30.\n"
+    done = run_here(practised, "chat", "rehearsal", "--run-file", "math", typed=typed)
+    assert done.returncode == 0 and "[calls python]" in done.stdout
+    assert "[python: ok]" in done.stdout and "#### " in done.stdout
