@@ -1,0 +1,59 @@
+"""The presets `research` and `web`: agents that look things up get better by practice, offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.run_studio import studio
+
+PRACTISED = ("data.truncate=20", "practice.batch_size=10")
+
+
+def run_and_read(preset: str, workspace: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    done = studio("headless", preset, *PRACTISED, workspace=workspace)
+    assert done.code == 0, done.stderr
+    assert "helps" in done.stdout and "rehearsal" in done.stdout
+    shown = studio("runs", "show", preset, "--rollout", "s1p0r0", "--json", workspace=workspace)
+    facts = json.loads(shown.stdout)
+    return facts, facts["messages"]
+
+
+@pytest.fixture(scope="module")
+def researched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("research") / "practice"
+
+
+def test_a_team_learns_to_look_up_and_every_role_stands_in_its_trajectory(
+    researched: Path,
+) -> None:
+    facts, messages = run_and_read("research", researched)
+    said = [message["speaker"] or message["role"] for message in messages]
+    step = ["planner_main", "executor", "tool", "verifier"]
+    assert [who for who in said if who != "system"][:6] == ["user", "planner_fixed", *step]
+    assert said[-1] == "generator"
+    looked_up = next(message["content"] for message in messages if message["role"] == "tool")
+    assert looked_up.startswith("From outside, ") and "(a page of the folder wiki)" in looked_up
+    assert {"own.grounded", "own.steps"} <= facts["verdict"]["metrics"].keys()
+
+
+def test_the_same_question_is_shown_before_and_after(researched: Path) -> None:
+    if not (researched / "runs/research").exists():
+        run_and_read("research", researched)
+    done = studio("try", "research", "--versus", "research", workspace=researched)
+    before, after = done.stdout.split("== after\n")
+    assert done.code == 0 and before.startswith("== before\n")
+    assert "library  none (0 experiences)" in before and "## Experiences" not in before
+    assert "library  research@" in after and "## Experiences" in after
+    assert all("[planner_main]" in text and "verdict  reward" in text for text in (before, after))
+
+
+def test_an_agent_learns_to_search_a_web_that_is_a_file_and_says_so(tmp_path: Path) -> None:
+    _, messages = run_and_read("web", tmp_path / "practice")
+    called = {call["name"] for message in messages for call in message["tool_calls"]}
+    assert "web_search" in called
+    found = next(message["content"] for message in messages if message["role"] == "tool")
+    assert "(a page of the fixture file web-pages.jsonl)" in found
