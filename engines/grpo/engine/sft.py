@@ -135,8 +135,8 @@ class SFTEngine(WeightEngine):
                 raise UpdateCancelled
 
         self.optimiser.zero_grad()
-        packs = self._can_pack(examples)
         try:
+            packs = self._can_pack(examples)
             with lora_dropout(self._local.model, self._local.settings.seed + self._optimiser_steps):
                 return accumulate(
                     self._local,

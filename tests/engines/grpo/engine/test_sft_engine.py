@@ -201,13 +201,14 @@ async def test_the_learning_rate_rises_and_falls_over_all_steps(base: Path) -> N
     assert rates == pytest.approx(expected)
 
 
-async def test_dropout_of_the_adapter_plays_no_part(base: Path) -> None:
+async def test_dropout_of_the_adapter_takes_effect_and_follows_from_the_step(base: Path) -> None:
     digests = []
-    for dropout in (0.0, 0.5):
+    for dropout in (0.0, 0.5, 0.5):
         local = adapted(base, lora=LoraSettings(rank=4, alpha=8, dropout=dropout))
         await steps(an_engine(local), 1, 2)
         digests.append(local.weights_digest())
-    assert digests[0] == digests[1]
+        assert not local.model.training  # measuring and sampling drop nothing
+    assert digests[0] != digests[1] == digests[2]
 
 
 async def test_a_loss_that_is_no_number_is_a_recorded_failure(base: Path) -> None:
