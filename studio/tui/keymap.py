@@ -1,4 +1,4 @@
-"""The one table of pages and keys, from which bindings, tabs, footer, help and palette are made.
+"""Pages and keys (`keys.txt`), from which bindings, tabs, footer, help and palette are made.
 
 A letter has one meaning on all pages; an upper-case one has the wider effect. Ids are what `keys:`
 of the screen settings name.
@@ -6,8 +6,9 @@ of the screen settings name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from itertools import permutations
 
 from textual.binding import Binding
@@ -69,205 +70,23 @@ class Key:
         return [before + format_key(key) for key in _split_keys(self.keys)]
 
 
-_Row = tuple[str, str, str, str, int] | tuple[str, str, str, str, int, str]
-"""Name, keys, label, tooltip, rank, and the action where it is not called like the key."""
+def _read_keys(table: str) -> Iterator[Key]:
+    """Those of the pages' numbers, then the rows of the table."""
+    for name, key, about in PAGES:
+        yield Key(f"global.{name}", key, f"page('{name}')", name, about)
+    scope = ""
+    for row in filter(None, table.splitlines()):
+        name, *cells = (cell.strip() for cell in row.split("|"))
+        if name.startswith("["):
+            scope = name.strip("[]")
+        elif not name.startswith("#"):
+            keys, rank, label, tooltip, *action = cells
+            after = "s" if scope == "loop" else ""
+            done = action[0] if action else name
+            yield Key(f"{scope}.{name}", keys, done, label, tooltip, int(rank), after)
 
 
-def _make_keys(scope: str, *rows: _Row) -> tuple[Key, ...]:
-    after = "s" if scope == "loop" else ""
-    return tuple(
-        Key(f"{scope}.{name}", keys, action[0] if action else name, label, tooltip, rank, after)
-        for name, keys, label, tooltip, rank, *action in rows
-    )
-
-
-KEYS: tuple[Key, ...] = (
-    *_make_keys(
-        "global",
-        *((name, key, name, about, 0, f"page('{name}')") for name, key, about in PAGES),
-        ("palette", "colon,ctrl+p", "palette", "Find any command by name.", 1, "command_palette"),
-        ("help", "question_mark", "help", "Keys of this screen, and facts of the terminal.", 9),
-        ("filter", "slash", "filter", "Show only what holds these words, or find them.", 3),
-        ("goto", "g", "go to", "Go to an id such as op2.1, E14 or s1p0; g again: the top.", 1),
-        ("steer", "s", "steer", "Steer the run: a second key says how.", 4),
-        ("commit", "c", "commit", "Commit what is decided; the rest stays open.", 6),
-        ("back", "escape", "back", "Clear the filter, close what is open, or go back.", 0),
-        ("next_pane", "tab", "pane", "Next pane.", 0, "move_pane_focus(1)"),
-        ("previous_pane", "shift+tab", "pane", "Previous pane.", 0, "move_pane_focus(-1)"),
-        ("jump", "ctrl+w", "jump", "Jump to a pane by its letter.", 0),
-        ("copy", "y", "copy", "Copy the item under the cursor.", 0, "copy(False)"),
-        ("copy_pane", "Y", "copy all", "Copy the whole pane.", 0, "copy(True)"),
-        ("settings", "f2", "settings", "Theme, keys, notification.", 0),
-        ("take_over", "T", "take over", "Decide here; who decided before observes.", 0),
-        ("redraw", "ctrl+l", "redraw", "Draw everything anew.", 0),
-        ("detach", "q", "detach", "Leave the screen; the run goes on.", 8),
-        ("interrupt", "ctrl+c", "detach", "Pressed twice: leave the screen.", 0),
-    ),
-    *_make_keys(
-        "loop",
-        ("pause", "p", "pause or go on", "Begin no new rollouts, or go on.", 5),
-        ("pause_now", "P", "pause now", "Also hold tries under way at their next call.", 4),
-        ("step", "s", "one step", "One batch through its commit, then hold.", 4),
-        ("stop", "x", "stop", "End the run after this step, or now; asks which.", 4),
-        ("resume", "r", "resume", "Start a run's process again after it ended early.", 4),
-    ),
-    *_make_keys(
-        "list",
-        ("down", "j,down", "down", "Down.", 0),
-        ("up", "k,up", "up", "Up.", 0),
-        ("left", "h,left", "left", "Left.", 0),
-        ("right", "l,right", "right", "Right.", 0),
-        ("page_down", "ctrl+d,pagedown", "page", "Half a page down.", 0),
-        ("page_up", "ctrl+u,pageup", "page", "Half a page up.", 0),
-        ("top", "home", "top", "The first line.", 0),
-        ("bottom", "G,end", "bottom", "The last line.", 0),
-    ),
-    *_make_keys(
-        "live",
-        ("open", "enter", "open", "Open the rollout under the cursor.", 6),
-        ("zoom", "z", "zoom", "Wall, group, solo.", 7),
-        ("follow", "f", "follow", "Follow the end of the text, or stay.", 5),
-        ("tools", "Z", "tools", "Fold or unfold the tool calls of a rollout.", 4),
-        ("previous_group", "left_square_bracket", "group", "Previous group.", 0),
-        ("next_group", "right_square_bracket", "group", "Next group.", 2),
-        ("kill", "K", "kill", "End this rollout: an error, never a loss.", 0),
-    ),
-    *_make_keys(
-        "review",
-        ("approve", "a", "approve", "Approve, and show the next.", 8, "decide('approve')"),
-        (
-            "edit",
-            "e",
-            "edit",
-            "Change the wording here; enter approves it so.",
-            8,
-            "reword('here')",
-        ),
-        ("editor", "E", "$EDITOR", "Change the wording in $EDITOR.", 0, "reword('editor')"),
-        ("reject", "r", "reject", "Reject, and show the next.", 8, "decide('reject')"),
-        (
-            "reject_because",
-            "R",
-            "reject…",
-            "Reject with a reason, which the reflector is told.",
-            2,
-            "describe('reject')",
-        ),
-        (
-            "merge",
-            "M",
-            "merge",
-            "Merge those that are marked, else into the similar experience under the cursor.",
-            2,
-            "reword('merge')",
-        ),
-        (
-            "undo",
-            "u",
-            "undo",
-            "Take the last decision back; after a commit, propose its inverse.",
-            7,
-        ),
-        ("redo", "ctrl+r", "redo", "Decide again what was taken back.", 0, "undo(True)"),
-        ("next", "n", "next open", "Next undecided operation.", 5, "go_to_open(1)"),
-        ("previous", "N", "previous", "Previous undecided operation.", 0, "go_to_open(-1)"),
-        (
-            "safe",
-            "A",
-            "all safe",
-            "Approve everything safe, after a look at the list.",
-            6,
-            "approve_safe",
-        ),
-        ("range", "v", "range", "Begin a range; move, then a or r.", 3),
-        (
-            "mark",
-            "space",
-            "mark",
-            "Mark it for M; on the change: choose parts of it.",
-            1,
-            "reword('mark')",
-        ),
-        ("later", "t", "later", "Decide later, without holding the run.", 2, "decide('defer')"),
-        ("note", "m", "note", "A note, kept with the decision.", 0, "describe('note')"),
-        ("evidence", "enter", "evidence", "Open the evidence, or close it.", 4, "show('evidence')"),
-        ("open", "o", "open", "Open the rollout under the cursor in Inspect.", 1),
-        ("words", "w", "words", "Change by words, by lines, or side by side.", 1, "show('words')"),
-        (
-            "more",
-            "z",
-            "more",
-            "All figures of a weight update; why proposals were dropped.",
-            0,
-            "show('more')",
-        ),
-        ("sort", "S", "sort", "Flagged first, by kind, or in order.", 0, "show('sort')"),
-        ("pin", "p", "pin", "Pin the experience that it is about, or unpin it.", 1),
-        ("drop", "d", "let go", "Let a reply go that cannot be understood.", 0, "reword('drop')"),
-    ),
-    *_make_keys(
-        "library",
-        ("edit", "e", "edit", "Propose another wording.", 8),
-        ("delete", "d", "delete", "Propose to delete it.", 7),
-        ("merge", "M", "merge", "Propose to merge it into another, or the two marked.", 5),
-        ("mark", "space", "mark", "Mark it to merge it with another.", 1),
-        ("pin", "p", "pin", "Let nothing change or delete it, or let it again.", 3),
-        ("insert", "i", "insert", "Propose a new experience.", 6),
-        ("uses", "enter", "uses", "The rollouts that cite it.", 4),
-        ("history", "H", "history", "Every version of it.", 3),
-        ("changed", "D", "diff", "What its last change changed.", 2),
-        ("sort", "S", "sort", "By id, uses or length.", 2),
-        ("export", "X", "export", "Write the library into a file.", 1),
-    ),
-    *_make_keys(
-        "diff",
-        ("next_change", "n,right_square_bracket", "change", "Next change.", 6),
-        ("previous_change", "N,left_square_bracket", "change", "Previous change.", 0),
-        ("base", "b", "base", "Choose what to compare with: an epoch, a version, another run.", 7),
-        ("target", "B", "target", "Choose what is compared: an epoch, a version, another run.", 5),
-        ("words", "w", "words", "By words, by lines, or side by side.", 4),
-        ("same", "equals_sign", "same", "Show or hide what is equal.", 3),
-        ("export", "X", "export", "Write the difference into a file.", 1),
-        ("choose", "enter", "choose", "Compare what is under the cursor of the list.", 0),
-    ),
-    *_make_keys(
-        "runs",
-        ("open", "enter", "open", "Attach to this run.", 8),
-        ("mark", "space", "mark", "Mark a run to compare it with another.", 4),
-        ("compare", "B", "compare", "Compare the two that are marked, or one with this.", 5),
-        ("sort", "S", "sort", "By time, reward or cost.", 2),
-        ("export", "X", "export", "Write this list into a file.", 1),
-    ),
-    *_make_keys(
-        "inspect",
-        ("next", "n", "next", "Next rollout of the group.", 6, "step_rollout(1)"),
-        ("previous", "N", "previous", "Previous rollout of the group.", 0, "step_rollout(-1)"),
-        ("next_group", "right_square_bracket", "group", "Next group.", 3, "step_group(1)"),
-        ("previous_group", "left_square_bracket", "group", "Previous group.", 0, "step_group(-1)"),
-        ("split", "w", "split", "A winner and a loser side by side.", 7),
-        ("parting", "enter", "parting", "Go to the step where winner and loser part.", 6),
-        ("tokens", "dollar_sign", "tokens", "Tokens, times and cost of each call.", 2),
-        ("fold", "z", "fold", "Fold or unfold a part.", 5),
-        ("tools", "Z", "tools", "Fold or unfold the tool calls of the rollout.", 4),
-        ("pager", "o", "pager", "Read it in $PAGER.", 2),
-    ),
-    *_make_keys(
-        "progress",
-        ("open", "enter", "open", "Open the rollouts of the step.", 8),
-        ("next", "n", "point", "Next point.", 6, "step_point(1)"),
-        ("previous", "N", "point", "Previous point.", 0, "step_point(-1)"),
-        ("next_set", "right_square_bracket", "set", "Next held-out set.", 4, "step_set(1)"),
-        ("previous_set", "left_square_bracket", "set", "Previous held-out set.", 0, "step_set(-1)"),
-        ("base", "b", "lay over", "Choose a run to lay over this one.", 7),
-        ("target", "B", "alone", "Take the run that is laid over away.", 7),
-    ),
-    *_make_keys(
-        "start",
-        ("open", "enter", "open", "Resume, attach or start what is under the cursor.", 8),
-        ("check", "C", "check", "Check model, data and cost; asks and writes nothing.", 6),
-        ("set", "e", "set", "Give key=value settings for a new run.", 5),
-    ),
-)
+KEYS = tuple(_read_keys((files("studio.tui") / "keys.txt").read_text("utf-8")))
 
 
 def offer_keys(offered: Mapping[str, str]) -> tuple[Key, ...]:
