@@ -11,7 +11,7 @@ from textual.widget import Widget
 from engines.core.state.run_state import RunState
 from studio.session.base import Message, Session
 from studio.tui.host import Host
-from studio.tui.keymap import Key
+from studio.tui.keymap import Key, bindings
 
 
 class Page(Container):
@@ -19,6 +19,11 @@ class Page(Container):
 
     scope: ClassVar[str]  # of its keys, and its id
     DEFAULT_CSS = "Page { height: 1fr; width: 1fr; }"
+
+    def __init_subclass__(cls, **options: bool) -> None:
+        if "BINDINGS" not in vars(cls):
+            cls.BINDINGS = [*bindings(cls.scope)]
+        super().__init_subclass__(**options)
 
     def __init__(self) -> None:
         super().__init__(id=self.scope)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -17,7 +15,7 @@ from engines.core.events import EvaluationFinished, LessonCommitted, StepFinishe
 from studio.secrets.sanitize import one_line
 from studio.session.base import EventReceived, Message, SnapshotReceived
 from studio.tui.drawing.lines import Line, paragraph
-from studio.tui.keymap import Key, bindings
+from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, export_file, run_exclusive, write_export
 from studio.tui.pages.diff import view
@@ -33,13 +31,6 @@ class DiffPage(Page):
     """Keeps what it shows until something else was found."""
 
     scope = "diff"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("diff")]
-    DEFAULT_CSS = """
-    DiffPage #diff-head { height: 5; padding: 0 1; }
-    DiffPage #diff-choices, DiffPage #diff-pick { display: none; }
-    DiffPage.-choosing #diff-choices, DiffPage.-choosing #diff-pick { display: block; }
-    DiffPage.-choosing #diff-body { display: none; }
-    """
 
     def __init__(self) -> None:
         super().__init__()

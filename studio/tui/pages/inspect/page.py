@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.widget import Widget
@@ -17,7 +15,7 @@ from studio.secrets.sanitize import one_line, sanitize
 from studio.session.base import EventReceived, Message, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.keymap import Key, bindings
+from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.loader import GroupRecords, find_rollouts, open_pager
@@ -31,20 +29,6 @@ class InspectPage(Page):
     """Records are read in a thread, and kept while their group is shown."""
 
     scope = "inspect"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("inspect")]
-    SCOPED_CSS = False  # the size classes stand on the screen
-    DEFAULT_CSS = """
-    InspectPage { layout: horizontal; }
-    InspectPage #inspect-side { width: 32; height: 1fr; }
-    InspectPage #inspect-facts { height: 10; }
-    InspectPage #inspect-other { display: none; }
-    InspectPage.-split #inspect-other { display: block; }
-    .-short InspectPage #inspect-facts { height: 7; }
-    .-narrow InspectPage #inspect-side, .-tiny InspectPage #inspect-side { width: 26; }
-    .-narrow InspectPage.-split #inspect-side, .-tiny InspectPage.-split #inspect-side {
-        display: none;
-    }
-    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
@@ -16,7 +14,7 @@ from engines.core.library import Library
 from engines.core.types import Operation
 from studio.session.base import Message
 from studio.tui.drawing.lines import paragraph
-from studio.tui.keymap import Key, bindings
+from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.background import export_file, run_exclusive
 from studio.tui.pages.library import view
@@ -33,19 +31,6 @@ class LibraryPage(Page):
     """The run's library with its draft; without a run, those of the workspace to read."""
 
     scope = "library"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("library")]
-    SCOPED_CSS = False  # the size classes stand on the screen
-    DEFAULT_CSS = """
-    LibraryPage #library-panes { layout: horizontal; height: 1fr; }
-    LibraryPage #library-list { width: 11fr; height: 1fr; }
-    LibraryPage #library-side { width: 9fr; height: 1fr; }
-    LibraryPage #library-uses { display: none; }
-    .-short LibraryPage.-editing #library-about, .-flat LibraryPage.-editing #library-about,
-    LibraryPage.-editing #library-uses { display: none; }
-    .-narrow LibraryPage #library-panes, .-tiny LibraryPage #library-panes { layout: vertical; }
-    .-narrow LibraryPage #library-list, .-tiny LibraryPage #library-list { width: 1fr; }
-    .-narrow LibraryPage #library-side, .-tiny LibraryPage #library-side { width: 1fr; }
-    """
 
     def __init__(self) -> None:
         super().__init__()

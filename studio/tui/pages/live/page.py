@@ -49,16 +49,6 @@ class LivePage(Page):
 
     scope = "live"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
-    DEFAULT_CSS = """
-    LivePage #live-top { height: 1fr; }
-    LivePage #live-facts { height: 18; }
-    LivePage #live-right { width: 1fr; }
-    LivePage #live-now, LivePage #live-strip, LivePage #live-question { height: 1; }
-    LivePage #live-training { height: 2; }
-    LivePage #live-streams, LivePage #live-told { height: 1fr; }
-    LivePage #live-followed { height: 6; }
-    LivePage #live-activity { height: 6; }
-    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,11 +6,9 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -22,7 +20,7 @@ from studio.report.fork_history import load_parent, with_parent
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs, fit
 from studio.tui.drawing.lines import Line, paragraph
-from studio.tui.keymap import Key, bindings
+from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, run_exclusive
 from studio.tui.pages.progress import view
@@ -60,15 +58,6 @@ class ProgressPage(Page):
     """Draws the picture anew only where a step, an evaluation or the size changed."""
 
     scope = "progress"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("progress")]
-    DEFAULT_CSS = """
-    ProgressPage #progress-detail { height: 6; }
-    ProgressPage #progress-choices, ProgressPage #progress-pick { display: none; }
-    ProgressPage.-choosing #progress-choices, ProgressPage.-choosing #progress-pick {
-        display: block;
-    }
-    ProgressPage.-choosing .picture { display: none; }
-    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import TextArea
@@ -18,7 +16,7 @@ from textual.widgets import TextArea
 from engines.core.events import LessonCommitted, LessonProposed
 from engines.core.types import DecisionAction
 from studio.session.base import Disconnected, EventReceived, Message, Session
-from studio.tui.keymap import Key, bindings
+from studio.tui.keymap import Key
 from studio.tui.page import Page
 from studio.tui.pages.review import panes
 from studio.tui.pages.review.change_pane import ChangePane
@@ -42,8 +40,6 @@ class ReviewPage(Page):
     """The queue on the left, one operation whole on the right."""
 
     scope = "review"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("review")]
-    DEFAULT_CSS = panes.CSS
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,20 +29,6 @@ from studio.tui.widgets.edit_box import ASK_KEYS, EDIT_KEYS, MEND_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
-CSS = """
-ReviewPage #review-left { height: 7fr; width: 100%; }
-ReviewPage #review-legend { height: 6; display: none; padding: 0 1; }
-ReviewPage #review-right { height: 13fr; width: 100%; }
-ReviewPage #review-change { height: 7fr; }
-ReviewPage #review-ops, ReviewPage #review-edit { height: 1fr; }
-ReviewPage TabRows { height: 6fr; display: none; }
-ReviewPage.-side { layout: horizontal; }
-ReviewPage.-side #review-left { width: 38%; max-width: 64; }
-ReviewPage.-side #review-right { width: 1fr; height: 100%; }
-ReviewPage.-all #review-legend { display: block; }
-ReviewPage.-editing #review-ops, ReviewPage.-editing #review-legend { display: none; }
-ReviewPage.-side.-editing #review-ops { display: block; }
-"""
 _LEAST = {"list": 6, "change": 6, "evidence": 5, "similar": 4}
 """Rows that a pane has at any rate, borders included."""
 _ASKING = "y approves it, e goes back to the text"

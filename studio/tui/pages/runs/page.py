@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
@@ -18,7 +17,6 @@ from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, export_file, write_export
 from studio.tui.pages.runs.view import (
@@ -44,8 +42,6 @@ class RunsPage(Page):
     """The list is read in a thread; what was there stays until it has been."""
 
     scope = "runs"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
-    DEFAULT_CSS = "RunsPage #runs-detail { height: 1fr; }"
 
     def __init__(self) -> None:
         super().__init__()

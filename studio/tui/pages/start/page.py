@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 
@@ -21,7 +20,6 @@ from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
-from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
 from studio.tui.pages.live.sentences import starting_text
@@ -47,8 +45,6 @@ class StartPage(Page):
     """Reads the workspace and run files in threads; starts nothing that was not asked for."""
 
     scope = "start"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("start")]
-    DEFAULT_CSS = "StartPage #start-facts { height: 1fr; }"
 
     def __init__(self) -> None:
         super().__init__()
