@@ -23,56 +23,6 @@ KEYS_FILE = "completion_keys.tsv"
 """Name, choices and meaning of every setting; a test holds it equal to their declarations, whose
 import takes 0.2 s."""
 
-_BASH = r"""# For every shell from now on: add this line to ~/.bashrc
-#   eval "$(studio completion bash)"
-_studio_completion() {
-    local IFS=$'\n' line="${COMP_LINE:0:COMP_POINT}" word before=""
-    word="${line##*[[:space:]]}"
-    COMPREPLY=($(_STUDIO_COMPLETE="$line" "$1" 2>/dev/null | cut -f1))
-    # Readline replaces only what stands behind the last of its word breaks.
-    local breaks="${COMP_WORDBREAKS//[^=:@]/}"
-    [[ -n $breaks ]] && before="${word%"${word##*[$breaks]}"}"
-    COMPREPLY=("${COMPREPLY[@]#"$before"}")
-    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *[=@:/.] ]] && compopt -o nospace
-    return 0
-}
-complete -o default -F _studio_completion studio
-"""
-_ZSH = r"""#compdef studio
-# For every shell from now on: add this line to ~/.zshrc, below compinit
-#   eval "$(studio completion zsh)"
-_studio_completion() {
-    local value meaning
-    local -a whole open
-    while IFS=$'\t' read -r value meaning; do
-        if [[ $value == *[=@:/.] ]]; then
-            open+=("${value//:/\\:}:$meaning")
-        else
-            whole+=("${value//:/\\:}:$meaning")
-        fi
-    done < <(_STUDIO_COMPLETE="${(j: :)words[1,CURRENT]}" $words[1] 2>/dev/null)
-    if (( ! $#whole && ! $#open )); then
-        _files
-    else
-        _describe studio whole -- open -S ''
-    fi
-}
-compdef _studio_completion studio
-"""
-_FISH = r"""# For every shell from now on:
-#   studio completion fish > ~/.config/fish/completions/studio.fish
-function __studio_completion
-    set -l found (_STUDIO_COMPLETE=(commandline -cp) studio 2>/dev/null)
-    if test (count $found) -gt 0
-        printf '%s\n' $found
-    else
-        __fish_complete_path (commandline -ct)
-    end
-end
-complete -c studio -f -a '(__studio_completion)'
-"""
-_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-
 Candidates = Iterable[tuple[str, str]]
 """What may stand there, with its meaning; "" where there is none to tell."""
 
@@ -89,7 +39,8 @@ def completion(
         studio completion zsh
         studio completion fish
     """
-    print(_SCRIPTS[shell], end="")
+    script = files("studio.commands.reference").joinpath(f"completion.{shell}")
+    print(script.read_text(encoding="utf-8"), end="")
 
 
 def print_candidates(line: str, parser: TyperGroup) -> None:
