@@ -16,7 +16,7 @@ from engines.data.fields import (
     get_field,
     parse_problem,
 )
-from engines.data.logged_problems import LogCounts, drop_replies
+from engines.data.rollout_log import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
 

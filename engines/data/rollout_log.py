@@ -1,17 +1,22 @@
 """Logs of rollouts, ours and other systems', as replies to each question.
 
-Logged rewards and answers are not looked at: verdicts are made anew.
+Logged rewards and answers are not looked at: verdicts are made anew. Where a log is read as
+problems, rows that are replies to one question become that question; whether a file is a log needs
+a look at all its rows, since a column `output` or `response` alone is an ordinary one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.core.types import Completion, Usage
-from engines.data.fields import LISTED_REPLIES, SINGLE_REPLIES, USUAL, parse_question
+from engines.core.types import Completion, Problem, Usage
+from engines.data.checks import Numbered
+from engines.data.fields import LISTED_REPLIES, SINGLE_REPLIES, USUAL, FieldNames, parse_question
 from engines.data.rows import open_table
 from engines.data.source import PRACTISED, resolve_data
 
@@ -98,3 +103,88 @@ def _reply_text(value: Any) -> str | None:
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else None
+
+
+_TOLD = ("model", "reward")
+"""What a log says of nearly every reply, in one word for all systems."""
+OF_A_REPLY = frozenset(
+    (
+        *_TOLD,
+        *("rewards", "score", "advantage", "correct", "judgement", "judged_response"),
+        *("extracted_final_answer", "reasoning", "confidence", "critique", "error", "finish"),
+        *("id", "idx", "index", "rank", "position", "rollout", "rollout_id", "rollout_index"),
+        *("sample", "sample_id", "sample_index", "attempt", "turn", "step", "epoch", "seed"),
+        *("usage", "tokens", "elapsed_s", "time_cost", "timestamp", "created_at", "updated_at"),
+        *("trace_id", "trace_url", "trajectory", "trajectories", "version", "stage"),
+    )
+)
+"""Fields in which two replies to one question may differ beside the replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogCounts:
+    """Rows that are replies, and to how many questions; zeros where the file is no log."""
+
+    rows: int = 0
+    questions: int = 0
+
+
+def drop_replies(
+    found: Sequence[Numbered], names: FieldNames
+) -> tuple[tuple[Numbered, ...], LogCounts]:
+    """Each question of a log once, without what belongs to its replies.
+
+    Rows are replies to one question where question, answer, source and all fields but
+    those of a reply are equal and the replies are not. A file is a log where at least half
+    of its rows with a reply are such rows; one question that a data set repeats by
+    mistake stays a repeat, which `check_rows` tells, and costs the others no column.
+
+    Returns:
+        The problems, in order, and what was merged. Lists of replies (`rollouts`, …) are
+        never facts of a problem; other fields leave only where the file is a log.
+    """
+    groups: dict[str, list[int]] = {}
+    for at, (_, problem) in enumerate(found):
+        if not names.replies.isdisjoint(problem.meta):
+            groups.setdefault(_question_key(problem, names), []).append(at)
+    with_reply = {at for group in groups.values() for at in group}
+    apart: set[str] = set()  # fields in which replies to one question differ
+    logged = 0
+    for group in groups.values():
+        differing = _differing_fields([found[at][1] for at in group])
+        if not names.replies.isdisjoint(differing):
+            logged += len(group)
+            apart |= differing
+    is_log = logged * 2 >= len(with_reply) and logged > 0
+    dropped = {*names.replies, *_TOLD, *apart} if is_log else set()
+    repeats = {at for group in groups.values() for at in group[1:]} if is_log else set()
+    problems = tuple(
+        (number, _strip_fields(problem, dropped) if at in with_reply else problem)
+        for at, (number, problem) in enumerate(found)
+        if at not in repeats
+    )
+    return problems, LogCounts(len(with_reply), len(groups)) if is_log else LogCounts()
+
+
+def _question_key(problem: Problem, names: FieldNames) -> str:
+    """Equal where two rows are the same but for what may be a reply's."""
+    reply = names.replies | OF_A_REPLY
+    rest = {key: value for key, value in problem.meta.items() if key not in reply}
+    # The standard library's JSON, which also takes whole numbers of any size.
+    return json.dumps([problem.id, problem.source, rest], sort_keys=True)
+
+
+def _differing_fields(problems: Sequence[Problem]) -> set[str]:
+    first, *others = (problem.meta for problem in problems)
+    return {
+        name
+        for other in others
+        for name in (*first, *other)
+        if name not in first or name not in other or first[name] != other[name]
+    }
+
+
+def _strip_fields(problem: Problem, dropped: set[str]) -> Problem:
+    listed = {name for name in LISTED_REPLIES if isinstance(problem.meta.get(name), list)}
+    meta = {k: v for k, v in problem.meta.items() if k not in dropped and k not in listed}
+    return replace(problem, meta=meta)

@@ -13,17 +13,50 @@ from typing import Any, Literal
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
+from engines.core.protocols import Ledger, Policy
 from engines.core.settings import setting
 from engines.core.text.objects import drop_thoughts, parse_objects
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
 from engines.core.text.tex import escape_tex
-from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
+from engines.core.types import (
+    CallKey,
+    Completion,
+    Message,
+    Problem,
+    RecordRef,
+    Rollout,
+    Sampling,
+    Verdict,
+)
 from engines.core.waiting.gather import gather_all
-from engines.verifiers.judge_context import JudgeContext, judge_key
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, strip_thoughts, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeContext:
+    """The judge role of a run."""
+
+    policy: Policy
+    sampling: Sampling
+    ledger: Ledger
+
+
+def judge_key(problem: Problem, rollout: Rollout, turn: int = 0) -> CallKey:
+    """The key of one question about a rollout; turns count over all questions about it."""
+    held_out = problem.id if rollout.epoch == 0 else ""
+    return CallKey(
+        purpose="judge",
+        epoch=rollout.epoch,
+        step=rollout.step,
+        position=rollout.position,
+        index=rollout.index,
+        turn=turn,
+        problem=held_out,
+    )
+
 
 Score = Literal["binary", "graded"]
 

@@ -17,8 +17,7 @@ from engines.core.protocols import Verifier
 from engines.verifiers.choice import ChoiceSettings, ChoiceVerifier
 from engines.verifiers.compose import WeightedCriterion, WeightedVerifier
 from engines.verifiers.harbor import HarborSettings, HarborVerifier
-from engines.verifiers.judge import JudgeSettings, JudgeVerifier
-from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
 from engines.verifiers.shaping import (
     AccuracySettings,

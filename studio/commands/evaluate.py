@@ -76,9 +76,8 @@ def evaluate(
         studio eval rehearsal --library rehearsal --baseline none --k 2
     """
     from studio.config.source import parse_source
-    from studio.evaluation.dry_run import print_eval_dry_run
     from studio.evaluation.evaluate import load_eval, plan_eval
-    from studio.evaluation.session import run_eval
+    from studio.evaluation.session import print_eval_dry_run, run_eval
 
     if agent is not None and library is not None:
         raise ConfigError("--agent", "--library names other experiences.", "Leave one of them out.")

@@ -1,13 +1,14 @@
 """Loading a run file: composed, rewritten in passes, resolved and validated.
 
-The only module that reads the environment. Slow to import, since it needs Hydra and pydantic.
+The only module that reads the environment. Slow to import, since it needs Hydra and pydantic. Where
+no model will be asked, as by a dry run, it needs no key.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engines.core.errors import DataError
-from engines.core.text.masking import Mask
+from engines.core.text.masking import MASK, Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
 from engines.tools.settings import TOOL_KEYS
@@ -23,13 +24,21 @@ from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
 from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.env_file import read_env_file
-from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
 from studio.config.paths import pin_data, pin_models, pin_programs, pin_sources, pin_verifiers
 from studio.config.roles import expand_roles, model_keys, read_endpoints, share_temperature
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
 from studio.config.source import find_run_file
-from studio.config.tree import ABSENT, Tree, dotted_name, get_value, walk, walk_texts
+from studio.config.tree import (
+    ABSENT,
+    Key,
+    Tree,
+    dotted_name,
+    get_value,
+    pop_value,
+    walk,
+    walk_texts,
+)
 from studio.config.validation_errors import check_plain_values, explain_error
 from studio.config.youtu.checkout import YoutuConfig
 from studio.config.youtu.translation import flatten, mount_root, translate
@@ -42,6 +51,7 @@ from studio.secrets.rules import (
     is_masked,
     is_secret,
     known_secrets,
+    names_secret,
 )
 
 _ASKED = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -284,3 +294,44 @@ def _env_file_notes(
     kept = sorted({name for name in asked if name in youtu.environment() and name not in environ})
     need = f"; --resume needs {', '.join(kept)} in the environment" if kept else ""
     return (f"{youtu.env_file} is read for what the environment does not set{need}",)
+
+
+_UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
+
+
+def unknown_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, str]:
+    """What only a model is asked with, and the variable that is not set; "" for a masked value."""
+    found: dict[Key, str] = {}
+    for key, text in walk_texts(composed.tree):
+        if is_masked(key, text):
+            found[key] = ""
+        elif is_secret(key) or names_secret(text) or key[-1] == "base_url":
+            for name in _UNCONDITIONAL.findall(text):
+                if name not in environ:
+                    found[key] = name
+    return found
+
+
+def masked_environment(
+    composed: ComposedConfig, unknown: Iterable[Key], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment with a mask for every variable that such a setting misses."""
+    texts = " ".join(str(get_value(composed.tree, key)) for key in unknown)
+    return {**dict.fromkeys(_UNCONDITIONAL.findall(texts), MASK), **environ}
+
+
+def leave_out(tree: Tree) -> None:
+    """Take keys and addresses away that are not known; in other places the mask does no harm."""
+    for key, value in walk_texts(tree):
+        if MASK in value and key[-1] in ("api_key", "base_url"):
+            pop_value(tree, key)
+
+
+def left_out_notes(unknown: Mapping[Key, str]) -> tuple[str, ...]:
+    """What counted as absent, a sentence each."""
+    return tuple(
+        f"{dotted_name(key)} is left out, since "
+        + (f"the environment variable {name} is not set" if name else "it is masked")
+        + ": only a run needs it."
+        for key, name in unknown.items()
+    )

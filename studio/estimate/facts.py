@@ -22,8 +22,8 @@ from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
+from engines.pipeline.context import fewest_tries
 from engines.pipeline.evaluation.evaluate import HeldOutSet
-from engines.pipeline.tries import fewest_tries
 from engines.record import lines
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest

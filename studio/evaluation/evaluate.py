@@ -1,4 +1,7 @@
-"""A held-out evaluation outside any run: what `studio eval` measures."""
+"""A held-out evaluation outside any run: what `studio eval` measures.
+
+Made in two steps, tries wait in the record of replies, so that nothing is paid twice.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from engines.core.errors import ConfigError
+from engines.core.errors import CallFailed, ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import Verifier
-from engines.core.types import NO_USAGE, Usage
+from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.evaluate import (
@@ -37,7 +40,6 @@ from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.source import Source
-from studio.evaluation.steps import EvalStep, UnjudgedTries, refuse_new_try
 from studio.evaluation.try_problem import without_lessons
 from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import (
@@ -309,3 +311,28 @@ def load_eval(
     given = [*source.overrides, *([] if k is None else [f"evaluation.k={k}"])]
     name, youtu = source.runfile or "", source.youtu
     return load_run(name, given, workspace, agent=agent, youtu=youtu, keyless=keyless)
+
+
+EvalStep = Literal["all", "rollout", "judge"]
+
+
+@dataclass(slots=True)
+class UnjudgedTries:
+    """A verifier that leaves every try for later, and counts those that can be judged."""
+
+    count: int = 0
+
+    async def check(self) -> None:
+        """There is nothing to check."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        self.count += sum(rollout.attempt.answer is not None for rollout in rollouts)
+        return tuple(Verdict(None) for _ in rollouts)
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+async def refuse_new_try() -> None:
+    """What a policy of which only recorded replies are had waits for: they need not wait."""
+    raise CallFailed("refused", "it was not tried yet, and --step judge makes no tries")

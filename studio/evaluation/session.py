@@ -1,4 +1,4 @@
-"""`studio eval` from its first note to its result: signals, progress and printing."""
+"""`studio eval` from its first note to its result, or what it would cost: signals, printing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Literal
 
 from engines.core.types import NO_USAGE, Usage
 from studio import exit_codes
+from studio.estimate.cost import estimate_evaluation
+from studio.estimate.dry_run import NO_PRICE, costs_money
+from studio.estimate.facts import gather_eval_facts
+from studio.estimate.text import estimate_data, estimate_table, limits_text
 from studio.evaluation.evaluate import (
     EvalPlan,
     EvaluationResult,
@@ -24,9 +28,10 @@ from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
 from studio.report.summary import count_text
 from studio.report.tables import print_json, print_result
+from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import set_power_lines
 from studio.run.models import is_rehearsal
-from studio.run.verifier import masked_answers_warning
+from studio.run.verifier import fingerprint_of, masked_answers_warning
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -152,3 +157,28 @@ class _ProgressCounter:
         elif self._done * 10 // self._total > self._tenths:
             self._tenths = self._done * 10 // self._total
             to_stderr(text)
+
+
+def print_eval_dry_run(plan: EvalPlan, *, json: bool) -> int:
+    """Print what the missing rollouts would cost. Raises ConfigError: a budget cannot be kept."""
+    tell_eval_notes(plan)
+    loaded, config, missing = plan.loaded, without_lessons(plan.loaded.config), plan.missing()
+    check_budget(loaded, config)
+    problems = tuple(problem for held_out in plan.sets for problem in held_out.problems)
+    fingerprint = fingerprint_of(loaded, plan.workspace)
+    facts, parts, notes = gather_eval_facts(config, plan.workspace, fingerprint, problems, missing)
+    found = estimate_evaluation(facts, parts)
+    paid = costs_money(config, found)
+    if found.cost_usd is None and paid:
+        notes += (NO_PRICE,)
+    to_make = sum(n for _, n in missing)
+    title, done = eval_title(plan), plan.total - to_make
+    known = f", {done} known already" if done else ""
+    lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
+    lines += set_power_lines(plan.sets, plan.k)
+    lines += [estimate_table(found, costs_money=paid), *(f"note: {note}" for note in notes)]
+    if limits := limits_of(config):
+        lines.append(f"budget: {limits_text(limits)}")
+    data = {"title": title, "rollouts": to_make, "known": done}
+    print_result(data | estimate_data(found, (), notes), "\n".join(lines), json=json)
+    return exit_codes.DONE

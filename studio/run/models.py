@@ -29,7 +29,7 @@ from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
 from engines.rollouts.manager import RolloutManager
-from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge
 from studio.config.settings.evaluation import EvaluationConfig
 from studio.config.settings.policy import (

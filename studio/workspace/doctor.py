@@ -11,9 +11,9 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import load_yaml
 from studio.data.catalogue import listed_data
+from studio.report.summary import count_text
+from studio.secrets.sanitize import one_line
 from studio.session.client import is_alive
 
 _LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$")
@@ -386,3 +388,52 @@ def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:
             "bytes": len(content),
             "digest": digest_bytes(content),
         }
+
+
+_LONGEST = 500
+
+
+def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "well": diagnosis.is_healthy,
+        "looked_at": diagnosis.looked_at,
+        "findings": [asdict(found) for found in diagnosis.findings],
+        "living": list(diagnosis.living),
+        "machine": dict(machine),
+    }
+
+
+def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: bool) -> str:
+    """Findings, each with its place, cause and next move; then what is well."""
+    shown = []
+    for found in diagnosis.findings:
+        word = "mended" if found.mended else "damaged" if found.damage else "note"
+        shown.append(f"{word:<8} {one_line(found.place, _LONGEST)}")
+        shown.append(f"         {one_line(found.cause, _LONGEST)}")
+        shown.append(f"         {one_line(found.mended or found.move, _LONGEST)}")
+    for run, pid in diagnosis.living.items():
+        shown.append(f"run {run} is alive{pid}: its process goes on, and no file of it is changed")
+    one = {"runs": "run", "libraries": "library", "data sets": "data set"}
+    counted = ", ".join(count_text(n, one[of], of) for of, n in diagnosis.looked_at.items())
+    shown.append(f"looked at {counted or 'no workspace: there is none yet'}")
+    shown.append(_machine_lines(machine))
+    shown.append(f"sandbox  {machine['sandbox']}")
+    broken = sum(found.damage and not found.mended for found in diagnosis.findings)
+    if not broken:
+        shown.append("all is well" if not diagnosis.findings else "nothing is damaged")
+    elif repair:
+        shown.append(f"{broken} left that only you can mend.")
+    else:
+        shown.append(f"{broken} damaged; {lines.REPAIR} mends what can be mended.")
+    return "\n".join(shown)
+
+
+def _machine_lines(machine: Mapping[str, Any]) -> str:
+    hidden = machine["hidden_from_debuggers"]
+    can = "cannot" if hidden else "can"
+    memory = "" if hidden is None else f", other programs {can} read its memory"
+    terminal = f"terminal {machine['terminal']}" if machine["terminal"] else "no terminal"
+    return (
+        f"studio {machine['studio']}, python {machine['python']}, {machine['encoding']}, {terminal}"
+        f", {machine['free_bytes'] / 1e9:.1f} GB free{memory}"
+    )

@@ -22,7 +22,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
-from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.judge import JudgeContext
 from tests.support.builders import FakePolicy
 
 FILES = Path(__file__).parent / "verifier_files"

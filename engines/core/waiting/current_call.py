@@ -1,4 +1,4 @@
-"""Which reply of a run the call at hand is for; its tasks know it, too."""
+"""Which reply of a run the call at hand is for, and whether it repeats one; its tasks know, too."""
 
 from __future__ import annotations
 
@@ -24,3 +24,20 @@ def name_call(key: CallKey) -> Iterator[None]:
 def current_call() -> CallKey | None:
     """None outside any ledger."""
     return _KEY.get()
+
+
+_REPEATS: ContextVar[bool] = ContextVar("repeats", default=False)
+
+
+@contextmanager
+def mark_replayed() -> Iterator[None]:
+    """Calls inside are made once more only to take part in a batch."""
+    before = _REPEATS.set(True)
+    try:
+        yield
+    finally:
+        _REPEATS.reset(before)
+
+
+def is_replayed() -> bool:
+    return _REPEATS.get()

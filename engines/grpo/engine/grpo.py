@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engines.core.types import Group, GroupOutcome, LostWork, WeightUpdate
-from engines.grpo.engine.collapse_rollback import CollapseRollback
+from engines.grpo.engine.collapse import CollapseRollback
 from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.update import BatchUpdate, UpdateMetrics, UpdatePlan
 from engines.grpo.engine.weight_engine import (

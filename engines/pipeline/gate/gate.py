@@ -22,9 +22,8 @@ from engines.core.waiting.threads import run_to_end
 from engines.pipeline.gate import weights
 from engines.pipeline.gate.commit_hold import CommitHold
 from engines.pipeline.gate.credits import count_uses
-from engines.pipeline.gate.draft import Draft
+from engines.pipeline.gate.draft import Draft, rebase_decisions
 from engines.pipeline.gate.queue import OperationQueue
-from engines.pipeline.gate.rebase import rebase_decisions
 from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.policies.chat.address import REDIRECTS, RedirectRefused, refuse_redirect
-from engines.policies.chat.backoff import retry_after_s
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
+from engines.policies.chat.retry import retry_after_s
 from engines.policies.chat.size_limits import shorten_errors
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from engines.policies.chat.backoff import retry_after_s
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.http import CONNECT_S, ssl_context
+from engines.policies.chat.retry import retry_after_s
 from engines.policies.chat.size_limits import LINE_BYTES, read_capped
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from engines.core.waiting.gather import gather_all
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
 from engines.verifiers.foreign.process import FunctionLauncher
 from engines.verifiers.foreign.signature import Signature
-from engines.verifiers.judge_context import JudgeContext, judge_key
+from engines.verifiers.judge import JudgeContext, judge_key
 from engines.verifiers.process_pool.pool import Answer, ModelAccess, ProcessPool, Trouble
 from engines.verifiers.spec import check_settings
 from engines.verifiers.stated_answer import short_text, trouble_verdict, unjudgeable_verdict

@@ -14,8 +14,7 @@ from textual.color import Color, ColorParseError
 
 from engines.core.errors import ConfigError
 from engines.core.settings import derived, setting
-from studio.tui.drawing.theme_colours import FIELDS
-from studio.tui.drawing.themes import SHIPPED
+from studio.tui.drawing.themes import FIELDS, SHIPPED
 
 if TYPE_CHECKING:
     import yaml

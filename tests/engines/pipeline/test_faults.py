@@ -23,8 +23,7 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
-from engines.verifiers.judge import JudgeSettings, JudgeVerifier
-from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
 from tests.support.builders import a_group, a_library, a_problem, a_rollout, answering
 from tests.support.faulty_endpoint import KINDS, LASTING, faulty_endpoint
 from tests.support.harness import practised

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engines.core import events as ev
 from engines.core.state.fold import fold_events
 from engines.core.types import Verdict
-from engines.pipeline.tries import fewest_tries, tries_by_streak
+from engines.pipeline.context import fewest_tries, tries_by_streak
 from engines.record.run_dir import RunDir
 from tests.engines.pipeline.test_curation import TWO_EPOCHS
 from tests.support.harness import practised

@@ -11,8 +11,13 @@ from engines.core.text.reply import ReplyProblem
 from engines.core.types import Completion, Problem, Rollout, Sampling, Usage, Verdict
 from engines.policies.open import open_policy
 from engines.record.ledger import RecordLedger, read_record
-from engines.verifiers.judge import JudgeSettings, JudgeVerifier, Score, parse_judgement
-from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.judge import (
+    JudgeContext,
+    JudgeSettings,
+    JudgeVerifier,
+    Score,
+    parse_judgement,
+)
 from tests.support.builders import FakePolicy, a_problem, a_rollout, a_timeout, answering
 
 RIGHT = '{"reasoning": "It says 5.", "correct": true}'

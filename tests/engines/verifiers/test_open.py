@@ -12,8 +12,7 @@ from engines.core.errors import VerifierError
 from engines.core.types import Sampling
 from engines.record.ledger import RecordLedger
 from engines.verifiers.compose import WeightedVerifier
-from engines.verifiers.judge import JudgeVerifier
-from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.judge import JudgeContext, JudgeVerifier
 from engines.verifiers.math.verifier import MathVerifier
 from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError, find_file

@@ -15,8 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from studio.report.decisions import kind_title
-from studio.report.fates import dropped_texts, fates_under_review, merged_text
+from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
 from studio.report.summary import count_text
 from studio.review.line_text import PIN_MEANING
 from studio.review.wording import changed_parts

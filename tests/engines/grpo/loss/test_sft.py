@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from engines.core.errors import ConfigError
-from engines.grpo.loss.packing import group_into_forwards, pack, pack_into_rows
-from engines.grpo.loss.sft import accumulate, is_packing_exact, token_losses
+from engines.grpo.loss.sft import (
+    accumulate,
+    group_into_forwards,
+    is_packing_exact,
+    pack,
+    pack_into_rows,
+    token_losses,
+)
 from engines.grpo.loss.sft_data import Demonstration, Example, tokenise_demonstration
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel

@@ -16,12 +16,12 @@ from engines.policies.hf_local.decoding import (
     DecodeHooks,
     DecodeRequest,
     DecodingCancelled,
+    PlainDecoder,
     decode,
 )
 from engines.policies.hf_local.fast_decoder import FastDecoder
 from engines.policies.hf_local.lora import Unmergeable
 from engines.policies.hf_local.model import LocalModel
-from engines.policies.hf_local.plain_decoder import PlainDecoder
 from engines.policies.hf_local.sampling import pick_tokens, uniforms
 from engines.policies.hf_local.settings import LoraSettings
 from engines.policies.hf_local.weights import merge_weights

@@ -9,16 +9,17 @@ from textual.color import Color
 from textual.filter import Monochrome, NoColor
 
 from studio.tui.drawing.cells import GLYPHS_UNICODE
-from studio.tui.drawing.theme_colours import LEAST_CONTRAST, contrast
 from studio.tui.drawing.themes import (
     ANSI,
     BACKGROUNDS,
     DARK,
+    LEAST_CONTRAST,
     LIGHT,
     MONO,
     NAMES,
     SHIPPED,
     choose_theme,
+    contrast,
     learn_theme,
     needs_ascii,
     own_themes,

@@ -35,8 +35,8 @@ from studio.tui.pages.review.evidence_view import (
     rollout_of,
     similar_rows,
 )
-from studio.tui.pages.review.geometry import share_rows
 from studio.tui.pages.review.loader import FindingsRequest, RunReader
+from studio.tui.pages.review.panes import share_rows
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
