@@ -24,7 +24,6 @@ from studio.review.line_text import (
     WEIGHTS_HELP,
     WEIGHTS_KEYS,
     flag_text,
-    moved_key_hint,
     operation_text,
     queue_lines,
     reply_lines,
@@ -112,15 +111,12 @@ class LineReview:
         """Take commands until another operation is to be shown; False ends the session."""
         is_weights = operation.kind == "weights"
         keys = WEIGHTS_KEYS if is_weights else "a e E r R t m M p u n N o w l q"
-        experiences = [name for name, _ in queue.draft]
         while True:
             key, rest = self._ask_key(f"{operation.id}  {keys} h ? ")
             if key == "q":
                 return False
             if is_weights and key in ("e", "E", "t", "M", "p", "w"):
                 self.say(WEIGHTS_AS_A_WHOLE)
-            elif hint := moved_key_hint(key, rest, experiences):
-                self.say(hint)
             elif self._carry_out(key, rest, operation, queue):
                 return True
 
@@ -219,9 +215,6 @@ class LineReview:
         """Take one command about a reply that could not be parsed; False ends the sitting."""
         while True:
             key, rest = self._ask_key(f"{reply.id}  e d o n l q h ? ")
-            if hint := moved_key_hint(key, rest, (), reply=True):
-                self.say(hint)
-                continue
             match key:
                 case "e":
                     if self._resubmit(reply, rest):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from engines.core.text.similarity import format_changes, similarity, word_diff
 from engines.core.types import Flag, Operation, UnparsedReply
@@ -53,24 +53,6 @@ n            leave it for later and show the next
 l            list what is open, and the library as it would become
 q            quit; go on later with the same command
 h            this help; also ?"""
-
-_MOVED = {
-    "v": "o opens it now; v does nothing here",
-    "d": "t puts it off now; d deletes nothing here",
-    "x": "d REASON lets it go now; x does nothing here",
-}
-
-
-def moved_key_hint(key: str, rest: str, known: Collection[str], *, reply: bool = False) -> str:
-    """What to press where a letter is used as an older release had it; "" where it is not.
-
-    `known` are ids of experiences, which the old `m ID TEXT` named first.
-    """
-    if reply:
-        return _MOVED["x"] if key in ("x", "r") else _MOVED["v"] if key == "v" else ""
-    if key == "m" and rest.partition(" ")[0] in known:
-        return f"m keeps a note now; M {rest.partition(' ')[0]} merges into it"
-    return _MOVED.get(key, "") if key in ("v", "d") else ""
 
 
 def unknown_key_hint(key: str) -> str:

@@ -695,7 +695,7 @@ def test_a_decision_carries_the_seconds_since_its_operation_was_shown() -> None:
     assert took == [2.5, 1.0]
 
 
-# -- parts, merges, notes, pins, and letters of older releases ------------------------------------
+# -- parts, merges, notes and pins ----------------------------------------------------------------
 
 PARTS = an_operation("modify", "E1", "Carry: keep the ten in mind always.", id="op1.2")
 LONG = a_library("Carry: hold the ten in mind.", "Borrow: mind it too.")
@@ -770,11 +770,10 @@ def pinned() -> Library:
     return LIBRARY.commit([(an_operation("pin", "E1"), Decision("op1.1", "approve"))]).library
 
 
-def test_a_letter_in_its_old_sense_does_nothing_and_says_what_does_it_now() -> None:
-    heard = sat("m E1 Carry: all.", "d not now", "v", "q", session=with_replies(FIRST))
+def test_a_letter_that_means_something_elsewhere_only_does_nothing_and_says_so() -> None:
+    heard = sat("d not now", "v", "q", session=with_replies(FIRST))
     assert heard.actions == {} and heard.session.repairs
-    for hint in ("M E1 merges into it", "t puts it off now", "o opens it now"):
-        assert hint in heard.said
+    assert "d does nothing here" in heard.said and "v does nothing here" in heard.said
     heard = sat("x mere noise", "r mere noise", "v", "q", session=with_replies())
     assert heard.session.dropped == []
-    assert heard.said.count("d REASON lets it go now") == 2 and "o opens it now" in heard.said
+    assert heard.said.count("does nothing here") == 3
