@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -103,8 +103,12 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.attachment = Attachment(
             self, self, self.navigation, session=session, run=run, starting=starting
         )
-        self.painter = Painter(self, self, self.navigation, self.attachment)
-        self.forget_message = self.painter.forget_message
+        self.painter = painter = Painter(self, self, self.navigation, self.attachment)
+        # Of what pages ask (see Host) the most is done by the parts.
+        self.tell, self.forget_message = painter.tell, painter.forget_message
+        self.draw_now, self.draw_chrome = painter.draw_now, painter.draw_chrome
+        self.redraw_soon, self.open_page = painter.redraw_soon, self.navigation.open_page
+        self.attach, self.start_run = self.attachment.attach, self.attachment.start_run
         self._interrupted_at = float("-inf")
         self._is_leaving = False
 
@@ -204,21 +208,6 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     def is_asking(self) -> bool:
         return self.screen_stack[0].query_one("#prompt", Prompt).is_asking
 
-    def open_page(self, name: str, target: str = "") -> None:
-        self.navigation.open_page(name, target)
-
-    def tell(self, text: str, style: str = "") -> None:
-        self.painter.tell(text, style)
-
-    def redraw_soon(self) -> None:
-        self.painter.redraw_soon()
-
-    def draw_now(self) -> None:
-        self.painter.draw_now()
-
-    def draw_chrome(self) -> None:
-        self.painter.draw_chrome()
-
     def apply_settings(self) -> None:
         apply_look(self, self.settings, self.environ)
         self.frame_clock.low_bandwidth = self.settings.low_bandwidth
@@ -240,12 +229,6 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     async def confirm(self, title: str, lines: Lines, keys: Mapping[str, str]) -> str:
         return await self.push_screen_wait(Confirm(title, lines, keys))
-
-    def attach(self, run: str) -> None:
-        self.attachment.attach(run)
-
-    def start_run(self, arguments: Sequence[str]) -> None:
-        self.attachment.start_run(arguments)
 
     def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
         session = self.session  # as it is now: the queue may reach the request later

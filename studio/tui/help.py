@@ -167,7 +167,7 @@ class TextScreen(Box[None]):
     def _show_only(self, words: str) -> None:
         self.words = words
         self.show()
-        self.query_one(LineView).action_top()
+        self.query_one(LineView).action_move_to_end(-1)
 
     def action_copy(self) -> None:
         from studio.tui.terminal.clipboard import copy_text

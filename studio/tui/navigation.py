@@ -86,8 +86,8 @@ class Navigation:
         before = self._app.focused
 
         def go_to_top(key: str) -> bool:
-            if key == "g" and before is not None and hasattr(before, "action_top"):
-                before.action_top()
+            if key == "g" and before is not None and hasattr(before, "action_move_to_end"):
+                before.action_move_to_end(-1)
                 return True
             return False
 

@@ -145,7 +145,7 @@ class SettingsScreen(Box[None]):
     def _end_choice(self) -> None:
         self._before = None
         self.show()
-        self.query_one(RowList).action_top()
+        self.query_one(RowList).action_move_to_end(-1)
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         """A theme is seen while the cursor stands on it."""

@@ -173,24 +173,13 @@ class LineView(FixedView, can_focus=True):
         at = y + round(self.scroll_y)
         return strip_of(self.line_at(at), self.size.width, self._base, self.app.theme)
 
-    def _step(self, rows: int) -> None:
-        """Move down so many rows, or up; a list moves its cursor."""
-        self.scroll_to(y=self.scroll_y + rows, animate=False)
+    def action_move(self, by: int) -> None:
+        """Down so many rows, or up; a list moves its cursor."""
+        self.scroll_to(y=self.scroll_y + by, animate=False)
 
-    def action_down(self) -> None:
-        self._step(1)
+    def action_move_page(self, by: int) -> None:
+        """Half a page down, or up."""
+        self.action_move(by * max(1, self.size.height // 2))
 
-    def action_up(self) -> None:
-        self._step(-1)
-
-    def action_page_down(self) -> None:
-        self._step(max(1, self.size.height // 2))
-
-    def action_page_up(self) -> None:
-        self._step(-max(1, self.size.height // 2))
-
-    def action_top(self) -> None:
-        self._step(-len(self.lines))
-
-    def action_bottom(self) -> None:
-        self._step(len(self.lines))
+    def action_move_to_end(self, by: int) -> None:
+        self.action_move(by * len(self.lines))

@@ -36,14 +36,10 @@ class PickLine(Input):
         match event.key:
             case "escape":
                 self.post_message(self.Left())
-            case "down":
-                rows.action_down()
-            case "up":
-                rows.action_up()
-            case "pagedown":
-                rows.action_page_down()
-            case "pageup":
-                rows.action_page_up()
+            case "down" | "up":
+                rows.action_move(1 if event.key == "down" else -1)
+            case "pagedown" | "pageup":
+                rows.action_move_page(1 if event.key == "pagedown" else -1)
             case _:
                 return
         event.stop()

@@ -178,25 +178,19 @@ class RowList(LineView):
         elif end > top + height:
             self.scroll_to(y=end - height, animate=False, force=True)
 
-    def _step(self, rows: int) -> None:
+    def action_move(self, by: int) -> None:
         """Over rows that stand for something; others are headings."""
-        numbers = range(self._at + 1, len(self.rows)) if rows > 0 else range(self._at - 1, -1, -1)
+        numbers = range(self._at + 1, len(self.rows)) if by > 0 else range(self._at - 1, -1, -1)
         choosable = [number for number in numbers if self.rows[number].key]
-        if passed := choosable[: abs(rows)]:
+        if passed := choosable[: abs(by)]:
             self._move(passed[-1])
 
-    def _step_lines(self, lines: int) -> None:
-        """So many lines on, but one row at least."""
+    def action_move_page(self, by: int) -> None:
+        """Half a page of lines on, but one row at least."""
         if self.rows and self._at >= 0:
-            at = min(max(0, self._starts[self._at] + lines), len(self.lines) - 1)
-            rows = bisect_right(self._starts, at) - 1 - self._at
-            self._step(rows or (1 if lines > 0 else -1))
-
-    def action_page_down(self) -> None:
-        self._step_lines(max(1, self.size.height // 2))
-
-    def action_page_up(self) -> None:
-        self._step_lines(-max(1, self.size.height // 2))
+            at = self._starts[self._at] + by * max(1, self.size.height // 2)
+            at = min(max(0, at), len(self.lines) - 1)
+            self.action_move(bisect_right(self._starts, at) - 1 - self._at or by)
 
     def on_click(self, event: Click) -> None:
         at = event.y + round(self.scroll_y)

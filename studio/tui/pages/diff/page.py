@@ -152,17 +152,11 @@ class DiffPage(Page):
 
     # -- keys ------------------------------------------------------------------------------
 
-    def action_next_change(self) -> None:
-        self._step_change(1)
-
-    def action_previous_change(self) -> None:
-        self._step_change(-1)
-
-    def _step_change(self, step: int) -> None:
+    def action_step_change(self, by: int) -> None:
         if self.picker.side:
             return
         self._trouble = ""  # it was read
-        there = view.find_next_change(self.body.blocks, self.body.at, step)
+        there = view.find_next_change(self.body.blocks, self.body.at, by)
         if there and there != self.body.at:
             self.body.go_to_change(there)
         else:

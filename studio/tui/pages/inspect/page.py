@@ -129,7 +129,7 @@ class InspectPage(Page):
     def choose(self, name: str) -> None:
         """Show this rollout; beside another, if two are shown."""
         self.records.chosen = name
-        self.text_pane.action_top()
+        self.text_pane.action_move_to_end(-1)
         if self.records.split is not None:
             self._choose_split()
             self._lay_out()
@@ -229,7 +229,7 @@ class InspectPage(Page):
         self.transcripts.shows_calls = not self.transcripts.shows_calls
         self.host.draw_now()
         if self.transcripts.shows_calls:
-            self.text_pane.action_bottom()
+            self.text_pane.action_move_to_end(1)
 
     def action_fold(self) -> None:
         """The part under the cursor; from the list of rollouts all that begin folded."""

@@ -296,18 +296,12 @@ class LivePage(Page):
         else:
             self.host.tell("tool calls unfolded; Z folds them" if unfolded else "tool calls folded")
 
-    def action_next_group(self) -> None:
-        self.wall.choose_next_group(1)
+    def action_choose_group(self, by: int) -> None:
+        self.wall.choose_next_group(by)
 
-    def action_previous_group(self) -> None:
-        self.wall.choose_next_group(-1)
-
-    def action_left(self) -> None:
+    def action_move_across(self, by: int) -> None:
         """Also from the list of groups, which knows no left and right."""
-        self.wall.move(-1, 0)
-
-    def action_right(self) -> None:
-        self.wall.move(1, 0)
+        self.wall.move(by, 0)
 
     def action_kill(self) -> None:
         one = self.wall.focused_rollout if self.cursor.is_showing_streams else None

@@ -235,31 +235,16 @@ class RolloutWall(Vertical):
         else:
             self.canvas.move_focus(across, down)
 
-    def action_up(self) -> None:
-        self.move(0, -1)
+    def action_move(self, by: int) -> None:
+        self.move(0, by)
 
-    def action_down(self) -> None:
-        self.move(0, 1)
-
-    def action_page_down(self) -> None:
-        self._scroll_page(1)
-
-    def action_page_up(self) -> None:
-        self._scroll_page(-1)
-
-    def _scroll_page(self, by: int) -> None:
+    def action_move_page(self, by: int) -> None:
         if self._cursor.mode == "wall" and not self.followed.display:
             self.canvas.move_focus(0, by * max(1, self.canvas.size.height // 2))
         else:
             self._reading_canvas.scroll_rows(by * max(1, self._reading_canvas.size.height // 2))
 
-    def action_top(self) -> None:
-        self._go_to_end(-1)
-
-    def action_bottom(self) -> None:
-        self._go_to_end(1)
-
-    def _go_to_end(self, by: int) -> None:
+    def action_move_to_end(self, by: int) -> None:
         if self._cursor.mode == "solo":
             self.canvas.scroll_rows(by * 1_000_000)
         elif self._cursor.is_showing_streams and (shown := self._cursor.shown_rollouts()):

@@ -38,20 +38,13 @@ class PlotPane(LineView):
         super().__init__(id="progress-plot", classes="pane")
         self._page = page
 
-    def _step(self, rows: int) -> None:
-        self._page.action_step_point(rows)
+    def action_move(self, by: int) -> None:
+        self._page.action_step_point(by)
 
-    def action_left(self) -> None:
-        self._step(-1)
+    action_move_across = action_move
 
-    def action_right(self) -> None:
-        self._step(1)
-
-    def action_top(self) -> None:
-        self._page.go_to_step(0)
-
-    def action_bottom(self) -> None:
-        self._page.go_to_step(None)
+    def action_move_to_end(self, by: int) -> None:
+        self._page.go_to_step(None if by > 0 else 0)
 
 
 class ProgressPage(Page):

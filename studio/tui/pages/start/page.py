@@ -238,7 +238,7 @@ class StartPage(Page):
         if not self.is_open:
             self.host.open_page("start")
         self.draw()
-        self.facts_pane.action_top()
+        self.facts_pane.action_move_to_end(-1)
 
     def go_back(self) -> bool:
         if self.refusal:

@@ -82,7 +82,7 @@ async def test_a_cursor_that_moves_sends_its_two_rows_and_no_blanks() -> None:
         await pilot.pause()
         drawn.paint_all()
         before = drawn.sent
-        rows.action_down()
+        rows.action_move(1)
         await pilot.pause(0.05)
         assert 0 < drawn.sent - before < 150
 
