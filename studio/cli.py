@@ -159,7 +159,6 @@ def _carry_out(arguments: Sequence[str]) -> int:
 
 
 def _named_command(words: Sequence[str]) -> tuple[AnyCommand, str]:
-    """The command that words name, and its path."""
     found: AnyCommand = build_parser()
     path = "studio"
     for word in words:

@@ -41,8 +41,7 @@ def to_dict(value: object) -> dict[str, Any]:
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
     """Build a dataclass from the dict that `dumps` made of one.
 
-    Raises:
-        ValueError: a field is missing, unknown or of another type.
+    Raises ValueError: a field is missing, unknown or of another type.
     """
     hint: Any = cls  # mypy does not count type variables as hashable
     try:

@@ -25,7 +25,6 @@ def seed_for(run_seed: int, *parts: str | int) -> int:
 
 
 def call_seed(run_seed: int, key: CallKey) -> int:
-    """The seed of one call."""
     if key.problem:
         # Evaluations before and after a step draw the same seeds, and problems that are added to
         # a set leave the others' results as they are.

@@ -254,8 +254,7 @@ class Engine(Protocol):
     async def restore(self, folder: Path) -> None:
         """Go on from what `save` wrote.
 
-        Raises:
-            StudioError: it is not there, damaged or of another model; nothing has changed.
+        Raises StudioError: it is not there, damaged or of another model; nothing has changed.
         """
 
 

@@ -67,7 +67,6 @@ class ToolResult:
 
 
 def as_status(word: str) -> ToolStatus:
-    """A status as it was written."""
     if word not in _STATUSES:
         raise ValueError(f"{word!r} is no status of a tool call")
     return cast(ToolStatus, word)

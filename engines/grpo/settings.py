@@ -86,8 +86,7 @@ class GRPOSettings:
     def for_rollouts(self, temperature: float, max_tokens: int | None) -> Self:
         """The same settings for rollouts that are sampled so.
 
-        Raises:
-            SettingError: the aggregation needs a limit of tokens, and there is none.
+        Raises SettingError: the aggregation needs a limit of tokens, and there is none.
         """
         if self.aggregation == "dr_grpo" and not max_tokens:
             raise SettingError(

@@ -47,8 +47,7 @@ class Recorder:
     async def record(self, event: DurableEvent) -> None:
         """Return when the event is on disk and, as it was written, in `state`.
 
-        Raises:
-            RecordError: it could not be written; the state has not changed.
+        Raises RecordError: it could not be written; the state has not changed.
         """
         event = await self._journal.append(event)
         fold(self.state, event)

@@ -70,8 +70,7 @@ def load_history(
     `upto` is its last step that belongs to it, None: all do. With `to_restore` runs that are gone
     are left out where a later one has a checkpoint.
 
-    Raises:
-        ConflictError: a run that it was forked from is gone and needed.
+    Raises ConflictError: a run that it was forked from is gone and needed.
     """
     own = HistorySegment(
         lambda: (entry.event for entry in run.entries()), run.path, run.records, upto

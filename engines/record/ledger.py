@@ -359,7 +359,6 @@ def read_trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, .
 
 
 def join_messages(records: Iterable[Record]) -> tuple[Message, ...]:
-    """The messages of a try."""
     messages: tuple[Message, ...] = ()
     for record in records:
         messages = record.extend(messages)

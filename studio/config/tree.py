@@ -59,7 +59,7 @@ def map_tree(tree: Any, change: Callable[[Any], Any] = lambda value: value) -> A
 
 
 def get_value(tree: Any, key: Key) -> Any:
-    """The value at a key, or ABSENT."""
+    """ABSENT where there is none."""
     for part in key:
         if isinstance(tree, dict) and part in tree:
             tree = tree[part]
@@ -88,6 +88,5 @@ def set_value(tree: Any, key: Key, value: Any) -> None:
 
 
 def replace_value(tree: Any, key: Key, value: Any) -> None:
-    """Put another value where there is one."""
     parent = get_value(tree, key[:-1])
     parent[int(key[-1]) if isinstance(parent, list) else key[-1]] = value

@@ -355,7 +355,6 @@ def _add_with_repeat(into: _Sum, questions: Range, prompt: Range, reply: Range) 
 
 
 def _library_tokens(facts: Facts, step: int) -> Range:
-    """Tokens of the library that a step begins with."""
     steps = step - 1 - facts.steps_done
     most = facts.sampler.batch_size * facts.per_group if facts.lessons else 0
     room = math.inf if facts.limit is None else max(0, facts.limit - facts.experiences)

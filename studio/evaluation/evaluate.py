@@ -133,7 +133,6 @@ class SetResult:
     results: tuple[tuple[Subject, Measurement], ...]
 
     def question_rewards(self, at: int) -> dict[str, tuple[float | None, ...]]:
-        """The rewards of each question for one of the results."""
         ids = [problem.id for problem in self.held_out.problems]
         return group_by_question(ids, self.results[at][1].rewards)
 

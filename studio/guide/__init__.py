@@ -41,8 +41,7 @@ _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE)
 def read_page(topic: str) -> str:
     """The Markdown of a topic, whose links to other pages name the topic.
 
-    Raises:
-        ConfigError: there is no such topic.
+    Raises ConfigError: there is no such topic.
     """
     if topic not in TOPICS:
         near = get_close_matches(topic, TOPICS, n=1, cutoff=0.75)

@@ -31,8 +31,7 @@ def commit_changes(
 
     An addition with a target brings it back.
 
-    Raises:
-        ConflictError: a change does not fit; nothing is committed.
+    Raises ConflictError: a change does not fit; nothing is committed.
     """
     with workspace.library(name).lock_for_commit() as library:
         draft = head = library.head

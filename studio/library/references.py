@@ -66,7 +66,6 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
 
 
 def library_folder(name: str, workspace: Workspace) -> LibraryFolder:
-    """The folder of a library that a person names."""
     check_name(name)
     return workspace.library(name)
 

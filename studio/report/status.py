@@ -69,7 +69,6 @@ def tool_texts(facts: Mapping[str, Any]) -> list[str]:
 
 
 def agent_lines(facts: Mapping[str, Any]) -> list[str]:
-    """All of it, a line each."""
     sandbox = sandbox_text(facts)
     lines = [f"sandbox: {sandbox}"] if sandbox else []
     absent = [one_line(str(said), _TIER_CHARS) for said in facts.get("absent") or ()]

@@ -146,7 +146,7 @@ def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
 
 
 def trained_step(state: RunState, number: int) -> TrainedStep | None:
-    """One step; None where the run has not begun it."""
+    """None where the run has not begun it."""
     found, failed = state.steps.get(number), _failed_updates(state).get(number)
     return None if found is None else _make_trained_step(state, found, failed)
 

@@ -185,8 +185,7 @@ class Decider:
     ) -> ActionResult:
         """Hand decisions in, several as one record: all stand, or none. One step for `u`.
 
-        Raises:
-            ConflictError: the run refuses one of them, so that none is made.
+        Raises ConflictError: the run refuses one of them, so that none is made.
         """
         names = {operation.id for operation, _ in pairs}
         earlier = self.decisions(session.state)

@@ -51,7 +51,6 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
 
 
 def evaluated_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
-    """The held-out sets that the run itself evaluates."""
     return held_out_sets(loaded) if loaded.config.evaluation.do_eval else ()
 
 

@@ -94,7 +94,6 @@ def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequen
 def open_run_linter(
     plan: RunPlan, sets: Sequence[HeldOutSet], state: RunState, embedder: Embedder | None
 ) -> OperationLinter:
-    """The linter of a run that evaluates these sets."""
     loaded = plan.loaded
     if not sets and not loaded.config.evaluation.do_eval:
         # Also where the run does not evaluate: `studio eval` may do so later.

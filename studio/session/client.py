@@ -49,8 +49,7 @@ def watch(run: RunAddress) -> Iterator[dict[str, Any]]:
 def is_alive(run: RunAddress) -> bool:
     """Whether a process answers that run's socket.
 
-    Raises:
-        ConflictError: the path of the socket is too long to be connected to.
+    Raises ConflictError: the path of the socket is too long to be connected to.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         try:

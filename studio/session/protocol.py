@@ -38,7 +38,6 @@ def format_line(**fields: Any) -> bytes:
 
 
 def request_line(number: int, do: str, **arguments: Any) -> bytes:
-    """A request as it is sent."""
     line = format_line(id=number, do=do, **arguments)
     if len(line) > MAX_LINE:
         raise too_long_error(do, len(line))
@@ -80,9 +79,8 @@ def refusal_line(number: Any, error: StudioError) -> bytes:
 def parse_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The answer itself, where it is none of another protocol.
 
-    Raises:
-        ConflictError: the run refused, with its own words; those of a run of an older
-            release, which knows another protocol, among them.
+    Raises ConflictError: the run refused, with its own words; those of a run of an older release,
+    which knows another protocol, among them.
     """
     if not answer.get("ok"):
         # Read with care: who refuses may speak any version.

@@ -41,8 +41,7 @@ def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]
     Whoever binds holds the run's lock: a socket found there was left by a killed process. A
     private folder is made in one of `folders`; None: in those for temporary files.
 
-    Raises:
-        ConflictError: the path is too long, and no short folder can be made.
+    Raises ConflictError: the path is too long, and no short folder can be made.
     """
     _remove_stale(path)
     # The absolute path, since a client may run in another folder.

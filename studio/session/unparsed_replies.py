@@ -54,8 +54,7 @@ async def resubmit_reply(
 def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
     """Look up the prompt and the rollouts behind a reply.
 
-    Raises:
-        ConflictError: the run's journal knows nothing of it.
+    Raises ConflictError: the run's journal knows nothing of it.
     """
     step = read_history(run).steps.get(repair.step, StepHistory(repair.step))
     evidence: dict[int, tuple[str, ...]]

@@ -59,7 +59,6 @@ class Page(Container):
             self.go_to(target)
 
     def initial_focus(self) -> Widget | None:
-        """What has the focus first."""
         return next((w for w in self.query("*") if w.focusable), None)
 
     def panes(self) -> list[Widget]:
@@ -75,7 +74,6 @@ class Page(Container):
         return False
 
     def apply_filter(self, text: str) -> None:
-        """The filter changed."""
         self.filter_text = text
         self.draw()
 

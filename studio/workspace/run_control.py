@@ -68,7 +68,6 @@ def check_alive(run: RunDir, do: str) -> None:
 
 
 def status_lines(answer: Mapping[str, Any]) -> list[str]:
-    """A status answer for people."""
     reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     status, alive = answer["status"], ""
     if not answer.get("alive", True):

@@ -165,8 +165,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
 def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
     """Take one event of a library's journal in.
 
-    Raises:
-        ValueError: it does not belong there, or gives another content than the journal says.
+    Raises ValueError: it does not belong there, or gives another content than the journal says.
     """
     match event:
         case ev.LibraryCreated():

@@ -92,8 +92,7 @@ def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
     lesson an array of its own; where prose stands between, the last one is the answer and what
     is before it a draft. Objects that stand in no array are all meant.
 
-    Raises:
-        ReplyProblem: no object could be read; the message says what was found instead.
+    Raises ReplyProblem: no object could be read; the message says what was found instead.
     """
     if len(text) > MAX_REPLY_CHARS:
         raise ReplyProblem(too_long_reason(text))

@@ -21,11 +21,7 @@ _WEIGHTS = frozenset({files.ADAPTER, files.ADAPTER_CONFIG})
 
 
 def check_target(to: Path) -> None:
-    """Refuse to overwrite.
-
-    Raises:
-        ConfigError: `to` is a file, or a folder that is not empty.
-    """
+    """Refuse to overwrite. Raises ConfigError: `to` is a file, or a folder that is not empty."""
     if to.is_dir():
         if any(to.iterdir()):
             raise ConfigError("--to", f"{to} is not empty.", "Name a new folder.")
@@ -86,8 +82,7 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
 def base_facts(checkpoint: Path) -> dict[str, Any]:
     """What the checkpoint knows of its base: name, digest, dtype, quantise.
 
-    Raises:
-        DamagedError: its state cannot be read.
+    Raises DamagedError: its state cannot be read.
     """
     base = files.read_facts(checkpoint).get("base")
     if not isinstance(base, dict) or not isinstance(base.get("name"), str):
@@ -98,11 +93,7 @@ def base_facts(checkpoint: Path) -> dict[str, Any]:
 
 
 def adapter_rank(checkpoint: Path) -> int:
-    """The highest rank in the adapter.
-
-    Raises:
-        DamagedError: its config cannot be read.
-    """
+    """The highest rank in the adapter. Raises DamagedError: its config cannot be read."""
     path = checkpoint / files.ADAPTER_CONFIG
     try:
         config = json.loads(path.read_bytes())

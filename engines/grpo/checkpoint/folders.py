@@ -58,8 +58,7 @@ def atomic_folder(
     left behind has a hidden name and is swept up at the next writing. With `replace` an older
     `folder` gives way; otherwise only an empty one does.
 
-    Raises:
-        RecordError: the disk is full or refuses.
+    Raises RecordError: the disk is full or refuses.
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     mode = 0o700 if replace else 0o777
@@ -156,8 +155,7 @@ def check_seal(folder: Path) -> str:
 def read_facts(folder: Path) -> dict[str, Any]:
     """A checkpoint's `state.json`: base model, versions and the engine's own plain values.
 
-    Raises:
-        DamagedError: it is not there or no JSON object.
+    Raises DamagedError: it is not there or no JSON object.
     """
     try:
         facts = json.loads((folder / STATE).read_bytes())

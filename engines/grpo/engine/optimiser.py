@@ -50,8 +50,7 @@ class Snapshot:
 class Optimiser:
     """The weights that learn, their gradient and their moments.
 
-    Raises:
-        PolicyError: the model has nothing to train.
+    Raises PolicyError: the model has nothing to train.
     """
 
     def __init__(self, local: LocalModel, settings: GRPOSettings | SFTSettings) -> None:

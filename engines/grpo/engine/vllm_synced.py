@@ -36,8 +36,7 @@ class VLLMSyncedEngine:
     async def apply(self, update: WeightUpdate) -> int:
         """As the engine's own; then rollouts come from the new weights.
 
-        Raises:
-            PolicyError: the server does not take them. The update is applied here all the same.
+        Raises PolicyError: the server does not take them. The update is applied here all the same.
         """
         version = await self.engine.apply(update)
         await self.publish()

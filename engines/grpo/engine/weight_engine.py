@@ -146,8 +146,7 @@ class WeightEngine(ABC):
     async def apply(self, update: WeightUpdate) -> int:
         """Make a computed update the current weights; returns the new policy version.
 
-        Raises:
-            ValueError: the last `consolidate` did not compute this update.
+        Raises ValueError: the last `consolidate` did not compute this update.
         """
         return await asyncio.to_thread(self._apply, update)
 
@@ -158,8 +157,7 @@ class WeightEngine(ABC):
     async def restore(self, folder: Path) -> None:
         """Go back to a checkpoint.
 
-        Raises:
-            StudioError: it is damaged, of another model, or of another way to learn.
+        Raises StudioError: it is damaged, of another model, or of another way to learn.
         """
         await asyncio.to_thread(self._restore, folder)
 

@@ -68,8 +68,7 @@ def read_demonstrations(
     Each reply is a demonstration: a conversation of several turns gives several, since a chat
     template may rewrite what came before.
 
-    Raises:
-        DataError: rows of another shape, by file and line, or no row at all.
+    Raises DataError: rows of another shape, by file and line, or no row at all.
     """
     table = open_table(source)
     found: list[Demonstration] = []
@@ -110,8 +109,7 @@ def demonstration_row(shown: Demonstration) -> dict[str, Any]:
 def parse_demonstration(problem: Problem, place: str = "") -> Demonstration:
     """The demonstration that a problem carries, as `demonstration_row` writes it.
 
-    Raises:
-        DataError: it carries none, or one of another shape.
+    Raises DataError: it carries none, or one of another shape.
     """
     place = place or f"problem {problem.id}"
     meta = problem.meta
@@ -139,8 +137,7 @@ def tokenise_demonstration(
     Its exact ids are taken where it has some. `instructions` are the system prompt where it has
     no messages of its own.
 
-    Raises:
-        DataError: the chat template refuses the messages, or an id is none of the model's.
+    Raises DataError: the chat template refuses the messages, or an id is none of the model's.
     """
     from engines.policies.hf_local.chat_template import encode_prompt
 
@@ -176,8 +173,7 @@ def check_problems(
 ) -> None:
     """Look at the demonstrations of a run, from the file `place`, before anything is trained.
 
-    Raises:
-        DataError: one is missing or cannot be tokenised, or none fits the model's window.
+    Raises DataError: one is missing or cannot be tokenised, or none fits the model's window.
     """
     long = 0
     for number, problem in enumerate(problems, start=1):
@@ -199,8 +195,7 @@ def check_problems(
 def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
     """The same prompt as it would be without a library; without guidance it is itself.
 
-    Raises:
-        ValueError: the guidance does not stand in the system message.
+    Raises ValueError: the guidance does not stand in the system message.
     """
     if not guidance:
         return tuple(messages)

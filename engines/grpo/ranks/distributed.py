@@ -50,8 +50,7 @@ class DistributedRanks(Ranks):
     between GPUs (nccl), else on the CPU (gloo), as words always are. `sharded`: each rank keeps
     the optimiser's moments of its part of the weights only.
 
-    Raises:
-        PolicyError: the others did not come.
+    Raises PolicyError: the others did not come.
     """
 
     def __init__(
@@ -98,8 +97,7 @@ class DistributedRanks(Ranks):
     def send(self, word: object) -> None:
         """Tell every other rank, by pickle: the channel is ours alone. For rank 0.
 
-        Raises:
-            PolicyError: a rank is gone, or was before.
+        Raises PolicyError: a rank is gone, or was before.
         """
         with self._speaking:
             if self.apart:
@@ -135,8 +133,7 @@ class DistributedRanks(Ranks):
     def check_agreement(self, word: str, what: str) -> None:
         """Return where every rank says the same.
 
-        Raises:
-            PolicyError: on every rank, where one differs.
+        Raises PolicyError: on every rank, where one differs.
         """
         words: list[Any] = [None] * self.size
         with _explain_lost_rank():

@@ -59,8 +59,7 @@ class EngineCall:
 def run_rank_worker(others: DistributedRanks) -> None:
     """Do as rank 0 says until it says stop.
 
-    Raises:
-        PolicyError: rank 0 is gone, or the weights here came to differ from its own.
+    Raises PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
     local: LocalModel | None = None
     engine: WeightEngine | None = None
@@ -95,7 +94,6 @@ def run_rank_worker(others: DistributedRanks) -> None:
 def build_engine(
     others: DistributedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
 ) -> WeightEngine:
-    """The engine that every rank has."""
     return GRPOEngine(
         word.settings,
         local,

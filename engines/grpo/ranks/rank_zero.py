@@ -97,9 +97,8 @@ class RankZeroEngine:
     A failure in the midst of common work leaves the ranks apart, so nothing can follow it but
     the end of the run. `others.stop` lets the other ranks go once it is over.
 
-    Raises:
-        PolicyError: the model was put on a device by name or on several, another rank is gone,
-            or it did not come to the same weights.
+    Raises PolicyError: the model was put on a device by name or on several, another rank is gone,
+    or it did not come to the same weights.
     """
 
     def __init__(
@@ -153,8 +152,7 @@ class RankZeroEngine:
     async def apply(self, update: WeightUpdate) -> int:
         """As the engine's own, on every rank.
 
-        Raises:
-            PolicyError: a rank has come to other weights.
+        Raises PolicyError: a rank has come to other weights.
         """
 
         async def work() -> int:

@@ -154,8 +154,7 @@ class Gate:
         An approval or edit that does not fit the draft is journalled as a rejection
         with the objection as its reason.
 
-        Raises:
-            ConflictError: no such operation is open, or a weight update is edited or put off.
+        Raises ConflictError: no such operation is open, or a weight update is edited or put off.
         """
         return await self._record_decision(decision)
 
@@ -164,8 +163,7 @@ class Gate:
 
         Each is checked as `decide` does, against the draft that holds those before it.
 
-        Raises:
-            ConflictError: `decide` would refuse one of them; then none is journalled.
+        Raises ConflictError: `decide` would refuse one of them; then none is journalled.
         """
         async with self._lock:
             return await self._record_decisions(decisions)
@@ -273,8 +271,7 @@ class Gate:
 
         Where the head has moved, the lesson goes back to review and is committed on the new one.
 
-        Raises:
-            HoldExpired: the reviewers leave an operation of the step undecided.
+        Raises HoldExpired: the reviewers leave an operation of the step undecided.
         """
         state = self.recorder.state
         now = state.steps.get(step)

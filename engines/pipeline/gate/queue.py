@@ -46,8 +46,7 @@ class OperationQueue:
         Its id is kept where it is free and of the form `op2.h1`, of a step that has begun, so that
         one that is sent again can be recognised; else it gets the next such id.
 
-        Raises:
-            ConflictError: it does not fit the library as the standing decisions would leave it.
+        Raises ConflictError: it does not fit the library as the standing decisions would leave it.
         """
         async with self.lock:
             objection = self.draft.objection(operation)

@@ -77,7 +77,6 @@ def adapter_mismatch_text(folder: Path, lora: LoraSettings) -> str:
 
 
 def load_adapter(model: Any, folder: Path, trainable: bool) -> Any:
-    """The adapter of a folder put on the model."""
     import peft
 
     try:

@@ -46,7 +46,6 @@ class Fields:
         return dict(vars(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that are set."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod

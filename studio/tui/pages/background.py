@@ -44,8 +44,7 @@ def export_file(page: Page, write: Callable[[], str], what: str) -> None:
 def write_export(workspace: Workspace, name: str, data: bytes) -> str:
     """Write into `exports/` of the workspace, in place of an older file; returns the path.
 
-    Raises:
-        RecordError: it cannot be written.
+    Raises RecordError: it cannot be written.
     """
     target = workspace.path / "exports" / name
     try:

@@ -130,7 +130,6 @@ class DemoHints:
 
 
 def is_demo(state: RunState | None) -> bool:
-    """Whether it is a run of `studio demo`."""
     started = state.started if state is not None else None
     return started is not None and started.rehearsal and started.exp_id == EXP_ID
 

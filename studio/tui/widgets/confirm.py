@@ -51,7 +51,6 @@ class Question(Box[T]):
             event.stop()
 
     def hear(self, key: str) -> bool:
-        """Answer the question, where this key does."""
         raise NotImplementedError
 
 

@@ -99,7 +99,6 @@ class RowList(LineView):
         return ((">" + star, "focus"), *((text, style or "title") for text, style in row.line))
 
     def _drawn_lines(self) -> list[Line]:
-        """The lines in sight."""
         top = round(self.scroll_y)
         return [self.line_at(at) for at in range(top, top + self.size.height)]
 

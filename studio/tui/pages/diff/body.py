@@ -40,7 +40,6 @@ class ComparisonBody:
 
     @property
     def blocks(self) -> list[Block]:
-        """As they are drawn."""
         if self.found is None:
             return []
         made_of = (self.found, self._room, self.mode, self.shows_equal, self._page.filter_text)

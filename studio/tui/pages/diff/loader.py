@@ -29,8 +29,7 @@ from studio.tui.pages.diff.view import (
 def compare(base: str, target: str, workspace: Workspace) -> Comparison:
     """Resolve both and compare them.
 
-    Raises:
-        StudioError: a reference means nothing; see `studio.library.references.find_version`.
+    Raises StudioError: a reference means nothing; see `studio.library.references.find_version`.
     """
     older = find_version(base, workspace)
     newer = older if base == target else find_version(target, workspace)
@@ -61,8 +60,7 @@ def default_references(workspace: Workspace, run: str | None) -> tuple[str, str]
 
     Without a run, the library that was changed last. None where there is nothing yet.
 
-    Raises:
-        StudioError: the run's journal or its library cannot be read.
+    Raises StudioError: the run's journal or its library cannot be read.
     """
     if run is None:
         folders = sorted(

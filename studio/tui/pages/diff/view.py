@@ -196,7 +196,6 @@ def _held_out_line(one: HeldOutComparison, width: int) -> Line:
 
 
 def effective_mode(mode: Mode, width: int) -> Mode:
-    """How it is drawn at this width."""
     return "words" if mode == "side by side" and width < TWO_COLUMNS else mode
 
 

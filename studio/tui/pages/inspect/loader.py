@@ -68,7 +68,6 @@ class GroupRecords:
         return self._journal is None or (run is not None and self._journal[0] == str(run.path))
 
     def _problem(self, state: RunState) -> str | None:
-        """The problem of the group, as the run names it."""
         position = int(self.group.partition("p")[2])
         step = state.steps.get(self.step)
         return step.problems[position] if step and position < len(step.problems) else None

@@ -120,7 +120,6 @@ class Transcripts:
         return found <= self._unfolded if found else None
 
     def fold(self, key: str, parts: tuple[Part, ...]) -> None:
-        """Fold or unfold one part."""
         self._unfolded, self._folded = view.toggle_fold(key, parts, self._unfolded, self._folded)
 
     def go_to_hit(self, pane: RowList, parts: tuple[Part, ...], *, again: bool) -> tuple[int, int]:

@@ -43,8 +43,7 @@ def list_libraries(workspace: Workspace) -> tuple[dict[str, Any], ...]:
 def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
     """Copy a version's file into `exports/` of the workspace; returns the path.
 
-    Raises:
-        RecordError: it cannot be written, or the version's own file is not there.
+    Raises RecordError: it cannot be written, or the version's own file is not there.
     """
     source = version_path(folder.path, library.version)
     try:

@@ -125,7 +125,6 @@ class SidePane:
         self.shows: Side = "about"
 
     def show(self, side: Side) -> None:
-        """Choose what it shows."""
         if side == self.shows:
             return
         was, self.shows = self.shows, side

@@ -28,7 +28,6 @@ class BatchCursor:
 
     @property
     def batch(self) -> Batch | None:
-        """The batch that is looked at."""
         return self._tracker.batch if self._page.session is not None else None
 
     @property

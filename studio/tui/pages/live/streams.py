@@ -50,7 +50,6 @@ class Streams:
         self._reading: set[str] = set()  # under way from the records
 
     def has_text(self, rollout: str) -> bool:
-        """Whether there is text of it."""
         return self._known.get(rollout, 0) > 0
 
     def estimate(self, rollout: str) -> int | None:

@@ -15,8 +15,7 @@ from studio.tui.pages.progress.view import ShownRun
 def load_run(workspace: Workspace, run: str) -> ShownRun:
     """A run as its journal has it now.
 
-    Raises:
-        StudioError: there is none of this name, or its journal is damaged.
+    Raises StudioError: there is none of this name, or its journal is damaged.
     """
     state = load_state_with_parents(workspace.run(run), workspace)
     sizes = load_sizes(workspace, state)

@@ -176,8 +176,7 @@ class ReviewLoader:
     async def load_reply(self, unparsed: UnparsedReply) -> str | None:
         """The whole of a reply that waits to be mended; None where no run is shown.
 
-        Raises:
-            StudioError: the run's journal or records cannot be read.
+        Raises StudioError: the run's journal or records cannot be read.
         """
         if self.reader is None:
             return None

@@ -84,8 +84,7 @@ def find_run_files(workspace: Workspace, folder: Path) -> tuple[Path, ...]:
 def load_facts(workspace: Workspace, source: Source) -> RunFacts:
     """Read the run file, the data and what there is of the run already.
 
-    Raises:
-        StudioError: it could not be started so; the same that `studio headless` would say.
+    Raises StudioError: it could not be started so; the same that `studio headless` would say.
     """
     return _make_facts(*_make_plan(workspace, source))
 
@@ -128,8 +127,7 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
 def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
     """The true answers of a run's problems by their ids, as its data has them now.
 
-    Raises:
-        StudioError: its run file or its data cannot be read.
+    Raises StudioError: its run file or its data cannot be read.
     """
     from studio.config.source import Source
 
