@@ -38,6 +38,11 @@ def to_dict(value: object) -> dict[str, Any]:
     return data
 
 
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Some fields of a value, by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
     """Build a dataclass from the dict that `dumps` made of one.
 

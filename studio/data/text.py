@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from engines.core.codec import fields_of
 from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, doubts_line
 from engines.data.rows import Unit
@@ -23,10 +24,7 @@ _LISTED = 10
 def problem_data(line: int, problem: Problem) -> dict[str, Any]:
     return {
         "line": line,
-        "id": problem.id,
-        "question": problem.question,
-        "answer": problem.answer,
-        "source": problem.source,
+        **fields_of(problem, "id", "question", "answer", "source"),
         "meta": dict(problem.meta),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.codec import from_dict, to_dict
+from engines.core.codec import fields_of, from_dict, to_dict
 from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
 from engines.core.text.tool_marks import CallMark, split_marks
@@ -89,14 +89,9 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
     finished, verdict = rollouts[name].finished, rollouts[name].verdict
     return {
         "id": name,
-        "status": finished.status,
-        "error": finished.error,
-        "seed": finished.seed,
-        "elapsed_s": finished.elapsed_s,
+        **fields_of(finished, "status", "error", "seed", "elapsed_s"),
         "tokens": finished.usage.tokens,
-        "turns": finished.turns,
-        "tool_calls": finished.tool_calls,
-        "failed_calls": finished.failed_calls,
+        **fields_of(finished, "turns", "tool_calls", "failed_calls"),
         "cited": list(finished.cited or ()),
         "verdict": to_dict(verdict) if verdict else None,
         "messages": [to_dict(m) for m in read_trajectory(run.records, finished.refs)],

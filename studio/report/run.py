@@ -9,6 +9,7 @@ from collections import Counter
 from shlex import quote
 from typing import Any, get_args
 
+from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
@@ -108,16 +109,11 @@ def _plan_facts(state: RunState) -> dict[str, Any]:
 
 def _evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, Any]:
     return {
-        "step": found.step,
-        "data": found.data,
-        "library_version": found.library_version,
-        "policy_version": found.policy_version,
+        **fields_of(found, "step", "data", "library_version", "policy_version"),
         "version": version_text(state, found),
         "mean_reward": found.mean,
         "interval": interval_data(found),
-        "n": found.n,
-        "unjudged": found.unjudged,
-        "reused": found.reused,
+        **fields_of(found, "n", "unjudged", "reused"),
         "tool_calls_per_try": calls_per_try(found),
         "text": evaluation_text(found),
     }
@@ -279,21 +275,13 @@ def _loss_lines(facts: dict[str, Any]) -> list[str]:
 def _step_facts(step: StepState) -> dict[str, Any]:
     applied = Counter(outcome.kind for outcome in step.outcomes if outcome.applied)
     return {
-        "step": step.step,
-        "epoch": step.epoch,
-        "finished": step.finished,
+        **fields_of(step, "step", "epoch", "finished"),
         "problems": len(step.problems),
         "mean_reward": step.rewards.mean,
         "n": step.rewards.n,
-        "failed": step.failed,
-        "rollouts_done": step.rollouts_done,
-        "turns": step.turns,
-        "tool_calls": step.tool_calls,
-        "failed_calls": step.failed_calls,
-        "unjudged": step.unjudged,
-        "doubts": step.doubts,
+        **fields_of(step, "failed", "rollouts_done", "turns", "tool_calls", "failed_calls"),
+        **fields_of(step, "unjudged", "doubts", "operations"),
         "groups": dict(step.groups),
-        "operations": step.operations,
         "applied": dict(applied),
         "library_version": step.committed_version,
         "tokens": step.usage.tokens,

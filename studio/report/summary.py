@@ -11,6 +11,7 @@ from shlex import quote
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library, LibraryDiff
 from engines.core.settings import SHOWN_WHOLE
@@ -87,16 +88,8 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             "tokens_per_call_after": diff.tokens_after,
         },
         "evaluations": [
-            {
-                "step": e.step,
-                "data": e.data,
-                "mean": e.mean,
-                "interval": interval_data(e),
-                "n": e.n,
-                "unjudged": e.unjudged,
-                "reused": e.reused,
-                "policy_version": e.policy_version,
-            }
+            fields_of(e, "step", "data", "mean", "n", "unjudged", "reused", "policy_version")
+            | {"interval": interval_data(e)}
             for e in state.evaluations
         ],
         "training": training_data(state) if state.trains_weights else None,
@@ -268,15 +261,10 @@ def curation_data(state: RunState) -> dict[str, dict[str, Any]]:
     """How each reviewer decided, over committed decisions; seconds where they were measured."""
     return {
         name: {
-            "n": found.n,
-            "approved": found.approved,
-            "edited": found.edited,
-            "rejected": found.rejected,
-            "accept_rate": found.accept_rate,
+            **fields_of(found, "n", "approved", "edited", "rejected", "accept_rate"),
             "approved_flagged": found.flagged,
             "timed": len(found.times_s),
-            "median_s": found.median_s,
-            "mean_s": found.mean_s,
+            **fields_of(found, "median_s", "mean_s"),
         }
         for name, found in state.curation.items()
     }
@@ -393,12 +381,7 @@ def diff_lines(diff: LibraryDiff) -> list[str]:
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:
-    return {
-        "calls": usage.calls,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost_usd": usage.cost_usd,
-    }
+    return fields_of(usage, "calls", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 def usage_text(usage: Usage) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
 from studio.report.training import figures_text, learnt_steps, measured_steps, trained_steps
 
@@ -17,29 +18,22 @@ def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
     current = state.current
     return {
         "run": started.run if started else "",
-        "status": state.status,
-        "events": state.events,
-        "reason": state.reason,
+        **fields_of(state, "status", "events", "reason", "epochs", "step", "steps_finished"),
+        **fields_of(state, "library_version", "reviewer"),
         "rehearsal": bool(started and started.rehearsal),
         "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
-        "epochs": state.epochs,
-        "step": state.step,
         "steps": started.steps_per_epoch * state.epochs if started else 0,
-        "steps_finished": state.steps_finished,
         "rollouts_done": current.rollouts_done if current else 0,
         "library": started.library if started else "",
-        "library_version": state.library_version,
         "policy_version": state.policy_version if state.trains_weights else None,
         "training": _training_line(state),
         "undecided": len(state.undecided_operations),
         "open": len(state.open_operations),
         "lost": sum(state.lost.values()),
         "repairs": len(state.repairs),
-        "tokens": state.total_usage.tokens,
-        "cost_usd": state.total_usage.cost_usd,
+        **fields_of(state.total_usage, "tokens", "cost_usd"),
         "budget": budget.limits.amounts if budget else {},
         "budget_left": budget.remaining if budget else {},
-        "reviewer": state.reviewer,
     }
 
 
