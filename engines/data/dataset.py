@@ -41,7 +41,7 @@ def read_problems(
     float loses its ".0" (18.0 → "18": the same number, as spreadsheets write it); true becomes
     "true". A list of answers, or answers of source `nq` joined by "; ", give their first as
     answer and all of them as meta["alternatives"]. A log with several rows for a question gives
-    it once, without the replies (`logged_problems` says when a file is one).
+    it once, without the replies (`rollout_log` says when a file is one).
 
     Raises DataError: with file and line or row; also for a file without any problem.
     """

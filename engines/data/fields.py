@@ -68,7 +68,7 @@ def parse_problem(
     """The problem a row holds; `source` where the row has none of its own.
 
     Whether fields named as replies are facts of the problem, its file as a whole tells
-    (`logged_problems`); here they are fields like any other.
+    (`rollout_log.drop_replies`); here they are fields like any other.
 
     Raises:
         BlankQuestion: the question is empty or null.
