@@ -1,27 +1,38 @@
 """What a reviewer should look at in a proposed operation, said before anyone is asked.
 
 All of it works without a network; with an embedder duplicates are also found by meaning. Decides
-nothing: rules and people do.
+nothing: rules and people do. Faults of a wording are found by the words of
+`wordings.yaml`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any
+
+import yaml
 
 from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
+from engines.core.text.sanitize import one_line
 from engines.core.text.similar_texts import SimilarTexts
 from engines.core.text.similarity import tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
-from engines.training_free.leaks import AnswerIndex, QuestionIndex, StoryIndex, word_ngrams
+from engines.training_free.leaks import (
+    AnswerIndex,
+    QuestionIndex,
+    StoryIndex,
+    plain_numbers,
+    word_ngrams,
+)
 from engines.training_free.settings import LintSettings
-from engines.training_free.wordings import common_names, contradiction, wording_flags
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
@@ -266,3 +277,74 @@ def _same_target_flags(operation: Operation, others: Sequence[Operation]) -> lis
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:119]}…"
+
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W?[A-ZÄÖÜ])|(?<=[。！？])|\n+")
+_CODE = re.compile(r"`[^`]*`")
+_MOST_CHARS = 4_000
+"""What is read of a text: a pattern may take time that grows with the square of a sentence."""
+
+
+def wording_flags(text: str) -> list[Flag]:
+    """A flag for each fault, with the words that show it."""
+    text = text[:_MOST_CHARS]
+    sentences = _SENTENCE.split(text)
+    found = []
+    for name, (says, finds, unless, whole) in _faults().items():
+        for sentence in [_CODE.sub("`code`", text)] if whole else sentences:
+            match = next((m for pattern in finds if (m := pattern.search(sentence))), None)
+            if match and not any(pattern.search(sentence) for pattern in unless):
+                found.append(Flag(name, None, f"{says}: “{one_line(match[0])[:120]}”"))
+                break
+    return found
+
+
+def contradiction(one: str, other: str) -> str:
+    """How one wording says the opposite of another that is nearly the same; "" where it does not.
+
+    Nearly the same: but for two words on each side, all words of one are those of the other.
+    """
+    mine, theirs = (Counter(tokens(plain_numbers(text))) for text in (one, other))
+    new, gone = list((mine - theirs).elements()), list((theirs - mine).elements())
+    if max(len(new), len(gone)) > 2:
+        return ""
+    for word, old in ((word, old) for word in new for old in gone):
+        if (word.isdecimal() and old.isdecimal()) or {word, old} in _words()["opposites"]:
+            return f"“{word}”, not “{old}”"
+    denial = next((word for word in (*new, *gone) if word in _words()["denials"]), "")
+    return f"“{denial}” in one only" if denial and not (new and gone) else ""
+
+
+def common_names() -> frozenset[str]:
+    """Words with a capital that tell of nobody."""
+    return frozenset(_words()["names"].split())
+
+
+@cache
+def _words() -> dict[str, Any]:
+    source = resources.files(__package__).joinpath("wordings.yaml").read_text("utf-8")
+    words = yaml.load(source, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    words["opposites"] = [set(pair.split("/")) for pair in words["opposites"].split()]
+    assert isinstance(words, dict)
+    return words
+
+
+@cache
+def _faults() -> dict[str, tuple[str, list[re.Pattern[str]], list[re.Pattern[str]], bool]]:
+    """By the name of a flag: what it says, what is looked for, what excuses it; whole text?"""
+    parts = {name: part.replace(" |", "|") for name, part in _words()["parts"].items()}
+
+    def pattern(words: str, case: bool) -> re.Pattern[str]:
+        for _ in range(2):  # a part may hold another
+            words = re.sub(r"\{([a-z]+)\}", lambda m: f"(?:{parts[m[1]]})", words)
+        return re.compile(words, 0 if case else re.IGNORECASE)
+
+    return {
+        name: (
+            fault["says"],
+            [pattern(words, fault.get("case", False)) for words in fault["find"]],
+            [pattern(words, False) for words in fault["unless"]],
+            fault.get("case", False),
+        )
+        for name, fault in _words()["faults"].items()
+    }

@@ -20,7 +20,7 @@ from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, Decision, Operation
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from studio.report.decisions import DONE, misfit_text
 from studio.review.undo_stack import (
     Step,

@@ -21,7 +21,7 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.state.use_counts import UseCounts
 from engines.core.types import Decision, Operation, UnparsedReply
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.decisions import dropped_texts, fates_under_review, merged_text
 from studio.session.idempotency import free_operation_id

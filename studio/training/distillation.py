@@ -15,8 +15,7 @@ from engines.core.errors import ConflictError
 from engines.core.ids import digest
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.comparison import compare
-from engines.pipeline.evaluation.distributions import t_quantile
-from engines.pipeline.evaluation.intervals import Interval
+from engines.pipeline.evaluation.intervals import Interval, t_quantile
 from engines.pipeline.evaluation.metrics import ByQuestion, mean_at_k, mean_interval
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from engines.pipeline.evaluation.distributions import sign_test, t_quantile
-from engines.pipeline.evaluation.intervals import SAME, Interval, paired_interval_of
+from engines.pipeline.evaluation.intervals import (
+    SAME,
+    Interval,
+    paired_interval_of,
+    sign_test,
+    t_quantile,
+)
 from engines.pipeline.evaluation.metrics import ByQuestion, known_rewards
 
 Outcome = Literal["helps", "hurts", "cannot tell"]

@@ -23,8 +23,7 @@ from engines.pipeline.gate import weights
 from engines.pipeline.gate.commit_hold import CommitHold
 from engines.pipeline.gate.credits import count_uses
 from engines.pipeline.gate.draft import Draft, rebase_decisions
-from engines.pipeline.gate.queue import OperationQueue
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.pipeline.gate.queue import DecisionPreview, DecisionResult, OperationQueue
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.limits import MetricLimits

@@ -1,6 +1,7 @@
 """The queue: operations that wait for a decision, and what people add to them.
 
-People propose their own, and mend or drop replies. Decisions are the gate's.
+People propose their own, and mend or drop replies. Decisions are the gate's; what it answers to
+whoever decides is a value that every session passes on.
 """
 
 from __future__ import annotations
@@ -13,9 +14,33 @@ from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Operation, ProposalFate, UnparsedReply, human_operation_id
+from engines.core.types import (
+    Decision,
+    Flag,
+    Operation,
+    ProposalFate,
+    UnparsedReply,
+    human_operation_id,
+)
 from engines.pipeline.gate.draft import Draft
 from engines.pipeline.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionResult:
+    """The gate's answer to one decision: as it was journalled, and what it does."""
+
+    decision: Decision
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionPreview:
+    """What would be said of a decision if it were made now: nothing of it is journalled."""
+
+    objection: str = ""  # "": it fits
+    flags: tuple[Flag, ...] = ()
+
 
 _HUMAN_ID = re.compile(r"op(\d{1,9})\.h\d{1,9}")
 """What a client may call an operation that a person proposes."""

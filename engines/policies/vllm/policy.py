@@ -20,8 +20,7 @@ from engines.core.waiting.deadline import deadline
 from engines.policies.chat.client import PING_S
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
 from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
-from engines.policies.vllm.connection import VLLMServer
-from engines.policies.vllm.reply import ScoredReply, parse_reply, parse_top_logprob
+from engines.policies.vllm.connection import ScoredReply, VLLMServer, parse_reply, parse_top_logprob
 
 Encode = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
 """The ids of messages and of the tools on offer, as the policy that is trained is shown them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.training_free.wordings import contradiction, wording_flags
+from engines.training_free.lint import contradiction, wording_flags
 from tests.bench.gatekeeping import decide, score
 
 KINDS = {

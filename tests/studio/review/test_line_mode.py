@@ -23,7 +23,7 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.training_free.resubmit import ReplyOrigin, Resubmission, read_resubmission
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview

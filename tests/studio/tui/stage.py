@@ -23,7 +23,7 @@ from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.resubmit import Resubmission
 from studio.session.base import (

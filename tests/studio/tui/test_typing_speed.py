@@ -21,7 +21,7 @@ from textual.keys import _character_to_key
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.types import Decision, Flag
-from engines.pipeline.gate.results import DecisionPreview
+from engines.pipeline.gate.queue import DecisionPreview
 from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.help import GuideScreen, HelpScreen

@@ -13,8 +13,7 @@ import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.evaluation.comparison import Comparison, compare, minimum_detectable_effect
-from engines.pipeline.evaluation.distributions import sign_test
-from engines.pipeline.evaluation.intervals import Interval
+from engines.pipeline.evaluation.intervals import Interval, sign_test
 from engines.pipeline.evaluation.metrics import (
     Rate,
     group_by_question,

@@ -25,7 +25,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.gate.results import DecisionPreview
+from engines.pipeline.gate.queue import DecisionPreview
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.rules import read_rules

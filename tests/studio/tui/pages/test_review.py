@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.training_free.resubmit import Resubmission
 from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
