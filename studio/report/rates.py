@@ -30,10 +30,8 @@ class RateChange:
     comparison: Comparison
 
 
-def rate_changes(
-    evaluations: Sequence[EvaluationFinished], step: int | None = None
-) -> list[RateChange]:
-    """First against last (or the one after `step`) of each set, measured in the same way.
+def rate_changes(evaluations: Sequence[EvaluationFinished]) -> list[RateChange]:
+    """First against last of each set, measured in the same way.
 
     Evaluations of other settings than the last one's are no measure of a change.
     """
@@ -41,9 +39,8 @@ def rate_changes(
     for name in dict.fromkeys(e.data for e in evaluations):
         of_set = [e for e in evaluations if e.data == name]
         alike = [e for e in of_set if e.fingerprint == of_set[-1].fingerprint]
-        first = alike[0]
-        last = next((e for e in alike if e.step == step), None) if step else alike[-1]
-        if last is None or last.step == first.step:
+        first, last = alike[0], alike[-1]
+        if last.step == first.step:
             continue
         if comparison := compare(question_rewards(first), question_rewards(last)):
             found.append(RateChange(first, last, comparison))
