@@ -44,7 +44,8 @@ def comparison(base: str, older: FoundVersion, target: str, newer: FoundVersion)
         _make_side(base, older),
         _make_side(target, newer),
         tuple(
-            make_entry(p.id, p.before, p.after, p.was) for p in pairs(older.library, newer.library)
+            make_entry(p.id, p.before, p.after, p.was, p.pin)
+            for p in pairs(older.library, newer.library)
         ),
         tuple(
             HeldOutComparison(m.data, m.before, m.after, m.verdict)

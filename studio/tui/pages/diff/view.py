@@ -110,9 +110,7 @@ class Block:
     lines: tuple[Line, ...]
 
 
-def make_entry(
-    name: str, before: str | None, after: str | None, was: str = "", pin: str = ""
-) -> Entry:
+def make_entry(name: str, before: str | None, after: str | None, was: str, pin: str) -> Entry:
     """One experience; None where a side does not hold it."""
     old, new = display_text(before or ""), display_text(after or "")
     if before is None or after is None:

@@ -7,13 +7,14 @@ import time
 import pytest
 
 from engines.core.library import Library
+from engines.core.types import Decision
 from studio.library.diff import pairs
 from studio.library.references import FoundVersion
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.diff import view
 from studio.tui.pages.diff.loader import comparison
 from studio.tui.pages.diff.view import Choice, Comparison
-from tests.support.builders import a_library
+from tests.support.builders import a_library, an_operation
 
 HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\u0301 \t end"
 
@@ -29,6 +30,14 @@ def test_numbered_ids_stand_in_order_and_foreign_ones_before_them() -> None:
     assert [pair.id for pair in found] == [f"E{n}" for n in range(1, 12)]
     assert "".join(pair.sign for pair in found) == "=~" + "+" * 9
     assert [pair.sign for pair in pairs(after, before)][-1] == "-"
+
+
+def test_an_experience_that_was_pinned_differs_although_its_words_are_equal() -> None:
+    before = a_library("one", "two")
+    after = before.commit([(an_operation("pin", "E2"), Decision("op1.1", "approve"))]).library
+    one, two = compared(before, after).entries
+    assert (one.differs, one.pin) == (False, "")
+    assert (two.differs, two.pin) == (True, "pinned")
 
 
 def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
