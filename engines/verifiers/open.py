@@ -18,6 +18,7 @@ from engines.verifiers.choice import ChoiceSettings, ChoiceVerifier
 from engines.verifiers.compose import WeightedCriterion, WeightedVerifier
 from engines.verifiers.harbor import HarborSettings, HarborVerifier
 from engines.verifiers.judge import JudgeContext, JudgeSettings, JudgeVerifier
+from engines.verifiers.learned import LearnedSettings, LearnedVerifier
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
 from engines.verifiers.shaping import (
     AccuracySettings,
@@ -47,6 +48,7 @@ SETTINGS: Mapping[str, type] = {
     "format": FormatSettings,
     "choice": ChoiceSettings,
     "harbor": HarborSettings,
+    "reward_model": LearnedSettings,
 }
 KNOWN = (*SETTINGS, "function")
 SHAPES = ("length_penalty", "step")
@@ -87,6 +89,7 @@ def open_verifier(
     *,
     columns: frozenset[str] | None = None,
     grading: HarborVerifier | None = None,
+    open_learned: Callable[[str], LearnedVerifier] | None = None,
 ) -> Verifier:
     """Make the verifier that `spec` says.
 
@@ -98,10 +101,11 @@ def open_verifier(
         columns: of the data beside question and answer (`shared_columns`); a function that
             needs another one is refused by `check`. None: not known.
         grading: runs the graders of task folders; None: the agent leaves nothing to grade.
+        open_learned: loads a reward model by its folder; None: no weights can be loaded here.
 
     Raises SpecError: unknown name or setting, a value that cannot be, a file that is not there.
     """
-    return _open_parsed(parse_spec(spec, folders), _Means(judging, columns, grading))
+    return _open_parsed(parse_spec(spec, folders), _Means(judging, columns, grading, open_learned))
 
 
 def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
@@ -254,6 +258,7 @@ class _Means:
     judging: JudgeContext | None
     columns: frozenset[str] | None
     grading: HarborVerifier | None
+    open_learned: Callable[[str], LearnedVerifier] | None
 
 
 def _open_parsed(ready: ParsedVerifier, means: _Means) -> Verifier:
@@ -282,6 +287,11 @@ def _open_parsed(ready: ParsedVerifier, means: _Means) -> Verifier:
                 cause = "it grades the files that a program leaves, and the agent is none."
                 raise SpecError(ready.at, 'verifier "harbor"', cause, "Set agent.command.")
             return means.grading
+        case LearnedSettings() as settings:
+            if means.open_learned is None:
+                cause = "its weights cannot be loaded here."
+                raise SpecError(ready.at, 'verifier "reward_model"', cause, "Name another one.")
+            return means.open_learned(settings.folder)
         case LengthPenalty() | StepBonus() as shape:
             (shaped,) = ready.of
             inner = _open_parsed(shaped.verifier, means)

@@ -17,7 +17,7 @@ from studio.commands import (
     open_workspace,
 )
 
-STAGES = ("sft", "grpo", "all", "distil")
+STAGES = ("sft", "grpo", "all", "distil", "reward")
 
 
 def train(
@@ -27,9 +27,10 @@ def train(
     stage: Annotated[
         str,
         typer.Option(
-            metavar="sft|grpo|all|distil",
+            metavar="sft|grpo|all|distil|reward",
             help="What to do: grpo, supervised fine-tuning (sft), sft and then grpo from what it "
-            "made (all), or fine-tuning on what a library achieved (distil).",
+            "made (all), fine-tuning on what a library achieved (distil), or a reward model from "
+            "the verdicts of the newest run of this name (reward).",
         ),
     ] = "grpo",
     name: Name = None,
@@ -61,7 +62,9 @@ def train(
 
     if stage not in STAGES:
         raise ConfigError(
-            f"--stage {stage}", "there is no such stage.", "Choose sft, grpo, all or distil."
+            f"--stage {stage}",
+            "there is no such stage.",
+            "Choose sft, grpo, all, distil or reward.",
         )
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
     asked = RunRequest(

@@ -25,6 +25,7 @@ _BUILT_IN = {
     "step": "The reward of another verifier and a bonus for shown steps: it may pay for padding",
     "format": "Does the response match a regular expression? (pattern)",
     "choice": "Which option of its problem does the response name, by letter or text?",
+    "reward_model": "A guess, learned from the verdicts of a run (folder: a path, or run:RUN)",
     "harbor": "What the grader of a task folder makes of the files that a program left",
 }
 

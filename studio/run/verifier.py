@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -19,13 +20,16 @@ from engines.data.source import resolve_data
 from engines.policies.limits.throttle import Slots
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.calls import shared_columns
+from engines.verifiers.learned import LearnedSettings, LearnedVerifier
 from engines.verifiers.open import ParsedVerifier, grades_tasks, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
 from studio.config.paths import own_programs
 from studio.config.settings.fingerprint import fingerprint
+from studio.config.settings.policy import PolicyConfig
 from studio.data.verifiers import verifier_folders
-from studio.run.models import Roles, make_judging
+from studio.report.progress import to_stderr
+from studio.run.models import LocalModels, Roles, make_judging
 from studio.secrets.rules import without_secrets
 
 
@@ -53,10 +57,43 @@ def open_run_verifier(
         spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
         grading = roles.acting.grading() if grades_tasks(spec) else None
         verifier = open_verifier(
-            spec, judging, folders, columns=shared_columns(*sets), grading=grading
+            spec,
+            judging,
+            folders,
+            columns=shared_columns(*sets),
+            grading=grading,
+            open_learned=lambda folder: _open_reward_model(folder, loaded, workspace),
         )
     stack.push_async_callback(verifier.aclose)
     return MaskedAnswers(verifier, loaded.mask)
+
+
+REWARD_MODEL, HEAD_FILE = "reward_model", "head.safetensors"
+"""The folder of a run in which `studio train --stage reward` keeps what it made."""
+
+
+def _reward_folder(named: str, workspace: Workspace) -> Path:
+    kind, _, run = named.partition(":")
+    return workspace.run(run).path / REWARD_MODEL if kind == "run" else Path(named).expanduser()
+
+
+def _open_reward_model(named: str, loaded: LoadedRun, workspace: Workspace) -> LearnedVerifier:
+    """Load head and base model. Raises DataError, PolicyError: one of them cannot be used."""
+    folder = _reward_folder(named, workspace)
+    if not folder.is_dir():
+        cause = f"there is no reward model at {folder}."
+        raise VerifierError(named, cause, "Train one: studio train RUNFILE --stage reward.")
+    settings = PolicyConfig(model=json.loads((folder / "reward_model.json").read_bytes())["model"])
+    local = LocalModels(loaded.config, to_stderr).open(settings).local
+    from engines.policies.hf_local.reward_head import features_of, load_head
+
+    head, card = load_head(folder)
+    about = (
+        f"learned from run {card['run']}, with whose verifier it agrees on "
+        f"{card['held_out_agreement']:.2f} of n={card['held_out_pairs']} pairs"
+    )
+    to_stderr(f"note: rewards are guesses of a model {about}")
+    return LearnedVerifier(lambda pairs: head.rewards(features_of(local, pairs)).tolist(), about)
 
 
 class MaskedAnswers:
@@ -116,7 +153,7 @@ def fingerprint_of(
     with _locate_errors(loaded):
         ready = parse_spec(spec, verifier_folders(loaded, workspace))
     # By content, so that a resume after an edited verifier or log is noticed.
-    found = fingerprint(loaded.config, data_digest, _portable_spec(spec, ready))
+    found = fingerprint(loaded.config, data_digest, _portable_spec(spec, ready, workspace))
     found["agent.files"] = {file.name: _digest(file) for file in own_programs(loaded.config.agent)}
     for role in ("policy", "reflector", "judge"):
         name = f"{role}.model"
@@ -131,19 +168,23 @@ def _log_digest(model: str) -> str:
     return digest([_digest(file) for file in source.files()], 6)
 
 
-def _portable_spec(spec: Mapping[str, Any], ready: ParsedVerifier) -> dict[str, Any]:
+def _portable_spec(
+    spec: Mapping[str, Any], ready: ParsedVerifier, workspace: Workspace
+) -> dict[str, Any]:
     plain: dict[str, Any] = without_secrets(spec)
+    if isinstance(ready.settings, LearnedSettings):
+        plain["digest"] = _digest(_reward_folder(ready.settings.folder, workspace) / HEAD_FILE)
     if ready.path is not None:
         plain |= {"file": ready.path.stem, "digest": _digest(ready.path)}
     if ready.of:
         inner = spec.get("of")
         if isinstance(inner, list | tuple):
             plain["of"] = [
-                _portable_spec(entry, criterion.verifier)
+                _portable_spec(entry, criterion.verifier, workspace)
                 for entry, criterion in zip(inner, ready.of, strict=True)
             ]
         elif isinstance(inner, Mapping):  # the one that is shaped
-            plain["of"] = _portable_spec(inner, ready.of[0].verifier)
+            plain["of"] = _portable_spec(inner, ready.of[0].verifier, workspace)
     return plain
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, ConflictError
 from studio.config.loading import LoadedRun
 from studio.estimate.dry_run import tell_estimate
 from studio.exit_codes import run_exit_code
@@ -20,8 +20,9 @@ from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left
+from studio.training.reward_model import train_reward_model
 
-Stage = Literal["grpo", "sft", "all", "distil"]
+Stage = Literal["grpo", "sft", "all", "distil", "reward"]
 
 
 async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
@@ -40,6 +41,13 @@ async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
             return await _run_plan(load_plan(tuning), json)
         case "distil":
             return await _distil(asked, loaded, json)
+        case "reward":
+            named = asked.name or loaded.config.exp_id
+            run = asked.workspace.newest_run(named)
+            if run is None:
+                move = "Practise first: studio headless, or studio train."
+                raise ConflictError(f"--stage reward {named}", "there is no such run.", move)
+            return train_reward_model(loaded, asked.workspace, run, json=json)
         case "all":
             return await _train_all(asked, loaded, json)
 
