@@ -1,19 +1,27 @@
 """A function of the user's own as the agent: `async (problem, model) -> answer`.
 
-It runs in this process, with all that this process may; `command` agents have boxes.
+Or a workflow of AgentScope's tuner, `async (task, model)`, whose other models are never trained. It
+runs in this process, with all that this process may; `command` agents have boxes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+from engines.agents.agentscope_classes import Msg, TextBlock, to_chat_messages
 from engines.agents.guided_try import GuidedTry
+from engines.agents.single_turn import system_messages
+from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Attempt, Completion, Job, Message, Sampling
+from engines.core.types import Attempt, Completion, Job, Message, Problem, Sampling, ToolCall
 
 Asked = str | Sequence[Message | Mapping[str, Any]]
 
@@ -25,13 +33,13 @@ class Model:
     """
 
     def __init__(self, guided: GuidedTry) -> None:
-        self._guided = guided
+        self.guided = guided
 
     async def ask(
         self, messages: Asked, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> Completion:
         """The reply to a text, or to messages: {"role": …, "content": …} or `Message`."""
-        return await self._guided.ask(_as_messages(messages), tools=tools or ())
+        return await self.guided.ask(_as_messages(messages), tools=tools or ())
 
     async def __call__(self, text: str) -> str:
         return (await self.ask(text)).text
@@ -53,7 +61,10 @@ class BlockingModel:
 
 @dataclass(frozen=True, slots=True)
 class FunctionAgent:
-    """Calls the function once a try. Its answer is a text, or an object with `answer`."""
+    """Calls the function once a try. Its answer is a text, or an object with `answer`.
+
+    Such an object may have `metrics`, too, by name.
+    """
 
     call: Callable[..., Any]
     sampling: Sampling
@@ -75,10 +86,111 @@ class FunctionAgent:
         answer = getattr(made, "answer", made)
         text = "" if answer is None else str(answer).strip()
         error = None if text else "empty: the function returned no answer"
-        return guided.attempt(job.problem.question, text, error, {})
+        metrics = getattr(made, "metrics", None) or {}
+        return guided.attempt(job.problem.question, text, error, metrics)
 
 
 def _as_messages(asked: Asked) -> tuple[Message, ...]:
     if isinstance(asked, str):
         return (Message("user", asked),)
     return tuple(m if isinstance(m, Message) else Message(**m) for m in asked)
+
+
+WORKFLOW = ("task", "model", "auxiliary_models")
+PROMPT_WORKFLOW = ("task", "system_prompt")
+"""Parameters of a workflow, and of one whose system prompt is tuned."""
+current_try: ContextVar[GuidedTry] = ContextVar("current_try")
+"""In which models are asked that a workflow has opened itself."""
+
+
+def check_parameters(call: Callable[..., Any], supported: Sequence[str]) -> None:
+    """Raises ConfigError: it is not async, lacks one of the first two, or has another parameter."""
+    place, move = getattr(call, "__name__", "function"), f"Supported: {', '.join(supported)}."
+    if not inspect.iscoroutinefunction(call):
+        raise ConfigError(place, "it is not async.", "Write it as async def.")
+    parameters = inspect.signature(call).parameters
+    if unknown := [str(one) for one in parameters.values() if one.name not in supported]:
+        raise ConfigError(place, f'its parameter "{unknown[0]}" is not supported.', move)
+    if missing := [name for name in supported[:2] if name not in parameters]:
+        raise ConfigError(place, f'it has no parameter "{missing[0]}".', move)
+
+
+class ChatModel:
+    """A model as workflows call it: messages of any form in, blocks of text and calls out."""
+
+    stream = False
+
+    def __init__(self, model_name: str, ask: Callable[..., Awaitable[Completion]]) -> None:
+        """`ask` takes messages and `tools`."""
+        self.model_name, self._ask = model_name, ask
+
+    async def __call__(
+        self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None, *_: Any, **__: Any
+    ) -> Msg:
+        given = messages if isinstance(messages, list | tuple) else [messages]
+        offered = [tool.get("function", tool) for tool in tools or ()]
+        reply = await self._ask([_read_message(one) for one in given], tools=offered)
+        calls = [
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call)}
+            for call in reply.tool_calls
+        ]
+        return Msg(self.model_name, [TextBlock(text=reply.text), *calls], "assistant")
+
+
+def as_function(
+    call: Callable[..., Any], models: Mapping[str, tuple[Policy, Sampling]]
+) -> Callable[[Problem, Model], Awaitable[SimpleNamespace]]:
+    """A workflow as `engines.agents.function` calls one, others as they are.
+
+    `models` are the auxiliary ones. What reward it gives is the metric `reward` of the try.
+    """
+    form = inspect.signature(call).parameters
+    first = [*form][:2]
+    forms = [one for one in (WORKFLOW, PROMPT_WORKFLOW) if first == [*one[:2]]]
+    if not forms:
+        return call
+    check_parameters(call, forms[0])
+
+    async def solve(problem: Problem, model: Model) -> SimpleNamespace:
+        guided = model.guided
+        system = system_messages(guided.instructions, guided.guidance)
+        usual = {"question": problem.question, "answer": problem.answer}
+        others = {name: ChatModel(name, partial(guided.ask, by=by)) for name, by in models.items()}
+        offered = {
+            "task": {**usual, "ground_truth": problem.answer, **problem.meta},
+            "model": ChatModel(guided.policy.name, guided.ask),
+            "auxiliary_models": others,
+            "system_prompt": system[0].content if system else "",
+        }
+        current_try.set(guided)
+        made = await call(**{name: offered[name] for name in form})
+        reward, response = getattr(made, "reward", None), getattr(made, "response", made)
+        if hasattr(response, "get_text_content"):
+            response = response.get_text_content()
+        if response is None and reward is not None and guided.last is not None:
+            response = guided.last.text
+        metrics = dict(getattr(made, "metrics", None) or {})
+        metrics |= {} if reward is None else {"reward": float(reward)}
+        return SimpleNamespace(answer=response, metrics=metrics)
+
+    return solve
+
+
+def _read_message(given: Any) -> Message:
+    """A message of any form; the calls of tools are those of OpenAI's protocol."""
+    (plain,) = to_chat_messages(given)
+    fields = given if isinstance(given, Mapping) else {}
+    calls = [(call.get("id") or "", call["function"]) for call in fields.get("tool_calls") or ()]
+    return Message(
+        {"developer": "system"}.get(plain["role"], plain["role"]),  # type: ignore[arg-type]
+        plain["content"],
+        tool_calls=tuple(ToolCall(id, made["name"], made["arguments"]) for id, made in calls),
+        tool_call_id=fields.get("tool_call_id") or "",
+    )
+
+
+def _arguments(call: ToolCall) -> Any:
+    try:
+        return json.loads(call.arguments or "{}")
+    except ValueError:  # what a model made of it is the agent's to answer
+        return {"arguments": call.arguments}

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from engines.agents.gateway.fields import Asked
 from engines.agents.single_turn import system_messages
 from engines.core.errors import CallFailed, lost_usage
 from engines.core.finish import is_cut
-from engines.core.protocols import OnText, Policy
+from engines.core.protocols import OnText, Policy, TryPolicy
 from engines.core.text.tool_marks import call_mark, clean_text, result_mark
 from engines.core.tools import ToolResult
 from engines.core.types import NO_USAGE, Attempt, Completion, Message, Sampling, ToolCall, Usage
@@ -65,6 +66,7 @@ class GuidedTry:
         stop: Sequence[str] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        by: tuple[Policy, Sampling] | None = None,  # takes this turn, without the library
     ) -> Completion:
         """The recorded reply; raises what the policy raises, and CallFailed once all is over."""
         async with self._turn:
@@ -73,21 +75,26 @@ class GuidedTry:
             if self.over:
                 raise CallFailed("refused", self.over)
             self.calls += 1
-            asked = self._prepare(messages)
+            usual = self.sampling if by is None else by[1]
+            asked = self._prepare(messages) if by is None else tuple(messages)
             self._show_results(asked)
-            limits = [n for n in (self.sampling.max_tokens, max_tokens) if n is not None]
+            limits = [n for n in (usual.max_tokens, max_tokens) if n is not None]
             sampling = replace(
-                self.sampling,
+                usual,
                 max_tokens=min(limits, default=None),
-                stop=tuple(stop) or self.sampling.stop,
-                tools=tuple(tools) or self.sampling.tools,
+                stop=tuple(stop) or usual.stop,
+                tools=tuple(tools) or usual.tools,
             )
-            reply = await self._complete(asked, sampling, on_text)
+            complete = self.policy.complete
+            if by is not None:  # only workflows ask others, and theirs is the policy of a try
+                complete = partial(cast("TryPolicy", self.policy).complete_as, by[0])
+            reply = await self._complete(complete, asked, sampling, on_text)
             # Some servers give calls no ids, and a program could not answer them.
             named = [call.id or f"call_{self.calls}_{n}" for n, call in enumerate(reply.tool_calls)]
             calls = (replace(call, id=id) for call, id in zip(reply.tool_calls, named, strict=True))
             reply = replace(reply, tool_calls=tuple(calls))
             self._keep(asked, reply)
+            self.last = reply if by is None else self.last
             return reply
 
     async def answer(self, asked: Asked, on_text: OnText | None) -> Completion:
@@ -121,7 +128,11 @@ class GuidedTry:
         )
 
     async def _complete(
-        self, asked: tuple[Message, ...], sampling: Sampling, on_text: OnText | None
+        self,
+        complete: Callable[..., Awaitable[Completion]],
+        asked: tuple[Message, ...],
+        sampling: Sampling,
+        on_text: OnText | None,
     ) -> Completion:
         listeners = [one for one in (self.on_text, on_text) if one is not None]
 
@@ -130,7 +141,7 @@ class GuidedTry:
                 listener(text)
 
         try:
-            reply = await self.policy.complete(asked, sampling, pass_on if listeners else None)
+            reply = await complete(asked, sampling, pass_on if listeners else None)
         except CallFailed as failed:
             self.usage += failed.usage
             self.failure = str(failed)
@@ -165,7 +176,6 @@ class GuidedTry:
         self.trajectory += (*asked[shared:], said)
         self._latest = (*asked, said)
         self._replies[_words(said)] = said
-        self.last = reply
         for call in reply.tool_calls:
             self._shown_calls[call.id] = call
             if self.on_text is not None:

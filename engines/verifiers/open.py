@@ -25,6 +25,8 @@ from engines.verifiers.shaping import (
     FormatSettings,
     FormatVerifier,
     LengthPenalty,
+    OwnRewardSettings,
+    OwnRewardVerifier,
     ShapedVerifier,
     StepBonus,
 )
@@ -49,6 +51,7 @@ SETTINGS: Mapping[str, type] = {
     "choice": ChoiceSettings,
     "harbor": HarborSettings,
     "reward_model": LearnedSettings,
+    "own_reward": OwnRewardSettings,
 }
 KNOWN = (*SETTINGS, "function")
 SHAPES = ("length_penalty", "step")
@@ -282,6 +285,8 @@ def _open_parsed(ready: ParsedVerifier, means: _Means) -> Verifier:
             return MathVerifier()
         case FormatSettings() as settings:
             return FormatVerifier(settings)
+        case OwnRewardSettings():
+            return OwnRewardVerifier()
         case HarborSettings():
             if means.grading is None:
                 cause = "it grades the files that a program leaves, and the agent is none."

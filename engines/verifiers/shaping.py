@@ -190,6 +190,30 @@ class FormatVerifier:
         return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnRewardSettings:
+    """Takes the metric `reward` of a try, as workflows in AgentScope's form give it."""
+
+
+class OwnRewardVerifier:
+    async def check(self) -> None:
+        """Nothing to load."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        return tuple(unjudgeable_verdict(one, ("",)) or _own_verdict(one) for one in rollouts)
+
+    async def aclose(self) -> None:
+        """It holds nothing."""
+
+
+def _own_verdict(rollout: Rollout) -> Verdict:
+    reward = rollout.attempt.metrics.get("reward")
+    if reward is None or not 0 <= reward <= 1:
+        said = "no reward" if reward is None else f"{reward:g}, outside 0 to 1"
+        return Verdict(None, error=f"failed: the agent's function gave {said}")
+    return Verdict(reward)
+
+
 def _token_length(attempt: Attempt) -> int | None:
     """None where there is text, and an endpoint that counted nothing."""
     counted = attempt.usage.completion_tokens

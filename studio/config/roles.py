@@ -48,14 +48,16 @@ def expand_roles(composed: ComposedConfig) -> None:
 
 
 def model_keys(tree: Tree) -> list[Key]:
-    """Where a run file may name a model: its roles, its agent's own, its team's, its tools'."""
+    """Where a run file may name a model: roles, and those that its agent names."""
     tools = get_value(tree, ("agent", "tools"))
     numbers = range(len(tools)) if isinstance(tools, list) else ()
+    named = get_value(tree, ("agent", "models"))
     return [
         *((name,) for name in ROLES),
         ("agent", "model"),
         *(("agent", "team", name) for name in FIXED),
         *(("agent", "tools", str(number), "model") for number in numbers),
+        *(("agent", "models", name) for name in (named if isinstance(named, dict) else ())),
     ]
 
 

@@ -16,7 +16,7 @@ from engines.verifiers.foreign.signature import FORMS, detect_signature
 from studio.config.loading import LoadedRun
 from studio.data.catalogue import bundled_folder
 
-_BUILT_IN = {
+BUILT_IN = {
     "math": "Is the stated answer mathematically the expected one?",
     "text": "Does the stated answer match the expected text? (exact, contains, choice, regex)",
     "judge": "Does a model find that the response meets a rubric?",
@@ -26,6 +26,7 @@ _BUILT_IN = {
     "format": "Does the response match a regular expression? (pattern)",
     "choice": "Which option of its problem does the response name, by letter or text?",
     "reward_model": "A guess, learned from the verdicts of a run (folder: a path, or run:RUN)",
+    "own_reward": "The reward that the agent's own function gave its try",
     "harbor": "What the grader of a task folder makes of the files that a program left",
 }
 
@@ -52,7 +53,7 @@ def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
     """The built-in ones, the workspace's, then the shipped ones."""
     own = {file.stem for file in _verifier_files(workspace.verifiers)}
     return (
-        *(ListedVerifier(name, "built-in", about=about) for name, about in _BUILT_IN.items()),
+        *(ListedVerifier(name, "built-in", about=about) for name, about in BUILT_IN.items()),
         *_list_folder(workspace.verifiers, "workspace", set()),
         *_list_folder(shipped_verifiers(), "shipped", own),
     )

@@ -77,9 +77,16 @@ class Acting:
     sandbox: Sandbox | None = None
     models: tuple[ToolModel, ...] = ()
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
+    named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
     embedders: list[EmbeddingClient | RehearsalEmbeddings] = field(default_factory=list)
     reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
+
+    def open_named(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
+        for name, settings in self.config.agent.models.items():
+            model = ToolModel(open_model(settings), settings)
+            self.models += (model,)
+            self.named[name] = model, sampling_of(settings)
 
     def grading(self) -> HarborVerifier | None:
         """Runs the graders of task folders; None where the agent is no program."""
@@ -143,12 +150,7 @@ class Acting:
             case "command":
                 return self._make_command(agent, sampling)
             case "function":
-                from engines.agents.function import FunctionAgent
-                from engines.core.process.user_code import load_function
-
-                assert agent.function is not None
-                call = load_function("agent.function", agent.function)
-                return FunctionAgent(call, sampling, agent.instructions)
+                return self._make_function(agent, sampling)
         return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 
     def wrap(self, policy: Policy) -> Policy:
@@ -159,6 +161,14 @@ class Acting:
         if agent.kind != "tools":
             return policy
         return ToolUsePolicy(policy, tool_protocol(self.config), agent.context_tokens)
+
+    def _make_function(self, agent: AgentConfig, sampling: Sampling) -> Agent:
+        from engines.agents.function import FunctionAgent, as_function
+        from engines.core.process.user_code import load_function
+
+        assert agent.function is not None
+        call = load_function("agent.function", agent.function)
+        return FunctionAgent(as_function(call, self.named), sampling, agent.instructions)
 
     def _make_command(self, agent: AgentConfig, sampling: Sampling) -> Agent:
         from engines.agents.command import CommandAgent

@@ -64,6 +64,8 @@ def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> d
         depends |= {name: fingerprint[name] for name in ("agent.kind", "agent.max_turns")}
     if config.agent.kind not in ("single_turn", "calculator"):
         depends |= {name: fingerprint[name] for name in ACTING_FIELDS}
+    if config.agent.models:
+        depends["agent.models"] = fingerprint["agent.models"]
     return depends
 
 

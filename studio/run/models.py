@@ -133,9 +133,9 @@ def open_roles(
     Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
     opened: list[tuple[object, Policy]] = []
-    local = LocalModels(config, tell, training, threads)
+    trained, frozen = LocalModels(config, tell, training, threads), LocalModels(config, tell)
 
-    def open_one(settings: PolicyConfig) -> Policy:
+    def open_one(settings: PolicyConfig, local: LocalModels = trained) -> Policy:
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
         # Equal settings share one client, so that its limits hold for both roles together.
@@ -152,6 +152,7 @@ def open_roles(
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell)
+    acting.open_named(lambda other: open_one(other, frozen))
 
     def open_vectors(wanted: object) -> EmbeddingClient | RehearsalEmbeddings:
         assert isinstance(wanted, EmbeddingConfig)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core import events as ev
+from engines.core.errors import ConfigError
 from engines.core.protocols import Engine
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
@@ -45,6 +47,9 @@ def check_training(config: RunConfig) -> None:
     """Refuse settings that the engine would refuse, before anything is written."""
     if config.practice.algorithm == "grpo":
         grpo_settings(config)
+    if config.trains and (monitor := config.grpo.monitor) and find_spec(monitor) is None:
+        cause = f"{monitor} is not installed."
+        raise ConfigError(f"grpo.monitor={monitor}", cause, f"Run: pip install {monitor}")
 
 
 def training_warnings(config: RunConfig) -> list[str]:
@@ -102,8 +107,7 @@ async def open_training(
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
     grpo = plan.loaded.config.grpo
-    if grpo.tensorboard:
-        recorder.listen(_curve_listener(folder, recorder.state, stack, tell))
+    recorder.listen(_curve_listener(plan, folder, recorder.state, stack, tell))
     return Training(
         engine,
         Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
@@ -164,22 +168,27 @@ def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
 
 
 def _curve_listener(
-    folder: Path, state: RunState, stack: AsyncExitStack, tell: Tell
+    plan: RunPlan, folder: Path, state: RunState, stack: AsyncExitStack, tell: Tell
 ) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
-    """A listener that writes a training run's curves beside its checkpoints."""
-    from engines.grpo.engine.tensorboard import ScalarWriter
+    """A listener that writes a training run's curves, beside its checkpoints or to a service."""
+    from engines.grpo.engine.tensorboard import ScalarWriter, Tracker
 
-    scalars = ScalarWriter(
-        folder / "monitor" / "tensorboard", first_step=state.steps_finished, tell=tell
-    )
-    stack.callback(scalars.close)
+    config, place = plan.loaded.config, folder / "monitor" / "tensorboard"
+    writers: list[ScalarWriter | Tracker] = []
+    if config.grpo.tensorboard:
+        writers.append(ScalarWriter(place, first_step=state.steps_finished, tell=tell))
+    if config.grpo.monitor is not None:
+        writers.append(Tracker(config.grpo.monitor, config.exp_id, plan.run.run, tell))
+    for scalars in writers:
+        stack.callback(scalars.close)
 
     def listen(event: ev.DurableEvent | ev.TransientEvent) -> None:
-        match event:
-            case ev.LessonProposed(step=step, lesson=Lesson(update=WeightUpdate(metrics=metrics))):
-                scalars.write(step, metrics)
-            case ev.EvaluationFinished(mean=float() as mean):
-                scalars.write(event.step, {event.data: mean}, group="held-out")
+        for scalars in writers:
+            match event:
+                case ev.LessonProposed(lesson=Lesson(update=WeightUpdate(metrics=found))):
+                    scalars.write(event.step, found)
+                case ev.EvaluationFinished(mean=float() as mean):
+                    scalars.write(event.step, {event.data: mean}, group="held-out")
 
     return listen
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,34 @@ class ScalarWriter:
         except OSError as error:
             self._writer = None
             self._tell(f"No more scalars for TensorBoard: {error.strerror or error}.")
+
+
+class Tracker:
+    """The same figures in wandb, mlflow or swanlab, by their own libraries."""
+
+    def __init__(self, name: str, project: str, run: str, tell: Callable[[str], None]) -> None:
+        library = import_module(name)
+        self._name, self._tell, self._lost = name, tell, False
+        if name == "mlflow":
+            self._log, self._end = library.log_metrics, library.end_run
+            self._try(partial(library.set_experiment, project))
+            self._try(partial(library.start_run, run_name=run))
+        else:
+            self._log, self._end = library.log, library.finish
+            key = "name" if name == "wandb" else "experiment_name"
+            self._try(partial(library.init, project=project, **{key: run}))
+
+    def write(self, step: int, figures: Mapping[str, float], group: str = "train") -> None:
+        named = {f"{group}/{name}": float(figure) for name, figure in figures.items()}
+        self._try(partial(self._log, named, step=step))
+
+    def close(self) -> None:
+        self._try(self._end)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            if not self._lost:
+                call()
+        except Exception as error:  # of a service: no network, no login, no room
+            self._lost = True
+            self._tell(f"No more curves for {self._name}: {error}")

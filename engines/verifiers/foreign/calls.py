@@ -13,8 +13,8 @@ from reprlib import repr as short_repr
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from engines.agents.agentscope_classes import Answer, SolutionOutput, TextBlock
 from engines.verifiers.foreign import standins
-from engines.verifiers.foreign.agentscope_classes import Answer, SolutionOutput, TextBlock
 from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:

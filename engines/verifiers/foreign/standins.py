@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from engines.verifiers.foreign import agentscope_classes as agentscope
+from engines.agents import agentscope_classes as agentscope
 from engines.verifiers.foreign import trl_rewards
 from engines.verifiers.foreign.checkout_files import file_utils_for
 
@@ -107,7 +107,7 @@ class JudgeClient:
         return self
 
     async def _reply(self, messages: Any) -> str:
-        return await (self._ask or current_ask.get())(to_chat_messages(messages))
+        return await (self._ask or current_ask.get())(agentscope.to_chat_messages(messages))
 
 
 class SimplifiedAsyncOpenAI(JudgeClient):
@@ -128,24 +128,6 @@ class AuxiliaryModels(dict[str, ChatModelBase]):
 
     def __missing__(self, name: str) -> ChatModelBase:
         return self["judge"]
-
-
-def to_chat_messages(messages: Any) -> list[dict[str, str]]:
-    """Messages of any of the frameworks' forms, as role and text."""
-    if not isinstance(messages, list | tuple):
-        messages = [messages]
-    chat = []
-    for message in messages:
-        role, content = "user", message
-        if isinstance(message, Mapping):
-            role, content = message.get("role", "user"), message.get("content")
-        elif not isinstance(message, str):
-            role, content = getattr(message, "role", "user"), getattr(message, "content", "")
-        if not isinstance(content, str):  # but blocks, of which the text counts
-            texts = [block.get("text") for block in content or () if isinstance(block, Mapping)]
-            content = "\n".join(text for text in texts if isinstance(text, str))
-        chat.append({"role": str(role), "content": content})
-    return chat
 
 
 def _placeholder_class(module: str, name: str) -> type:

@@ -40,6 +40,10 @@ _ACTS: Mapping[str, str] = {"tools": "tools", "command": "command", "function": 
 """Kinds of agents, and the key that each needs and no other has."""
 
 
+def _as_model(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
 class AgentConfig(Settings):
     """Who tries the problems; mountable as a file of its own."""
 
@@ -101,7 +105,8 @@ class AgentConfig(Settings):
     )
     function: str | None = key(
         None,
-        "function that tries a problem, FILE.py:NAME or MODULE:NAME: async (problem, model)",
+        "function that tries a problem, FILE.py:NAME or MODULE:NAME: async (problem, model), or "
+        "a workflow, async (task, model) or (task, system_prompt)",
         pattern=r".:\w+$",
         examples=["my_agent.py:solve"],
     )
@@ -131,6 +136,11 @@ class AgentConfig(Settings):
         (),
         "hosts that network: allowlist lets a program reach",
         examples=["[example.com]"],
+    )
+    models: dict[str, Annotated[PolicyConfig, BeforeValidator(_as_model)]] = key(
+        {},
+        "models that a workflow may ask by name, never trained",
+        examples=["'{critic: openai:gpt-4o-mini}'"],
     )
     model: PolicyConfig | None = key(
         None, "model that the agent comes with; used where the run file sets no policy"
@@ -171,6 +181,8 @@ class AgentConfig(Settings):
         if taken := [name for name in self.pass_env if name.upper().startswith(_OWN)]:
             move = f"Take {', '.join(taken)} out."
             raise refusal("pass_env", "a try sets such variables itself", move)
+        if self.models and self.kind != "function":
+            raise refusal("models", "only a function asks models by name", "Set agent.function.")
         if (self.network == "allowlist") != bool(self.allow_hosts):
             cause = "network: allowlist and allow_hosts go together"
             raise refusal("allow_hosts", cause, "Set both, or neither.")

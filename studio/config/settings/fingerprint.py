@@ -49,6 +49,7 @@ RESULT_FIELDS = (
     *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
     *(f"agent.{name}" for name in ("instructions", "experiences", "cite", "kind", "max_turns")),
     *ACTING_FIELDS,
+    "agent.models",
     *(f"data.{name}" for name in ("practice", "digest", "fields", "truncate", "shuffle")),
     "practice.batch_size",
     "practice.group_size",
@@ -137,7 +138,11 @@ def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
         }
 
     tools = [without_secrets({**tool, **shorten_all(tool)}) for tool in agent["tools"]]
-    return {**shorten_all(agent), "tools": tools}
+    models = {
+        name: {f: model[f] for f in _MODEL_FIELDS} | {"model": _portable_model(model["model"])}
+        for name, model in agent["models"].items()
+    }
+    return {**shorten_all(agent), "tools": tools, "models": without_secrets(models)}
 
 
 def _portable_model(model: str) -> str:

@@ -139,6 +139,9 @@ class GRPOConfig(GRPOSettings):
     tensorboard: bool = setting(
         True, "whether curves for TensorBoard are written beside the checkpoints"
     )
+    monitor: Literal["wandb", "mlflow", "swanlab"] | None = setting(
+        None, "where curves are shown besides, by that library", examples=["wandb"]
+    )
     lora: Annotated[LoraSettings, as_section(LoraSettings)] = LoraSettings()
 
 

@@ -26,7 +26,7 @@ NEWER_SETTINGS = re.compile(
     r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
     r"|select_above: 30|select_most: 10"
-    r"|team: null"
+    r"|team: null|models: {}|monitor: null"
     r"|tools: \[\]|tool_protocol: auto|context_tokens: 24000|sandbox: required|command: \[\]"
     r"|function: null|problem_as: stdin|answer_from: last_line|pass_env: \[\]|network: none"
     r"|readable: \[\]|allow_hosts: \[\]"

@@ -1,4 +1,4 @@
-"""What verifier files of AgentScope 1.0 import for messages and metrics, where it is missing.
+"""What functions for AgentScope 1.0 import for messages and metrics, where it is missing.
 
 The fields and methods are those of its documentation; a metric class can be the verifier itself.
 """
@@ -80,10 +80,29 @@ class Msg:
 
 
 class Answer(str, Msg):
-    """What the agent answered: text that also answers as a message does."""
+    """What the agent answered: text that also answers as a message and as an output does."""
 
     def __init__(self, text: str) -> None:
         Msg.__init__(self, "agent", text, "assistant")
+        self.response = self  # judges of `select_model` get the output of the workflow
+
+
+def to_chat_messages(messages: Any) -> list[dict[str, str]]:
+    """Messages of any of the frameworks' forms, as role and text."""
+    if not isinstance(messages, list | tuple):
+        messages = [messages]
+    chat = []
+    for message in messages:
+        role, content = "user", message
+        if isinstance(message, Mapping):
+            role, content = message.get("role", "user"), message.get("content")
+        elif not isinstance(message, str):
+            role, content = getattr(message, "role", "user"), getattr(message, "content", "")
+        if not isinstance(content, str):  # but blocks, of which the text counts
+            texts = [block.get("text") for block in content or () if isinstance(block, Mapping)]
+            content = "\n".join(text for text in texts if isinstance(text, str))
+        chat.append({"role": str(role), "content": content})
+    return chat
 
 
 class MetricType(StrEnum):
