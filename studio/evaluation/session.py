@@ -45,7 +45,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     verb = "judge" if plan.step == "judge" else "make"
     to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to {verb}{known}")
-    early = _EarlyEnd()
+    early = EarlyEnd()
     try:
         # Rollouts that two sets share are told of for each.
         requested = len(plan.contents) * plan.k * len(plan.guidances)
@@ -101,7 +101,7 @@ def tell_eval_notes(plan: EvalPlan) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class _EarlyEnd:
+class EarlyEnd:
     """Why the evaluation ended early: a signal, a budget, or nothing that works any more."""
 
     exit_code: int = exit_codes.INTERRUPTED
@@ -109,7 +109,7 @@ class _EarlyEnd:
     cause: GivenUp | Literal["interrupted"] = "interrupted"
     paid: Usage = NO_USAGE
     condition: str = ""  # on which the same command goes on
-    task: asyncio.Task[object] | None = None
+    task: asyncio.Future[EvaluationResult] | None = None
 
     def __call__(self, cause: GivenUp, reason: str) -> None:
         if self.task is None or self.cause != "interrupted":
@@ -126,7 +126,7 @@ class _EarlyEnd:
 
 
 async def _measure_until_signal(
-    plan: EvalPlan, progress: Callable[[], None], early: _EarlyEnd
+    plan: EvalPlan, progress: Callable[[], None], early: EarlyEnd
 ) -> EvaluationResult:
     """Ctrl-C and SIGTERM cancel in order, so that what has ended is kept."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -1,0 +1,292 @@
+"""Practice and evaluation from other code; what a command says on stderr goes to `tell`.
+
+Settings replace those of the run file: `practice__epochs=2`, or `**{"practice.epochs": 2}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from engines.core.errors import ConfigError, did_you_mean
+from engines.core.ids import digest
+from engines.core.library import Experience, Library
+from engines.core.types import Usage
+from engines.pipeline.evaluation.comparison import Comparison
+from engines.pipeline.evaluation.metrics import Interval, mean_at_k, mean_interval
+from engines.pipeline.guidance import PromptWriter
+from engines.pipeline.run import practise
+from engines.record.appender import make_folder, write_atomic
+from engines.record.catalogue import write_run_row
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.yaml_text import dump_yaml
+from studio import exit_codes
+from studio.config.source import Source
+from studio.evaluation import evaluate as evaluation
+from studio.evaluation.session import EarlyEnd
+from studio.library.references import find_version
+from studio.report.progress import LinePrinter
+from studio.report.rates import question_rewards, rate_changes
+from studio.run.assemble import open_run_context
+from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
+from studio.secrets.output import mask_text, remember
+from studio.secrets.rules import environment_secrets
+from studio.session.server import serve
+
+RunFile = str | Path | Mapping[str, Any]
+"""A path, the name of a preset, or what would stand in the file."""
+Folder = str | Path | None
+Tell = Callable[[str], None]
+_Made = TypeVar("_Made")
+_Given = ParamSpec("_Given")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A mean reward over n tries, with its 95 % interval."""
+
+    mean: float | None
+    n: int
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run went (first and last measurement), or an evaluation (baseline and measured)."""
+
+    exit_code: int
+    run: str  # "" of an evaluation
+    library: str  # NAME@V
+    before: Mapping[str, Rate]
+    after: Mapping[str, Rate]
+    differences: Mapping[str, Comparison]
+    cost: Usage
+    losses: Mapping[str, int]
+    reason: str = ""  # why it ended early
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryVersion:
+    name: str
+    version: int
+    experiences: tuple[Experience, ...]
+    content: Library
+
+    def prompt(self, question: str = "", *, cite: bool = True) -> str:
+        """What stands in front of a prompt; of a large library what fits the question best."""
+        return PromptWriter(cite=cite).write(self.content, question)[0]
+
+
+def practice(runfile: RunFile, **settings: Any) -> Result:
+    """`practice_async` in a thread of its own: in a notebook this one has a loop already."""
+    return run_in_thread(practice_async(runfile, **settings))
+
+
+def evaluate(runfile: RunFile, **settings: Any) -> Result:
+    """`evaluate_async` in a thread of its own: in a notebook this one has a loop already."""
+    return run_in_thread(evaluate_async(runfile, **settings))
+
+
+async def practice_async(
+    runfile: RunFile, *, workspace: Folder = None, tell: Tell | None = None, **settings: Any
+) -> Result:
+    """Practise, or resume the newest run of that name, to its end."""
+    folder, say = open_workspace(workspace, tell)
+    source = Source(as_overrides(settings), find_or_write(runfile, folder))
+    return await carry_out(load_plan(RunRequest(workspace=folder, source=source), say), say)
+
+
+async def carry_out(plan: RunPlan, say: Tell) -> Result:
+    """Practise a planned run to its end; nothing is printed."""
+    if plan.mode != "finished":
+        async with AsyncExitStack() as stack:
+            context = await open_run_context(plan, stack, say)
+            # `studio attach` and `studio ctl` find it like any other.
+            await stack.enter_async_context(serve(context, plan.run.socket))
+            context.recorder.listen(LinePrinter(context.recorder.state, say))
+            await practise(context)
+        write_run_row(plan.workspace, plan.run)
+    return run_result(plan.run)
+
+
+async def evaluate_async(
+    runfile: RunFile,
+    *,
+    library: str | None = None,
+    baseline: str | None = None,
+    workspace: Folder = None,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> Result:
+    """Measure on held-out problems what is not measured yet, as `studio eval` does."""
+    folder, say = open_workspace(workspace, tell)
+    source = Source(as_overrides(settings), find_or_write(runfile, folder))
+    loaded = evaluation.load_eval(source, folder.path)
+    plan = evaluation.plan_eval(loaded, folder, library=library, baseline=baseline)
+    return await measure_plan(plan, say)
+
+
+async def measure_plan(plan: evaluation.EvalPlan, say: Tell) -> Result:
+    """Measure what is missing; ended early, what is known is the result."""
+    missing, early = plan.count_missing(), EarlyEnd()
+    work = evaluation.measure_missing(plan, say, lambda: None, early, early.record_paid)
+    early.task = asyncio.ensure_future(work)
+    try:
+        found, code = await early.task, exit_codes.DONE
+    except asyncio.CancelledError:
+        if early.cause == "interrupted":
+            raise
+        found, code = evaluation.known_result(plan, early.paid, missing), early.exit_code
+    lost = {"verdict": found.unjudged_count} if found.unjudged_count else {}
+    rates: list[dict[str, Rate]] = [{} for _ in plan.subjects]
+    for one in found.sets:
+        for at, (_, measured) in enumerate(one.results):
+            rows = tuple(one.question_rewards(at).values())
+            rate = Rate(mean_at_k(rows), measured.known_count, mean_interval(rows))
+            rates[at][one.held_out.name] = rate
+    return Result(
+        code or (exit_codes.WITH_LOSSES if lost else exit_codes.DONE),
+        run="",
+        library=plan.subjects[-1].label,
+        before=rates[0] if len(rates) > 1 else {},
+        after=rates[-1],
+        differences={one.held_out.name: one.comparison for one in found.sets if one.comparison},
+        cost=found.paid,
+        losses=lost,
+        reason=early.reason if code else "",
+    )
+
+
+def find_library(reference: str, *, workspace: Folder = None) -> LibraryVersion:
+    """A library as it is or was: NAME, NAME@V, RUN@best, or what else `studio diff` takes."""
+    found = find_version(reference, open_workspace(workspace)[0]).library
+    return LibraryVersion(found.name, found.version, found.experiences, found)
+
+
+def load_run(run: str, *, workspace: Folder = None) -> Result:
+    """How a run went, by its id."""
+    return run_result(open_workspace(workspace)[0].run(run))
+
+
+def run_result(run: RunDir) -> Result:
+    """What the journal of a run adds up to."""
+    state = run.state()
+    ends: tuple[dict[str, Rate], dict[str, Rate]] = {}, {}
+    for found in state.evaluations:
+        rate = Rate(found.mean, found.n, mean_interval(tuple(question_rewards(found).values())))
+        ends[found.data in ends[0]][found.data] = rate
+    return Result(
+        exit_codes.run_exit_code(state),
+        run.run,
+        f"{state.started.library if state.started else ''}@{state.library_version}",
+        *ends,
+        {one.first.data: one.comparison for one in rate_changes(state.evaluations)},
+        state.total_usage,
+        dict(state.lost),
+        state.reason,
+    )
+
+
+def open_workspace(workspace: Folder = None, tell: Tell | None = None) -> tuple[Workspace, Tell]:
+    """The workspace as the command line finds it, and where narration goes, without secrets."""
+    remember(environment_secrets())
+    path = workspace or os.environ.get("STUDIO_WORKSPACE") or "practice"
+    return Workspace(Path(path).expanduser()), lambda line: tell(mask_text(line)) if tell else None
+
+
+def find_or_write(runfile: RunFile, workspace: Workspace) -> str:
+    """The name of a run file; a mapping becomes one that replaces none of the user's own."""
+    if not isinstance(runfile, Mapping):
+        return str(runfile)
+    text = dump_yaml({"exp_id": "notebook", **runfile})
+    make_folder(workspace.configs)
+    name = re.sub(r"[^\w.-]", "-", str(runfile.get("exp_id", "notebook")))
+    path = workspace.configs / f"{name}-{digest(text, 4)}.yaml"
+    write_atomic(path, text.encode())
+    return str(path)
+
+
+def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings as the command line takes them."""
+    return tuple(f"{key.replace('__', '.')}={_spell(value)}" for key, value in settings.items())
+
+
+def _spell(value: object) -> str:
+    """A plain value in Hydra's grammar."""
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}: {_spell(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_spell, value))}]"
+    if not isinstance(value, str | Path):
+        return json.dumps(value)
+    # A backslash stands for itself, but before a quote.
+    text = re.sub(r'(\\*)("|\Z)', lambda m: m[1] * 2 + m[2].replace('"', '\\"'), str(value))
+    return f'"{text}"'
+
+
+def run_in_thread(work: Coroutine[Any, Any, _Made]) -> _Made:
+    """Wait for work that has a thread and a loop of its own."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work)
+    with closing(loop), ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(loop.run_until_complete, task).result()
+        except KeyboardInterrupt:  # what is recorded is kept, and the same call goes on from there
+            loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+def one_of(place: str, given: str, known: Iterable[str]) -> str:
+    """The given word. Raises ConfigError: it is not among those that are known."""
+    if given not in (names := [*known]):
+        move = f"{did_you_mean(given, names)}There are {', '.join(names)}."
+        raise ConfigError(place, f'"{given}" is not supported.', move)
+    return given
+
+
+def checked(call: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+    """The same function, whose wrong arguments are a ConfigError instead of a TypeError."""
+
+    @wraps(call)
+    def check_first(*args: _Given.args, **named: _Given.kwargs) -> _Made:
+        _check(call.__name__, call, args, named)
+        return call(*args, **named)
+
+    return check_first
+
+
+class Checked(type):
+    """The same for what makes the instances of a class."""
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        _check(cls.__name__, vars(cls)["__init__"], (None, *args), named)
+        return super().__call__(*args, **named)
+
+
+def _check(place: str, call: Callable[..., Any], args: Any, named: dict[str, Any]) -> None:
+    signature = inspect.signature(call)
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        known = ", ".join(name for name in signature.parameters if name != "self")
+        raise ConfigError(place, f"{error}.", f"Supported: {known}.") from error
+
+
+def place_of(call: Callable[..., Any]) -> str:
+    """FILE.py:NAME of a function: a process of its own may have to load it again."""
+    file = Path(inspect.getsourcefile(call) or "").resolve()
+    if not file.is_file() or file.suffix != ".py" or call.__qualname__ != call.__name__:
+        cause = "it is in no file of its own, so a run could not find it again."
+        move = "Put it at the top level of a file (in a notebook: %%writefile my_task.py)."
+        raise ConfigError(call.__name__, cause, move)
+    return f"{file}:{call.__name__}"
