@@ -17,7 +17,7 @@ from engines.data.rows import json_kind
 QUESTION_FIELDS = (
     *("question", "Question", "Problem", "problem", "query", "raw_question", "question_stem"),
     # Where there is also a prompt, that is this with some framework's instructions around it.
-    *("extra_info.question", "prompt", "input"),
+    *("extra_info.question", "prompt", "input", "messages"),
 )
 ANSWER_FIELDS = (
     *("answer", "Answer", "final_answer", "result", "golden_answers", "ground_truth"),
@@ -75,6 +75,10 @@ def parse_problem(
         DataError: a field is missing, or holds something that is no text.
     """
     question_fields, question = parse_question(place, row, names)
+    if question_fields == ("messages",) and isinstance(row["messages"], list):
+        turns = [turn for turn in row["messages"] if isinstance(turn, dict)]
+        said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
+        row = {"answer": said[-1] if said else None, **row}  # a demonstration: its last reply
     answers = names.answer
     choices = find_choices(place, row, question)
     if choices and answers is ANSWER_FIELDS:

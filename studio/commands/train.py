@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -44,6 +45,10 @@ def train(
     ] = None,
     accept_changes: AcceptChanges = False,
     json: EventsAsJson = False,
+    pipeline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Carry out the stages of HelloAgents' pipeline."),
+    ] = None,
 ) -> int:
     """Train the weights of a policy. Each stage starts or resumes a run.
 
@@ -59,6 +64,9 @@ def train(
     from studio.config.source import parse_source
     from studio.run.new_or_resume import RunRequest
     from studio.training import stages
+
+    if pipeline is not None:
+        return _run_pipeline(pipeline, runfile, context.obj, json)
 
     if stage not in STAGES:
         raise ConfigError(
@@ -76,3 +84,15 @@ def train(
         accept_changes=accept_changes,
     )
     return asyncio.run(stages.train(asked, cast("stages.Stage", stage), json=json))
+
+
+def _run_pipeline(file: Path, runfile: str | None, workspace: Path, json: bool) -> int:
+    from studio.api.hello import run_pipeline
+    from studio.report.tables import print_result
+
+    if runfile is not None:
+        raise ConfigError("--pipeline", "it takes no run file.", f"Leave {runfile} out.")
+    stages = run_pipeline(file, workspace)
+    shown = {n: one.get("accuracy") or one.get("output_dir", "") for n, one in stages.items()}
+    print_result(stages, "\n".join(f"{n}: {text}" for n, text in shown.items() if text), json=json)
+    return max([0, *(int(one.get("exit_code", 0)) for one in stages.values())])

@@ -37,7 +37,7 @@ async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
             _check_trains(loaded)
             return await _run_plan(load_plan(asked, loaded=loaded), json)
         case "sft":
-            tuning = _tuning_request(asked, loaded, "sft")
+            tuning = tuning_request(asked, loaded, "sft")
             return await _run_plan(load_plan(tuning), json)
         case "distil":
             return await _distil(asked, loaded, json)
@@ -60,7 +60,7 @@ async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
         raise ConfigError(f"--restart-step {asked.restart_step}", cause, move)
     if loaded.config.data.practice is not None:
         loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
-    tuning = _tuning_request(asked, loaded, "sft")
+    tuning = tuning_request(asked, loaded, "sft")
     plan = load_plan(tuning)
     code = await _run_stage("sft", plan, json)
     if not _is_finished(plan):
@@ -76,7 +76,7 @@ async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     if not loaded.config.evaluation.data:
         cause = "nothing is held out, so what is left of the library could not be measured."
         raise ConfigError(loaded.place("evaluation.data"), cause, "Set evaluation.data=NAME.")
-    tuning = _tuning_request(asked, loaded, "distil")
+    tuning = tuning_request(asked, loaded, "distil")
     plan = load_plan(tuning)
     code = await _run_stage("distil", plan, json)
     if _is_finished(plan):
@@ -123,7 +123,7 @@ def _check_trains(loaded: LoadedRun) -> None:
         raise ConfigError(loaded.place("practice.algorithm"), cause, move)
 
 
-def _tuning_request(
+def tuning_request(
     asked: RunRequest, loaded: LoadedRun, stage: Literal["sft", "distil"]
 ) -> RunRequest:
     """The fine-tuning stage as a run file: the same one, on demonstrations.
