@@ -23,6 +23,7 @@ TOPICS = (
     "libraries",
     "weights",
     "agents",
+    "python",
     "recovery",
     "costs",
     "settings",

@@ -112,7 +112,7 @@ def test_a_terminal_gets_it_formatted() -> None:
 def test_a_page_that_is_not_there_is_refused_with_those_that_hold_the_word(tmp_path: Path) -> None:
     done = studio("guide", "lora", workspace=tmp_path)
     assert done.code == 2
-    assert "Did you mean weights or glossary?" in done.stderr
+    assert "Did you mean weights or python or glossary?" in done.stderr
     done = studio("guide", "wieghts", workspace=tmp_path)
     assert "Did you mean weights?" in done.stderr
     assert "There are: first-session" in studio("guide", "qqqq", workspace=tmp_path).stderr
