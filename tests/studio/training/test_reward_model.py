@@ -45,7 +45,7 @@ def test_a_head_orders_what_its_features_tell_apart() -> None:
     assert blind.rewards(torch.zeros(1, 8)).item() == pytest.approx(rewards.mean().item(), abs=0.01)
     # Three of four pairs: (0.9, 0.1), (0.9, 0.2), (0.3, 0.2) in order, (0.3, 0.4) not.
     scores, known = torch.tensor([0.9, 0.1, 0.2, 0.3, 0.4]), torch.tensor([1.0, 0, 0, 1, 0])
-    assert pair_accuracy(scores, known, torch.tensor([0, 0, 0, 1, 1])) == (2 / 3, 3)
+    assert pair_accuracy(scores, known, torch.tensor([0, 0, 0, 1, 1])) == (pytest.approx(2 / 3), 3)
 
 
 def test_a_reward_model_is_learned_measured_and_judges_as_a_guess(practised: Path) -> None:
