@@ -112,7 +112,9 @@ def _lesson_from_labels(
     name = step.label[:1].upper() + step.label[1:]
     better_numbers = [w.number for w in winners if step in w.lines]
     worse_numbers = [
-        s.number for s in losers if s.lines[:n] == winner.lines[:n] and step not in s.lines[: n + 1]
+        s.number
+        for s in losers
+        if s.lines[:n] == winner.lines[:n] and s.lines[n : n + 1] != (step,)
     ]
     reason = (
         f"Where they part: “{clause}” in {_attempts_text(better_numbers)}; "
