@@ -138,11 +138,19 @@ def _portable_programs(agent: dict[str, Any]) -> dict[str, Any]:
         }
 
     tools = [without_secrets({**tool, **shorten_all(tool)}) for tool in agent["tools"]]
-    models = {
-        name: {f: model[f] for f in _MODEL_FIELDS} | {"model": _portable_model(model["model"])}
-        for name, model in agent["models"].items()
+    models = {name: _portable_settings(model) for name, model in agent["models"].items()}
+    team = agent["team"] and {
+        name: _portable_settings(said) if isinstance(said, dict) else said
+        for name, said in agent["team"].items()
     }
-    return {**shorten_all(agent), "tools": tools, "models": without_secrets(models)}
+    return {**shorten_all(agent), "tools": tools, "models": models, "team": team}
+
+
+def _portable_settings(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What replies of a model depend on, without where and how fast it is reached."""
+    kept = {name: model[name] for name in _MODEL_FIELDS}
+    found: dict[str, Any] = without_secrets({**kept, "model": _portable_model(model["model"])})
+    return found
 
 
 def _portable_model(model: str) -> str:

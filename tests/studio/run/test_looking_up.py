@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from engines.core.team.replies import FIXED
+from studio.config.loading import load_run
+from studio.config.settings.fingerprint import fingerprint
 from tests.support.run_studio import studio
 
 PRACTISED = ("data.truncate=20", "practice.batch_size=10")
@@ -57,3 +60,27 @@ def test_an_agent_learns_to_search_a_web_that_is_a_file_and_says_so(tmp_path: Pa
     assert "web_search" in called
     found = next(message["content"] for message in messages if message["role"] == "tool")
     assert "(a page of the fixture file web-pages.jsonl)" in found
+
+
+def test_every_role_of_a_team_is_reached_before_the_start_at_its_own_address(
+    tmp_path: Path,
+) -> None:
+    """Defect: the factory of engines ignored `base_url`."""
+    nowhere = "http://127.0.0.1:9/v1"
+    role = f"{{model: 'openai:m', base_url: '{nowhere}', api_key: k, max_retries: 0}}"
+    for name in FIXED:
+        words = ("headless", "research", f"agent.team.{name}={role}")
+        done = studio(*words, workspace=tmp_path / name)
+        assert done.code == 2 and nowhere in done.stderr and "rollouts" not in done.stderr
+
+
+def test_a_resume_minds_who_plays_a_role_and_not_how_it_is_reached(tmp_path: Path) -> None:
+    def found(*words: str) -> object:
+        loaded = load_run("research", list(words), tmp_path, {}, tmp_path)
+        return fingerprint(loaded.config)["agent.team"]
+
+    assert found("agent.team.executor={model: rehearsal, timeout_s: 5}") == found(
+        "agent.team.executor={model: rehearsal, timeout_s: 9}"
+    )
+    assert found("agent.team.executor=openai:a") != found("agent.team.executor=openai:b")
+    assert found("agent.team.ungrounded=refuse") != found()
