@@ -21,6 +21,7 @@ from engines.core.text.tokens import prompt_tokens
 from engines.core.types import Completion, Job, Message, Sampling, ToolCall
 from engines.policies.limits.congestion import Congestion, with_congestion
 from engines.policies.limits.throttle import bind_to_job
+from engines.policies.tool_use.protocol import describe_tool
 
 _PACKAGE = "engines.policies.team"
 _PROMPTS: Mapping[Speaker, str] = {
@@ -119,12 +120,12 @@ class TeamPolicy:
         values = {
             "question": quote(question),
             "analysis": quote(_analysis(messages)),
-            "tools": "\n".join(map(_describe, tools.values())) or "(none)",
+            "tools": "\n".join(map(describe_tool, tools.values())) or "(none)",
             "memory": memory_block(steps, room),
             "left": str(self.max_steps - len(steps)),
             "context": quote(plan.context or "(none)") if plan else "(none)",
             "sub_goal": quote(plan.sub_goal) if plan else "(none)",
-            "tool": _describe(tool) if tool else "(none)",
+            "tool": describe_tool(tool) if tool else "(none)",
         }
         return prompt.render(**{name: values[name] for name in prompt.variables})
 
@@ -148,9 +149,3 @@ class TeamPolicy:
 def _analysis(messages: Sequence[Message]) -> str:
     said = (m.content for m in messages if m.speaker == "planner_fixed" and m.role == "assistant")
     return next(iter(reversed(list(said))), "") or "(none)"
-
-
-def _describe(tool: Mapping[str, Any]) -> str:
-    schema = orjson.dumps(tool["parameters"].get("properties", {})).decode()
-    text = " ".join(str(tool["description"]).split())
-    return f"- {tool['name']}: {text} Arguments: {schema}"

@@ -28,7 +28,7 @@ _PROMPT = load_prompt("engines.policies.tool_use", "protocol")
 def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """The conversation without typed calls; what tools said stands quoted in messages of a user."""
     made = list(_as_text(messages, {call.id: call for m in messages for call in m.tool_calls}))
-    protocol = _PROMPT.render(tools="\n".join(_describe(tool) for tool in tools))
+    protocol = _PROMPT.render(tools="\n".join(describe_tool(tool) for tool in tools))
     if made and made[0].role == "system":
         made[0] = replace(made[0], content=f"{made[0].content}\n\n{protocol}")
     else:
@@ -105,7 +105,7 @@ def _as_text(messages: Sequence[Message], calls: Mapping[str, ToolCall]) -> Iter
         yield Message("user", "\n\n".join([RESULTS, *results]))
 
 
-def _describe(tool: Mapping[str, Any]) -> str:
+def describe_tool(tool: Mapping[str, Any]) -> str:
     schema = orjson.dumps(tool["parameters"].get("properties", {})).decode()
     text = " ".join(str(tool["description"]).split())
     return f"- {tool['name']}: {text} Arguments: {schema}"
