@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engines.core.settings import setting
 from engines.core.types import Problem, Rollout, Verdict
+from engines.verifiers.spec import check_settings
 
 Score = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
 """Rewards of pairs of question and answer; called in a thread."""
@@ -16,7 +18,13 @@ Score = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
 class LearnedSettings:
     """Settings of `reward_model`."""
 
-    folder: str  # of the model, or run:RUN
+    folder: str = setting(
+        "", "its folder, or run:RUN for that of a run", examples=["run:grpo-tiny"]
+    )
+
+    def __post_init__(self) -> None:
+        rule = bool(self.folder), "folder is missing.", "Set it: folder: run:RUN."
+        check_settings('verifier "reward_model"', rule)
 
 
 @dataclass(frozen=True, slots=True)

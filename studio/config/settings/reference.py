@@ -105,7 +105,8 @@ def section_settings(
                 f"{example}{key}={_example(facts, choices)}",
                 _aliases(key),
             )
-        if inner is not None and facts.get("type") != "array":
+        # An example of the whole stands for those inside, which are known from the policy.
+        if inner is not None and facts.get("type") != "array" and "examples" not in facts:
             yield from section_settings(inner, f"{key}.", example)
 
 

@@ -12,13 +12,19 @@ class TeamConfig(Settings):
     """Models of a team's fixed roles. Who plans the next step is the policy itself."""
 
     planner_fixed: PolicyConfig | None = key(
-        None, "model that analyses the question; null: the policy"
+        None, "model that analyses the question; null: the policy", examples=["openai:gpt-4o-mini"]
     )
-    executor: PolicyConfig | None = key(None, "model that writes commands; null: the policy")
+    executor: PolicyConfig | None = key(
+        None, "model that writes commands; null: the policy", examples=["openai:gpt-4o-mini"]
+    )
     verifier: PolicyConfig | None = key(
-        None, "model that says whether enough is known; null: the policy"
+        None,
+        "model that says whether enough is known; null: the policy",
+        examples=["openai:gpt-4o-mini"],
     )
-    generator: PolicyConfig | None = key(None, "model that writes the answer; null: the policy")
+    generator: PolicyConfig | None = key(
+        None, "model that writes the answer; null: the policy", examples=["openai:gpt-4o-mini"]
+    )
     plan_as: Literal["json", "lines"] = key(
         "json",
         "how the planner states a step: as a JSON object, or as a line `TOOL: SUB-GOAL`, which "

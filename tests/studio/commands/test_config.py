@@ -24,10 +24,12 @@ BASES = {  # the preset in which a section has an effect
     "policy.adapter": "grpo-tiny",
     "policy.local": "grpo-tiny",
     "practice.algorithm": "grpo-tiny",
+    "agent.team": "research",
 }
 NEEDED = {  # what must be said beside an example
     "verifier.name=text verifier.pattern": "verifier.mode=regex",
     "lint.embedding.": "lint.embedding.model=rehearsal",
+    "agent.models": "agent.function=my_agent.py:solve",
 }
 
 

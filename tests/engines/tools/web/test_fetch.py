@@ -156,9 +156,17 @@ async def test_a_bomb_is_unpacked_no_further_than_the_limit(packing: str) -> Non
 @pytest.mark.parametrize(
     ("body", "encoding", "said"),
     [
-        (gzip.compress(b"a" * 9_000)[:-40] + b"?" * 40, "gzip", "cannot be read (Error -3"),
+        (
+            gzip.compress(b"a" * 9_000, mtime=0)[:-40] + b"?" * 40,
+            "gzip",
+            "cannot be read (Error -3",
+        ),
         (b"whatever", "br", "its encoding br was not asked for"),
-        (gzip.compress(gzip.compress(b"a")), "gzip, gzip", "its encoding gzip, gzip was not"),
+        (
+            gzip.compress(gzip.compress(b"a"), mtime=0),
+            "gzip, gzip",
+            "its encoding gzip, gzip was not",
+        ),
     ],
 )
 async def test_a_body_that_cannot_be_unpacked_is_refused(
