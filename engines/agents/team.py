@@ -106,7 +106,8 @@ class _TeamTry:
             "unreadable_replies": float(self.unreadable),
         }
         if not self.grounded and self.team.refuse_ungrounded and attempt.status != "failed":
-            return replace(attempt, answer="", status="truncated", metrics=metrics)
+            refused = f"refused: {NO_EVIDENCE} (agent.team.ungrounded)"
+            return replace(attempt, answer="", status="truncated", error=refused, metrics=metrics)
         return replace(attempt, metrics=metrics)
 
     async def _take_step(self, plan: NextStep) -> None:

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
@@ -21,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from engines.core.errors import ConfigError, did_you_mean
 from engines.core.ids import digest
 from engines.core.library import Experience, Library
+from engines.core.process.user_code import is_loaded_by_us
 from engines.core.types import Usage
 from engines.pipeline.evaluation.comparison import Comparison
 from engines.pipeline.evaluation.metrics import Interval, mean_at_k, mean_interval
@@ -31,6 +33,7 @@ from engines.record.catalogue import write_run_row
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.yaml_text import dump_yaml
 from studio import exit_codes
+from studio.config.settings.run import RunConfig
 from studio.config.source import Source
 from studio.evaluation import evaluate as evaluation
 from studio.evaluation.session import EarlyEnd
@@ -98,12 +101,25 @@ def evaluate(runfile: RunFile, **settings: Any) -> Result:
 
 
 async def practice_async(
-    runfile: RunFile, *, workspace: Folder = None, tell: Tell | None = None, **settings: Any
+    runfile: RunFile,
+    *,
+    name: str | None = None,
+    restart_step: int | str | None = None,
+    accept_changes: bool = False,
+    workspace: Folder = None,
+    tell: Tell | None = None,
+    **settings: Any,
 ) -> Result:
-    """Practise, or resume the newest run of that name, to its end."""
+    """Practise, or resume the newest run of that name, to its end; 0 as a step starts afresh."""
     folder, say = open_workspace(workspace, tell)
-    source = Source(as_overrides(settings), find_or_write(runfile, folder))
-    return await carry_out(load_plan(RunRequest(workspace=folder, source=source), say), say)
+    asked = RunRequest(
+        workspace=folder,
+        source=Source(as_overrides(settings), find_or_write(runfile, folder)),
+        name=name,
+        restart_step=None if restart_step is None else str(restart_step),
+        accept_changes=accept_changes,
+    )
+    return await carry_out(load_plan(asked, say), say)
 
 
 async def carry_out(plan: RunPlan, say: Tell) -> Result:
@@ -199,6 +215,7 @@ def run_result(run: RunDir) -> Result:
 
 def open_workspace(workspace: Folder = None, tell: Tell | None = None) -> tuple[Workspace, Tell]:
     """The workspace as the command line finds it, and where narration goes, without secrets."""
+    refuse_while_loaded()
     remember(environment_secrets())
     path = workspace or os.environ.get("STUDIO_WORKSPACE") or "practice"
     return Workspace(Path(path).expanduser()), lambda line: tell(mask_text(line)) if tell else None
@@ -218,6 +235,11 @@ def find_or_write(runfile: RunFile, workspace: Workspace) -> str:
 
 def as_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Settings as the command line takes them."""
+    for key in settings:
+        section, _, rest = key.partition("_")
+        if rest and "." not in key and "__" not in key and section in RunConfig.model_fields:
+            move = f"Sections end with two underscores: {section}__{rest}."
+            raise ConfigError(key, "there is no such setting.", move)
     return tuple(f"{key.replace('__', '.')}={_spell(value)}" for key, value in settings.items())
 
 
@@ -236,6 +258,7 @@ def _spell(value: object) -> str:
 
 def run_in_thread(work: Coroutine[Any, Any, _Made]) -> _Made:
     """Wait for work that has a thread and a loop of its own."""
+    refuse_while_loaded()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
     with closing(loop), ThreadPoolExecutor(1) as pool:
@@ -244,6 +267,17 @@ def run_in_thread(work: Coroutine[Any, Any, _Made]) -> _Made:
         except KeyboardInterrupt:  # what is recorded is kept, and the same call goes on from there
             loop.call_soon_threadsafe(task.cancel)
             raise
+
+
+def refuse_while_loaded() -> None:
+    """Raises ConfigError: a run loads this file for its functions, and it would begin another."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code.co_name == "<module>" and is_loaded_by_us(frame.f_globals["__name__"]):
+            cause = "it begins a run while another one loads it for a function."
+            move = 'Put the call under if __name__ == "__main__":'
+            raise ConfigError(frame.f_code.co_filename, cause, move)
 
 
 def one_of(place: str, given: str, known: Iterable[str]) -> str:

@@ -94,6 +94,8 @@ class DatasetConfig(metaclass=Checked):
 
     def _source(self) -> DataSource:
         path = Path(self.path, self.name or "").expanduser()
+        if self.split not in (None, "train") and not path.is_dir():
+            raise ConfigError("split", f"{self.path} has no splits.", "Leave it out.")
         name = f"{path}:{self.split}" if self.split and path.is_dir() else str(path)
         return find_data(name, practise.open_workspace()[0])
 
@@ -309,6 +311,9 @@ def select_model(
     own |= {"exp_id": project_name, "evaluation": {"data": [train_dataset.as_setting()]}}
     found: list[tuple[OpenAIChatModel, dict[str, float]]] = []
     for model in candidate_models:
+        if not isinstance(model, OpenAIChatModel):
+            cause = f"{type(model).__name__} is no model that can be asked."
+            raise ConfigError("candidate_models", cause, "Give each as OpenAIChatModel(NAME).")
         file = practise.find_or_write({**own, "policy": model.as_setting()}, folder)
         loaded = load_eval(Source((), file), folder.path)
         plan = plan_eval(loaded, folder, library=None, baseline=None)

@@ -128,6 +128,7 @@ def try_once(
     from studio.config.loading import load_run
     from studio.evaluation.try_problem import Trial, choose_problem
     from studio.evaluation.try_text import print_trials
+    from studio.evaluation.versus import before_and_after, unsolved_problem
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
@@ -136,18 +137,23 @@ def try_once(
     loaded = load_run(runfile, overrides or [], context.obj)
     if limits_of(loaded.config):
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
-    chosen = choose_problem(loaded, problem, question, answer)
     workspace = open_workspace(context)
-    trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
-    if versus is not None:
-        after, learned = loaded, library
-        if loaded.config.trains:  # what it has learned are weights
-            given = [*(overrides or []), f"policy.adapter=run:{versus}"]
-            after = load_run(runfile, given, context.obj)
-        else:
-            learned = f"{versus}@last"
-        after_trial = Trial(after, chosen, *choose_library(after, workspace, learned))
-        trials = {"before": trials[""], "after": after_trial}
+    if versus is None:
+        chosen = choose_problem(loaded, problem, question, answer)
+        trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
+    else:
+        run = workspace.run(versus)
+        if problem is None and question is None:
+            problem = unsolved_problem(run)
+        chosen = choose_problem(loaded, problem, question, answer)
+        trials = before_and_after(
+            loaded,
+            run,
+            chosen,
+            workspace,
+            library,
+            lambda more: load_run(runfile, [*(overrides or []), *more], context.obj),
+        )
     code = print_trials(trials, workspace, json=json)
     # That of a run is practised already.
     if not json and code == exit_codes.DONE and Path(runfile).name != "run.yaml":

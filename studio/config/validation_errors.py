@@ -22,6 +22,7 @@ from studio.secrets.rules import is_secret
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
+_LISTS = ("tuple_type", "list_type")
 
 
 def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigError:
@@ -44,12 +45,16 @@ def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigErr
 def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
     name, section = dotted_name(key), section_of(key)
     if kind in _UNKNOWN:
+        if "." in key[-1]:
+            return f'"{name}" is not a setting.', f"Write it nested: {_nested(key[-1])}."
         parent = section_of(key[:-1])
         siblings = declared_settings(parent) if parent else ()
         return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
     if section is not None and kind != "value_error":
         known = declared_settings(section)
         required = [field for field, declared in known.items() if declared.required]
+        if kind in _LISTS:
+            return f'"{name}" is no list.', 'Begin each entry with "- ".'
         keys = ", ".join(f"{name}.{field}" for field in required or known)
         misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
         return f'"{name}" is missing.' if kind == "missing" else misplaced, f"Set {keys}."
@@ -61,6 +66,12 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
         return f'"{name}" is {_value_text(key, value)}, which does not fit.', move
     shown = "" if isinstance(value, dict) else f" is {_value_text(key, value)}"
     return f'"{name}"{shown}: {plain_words(message).split(", unable to")[0]}.', move
+
+
+def _nested(dotted: str) -> str:
+    """`data.limit` as YAML has it."""
+    first, _, rest = dotted.partition(".")
+    return f"{first}: {{{_nested(rest)}}}" if rest else f"{first}: …"
 
 
 def _value_text(key: Key, value: object) -> str:

@@ -16,12 +16,13 @@ from studio.report.rates import metrics_text, try_acts_text
 from studio.report.rollout import streamed_text
 from studio.report.summary import count_text, usage_text
 from studio.report.tables import print_result
+from studio.run.models import rehearsal_note
 from studio.secrets.sanitize import sanitize
 
 
 def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: bool) -> int:
     """Run them in order, each under its name, and print what they come to; the worst exit code."""
-    code, facts = exit_codes.DONE, {}
+    code, facts, came = exit_codes.DONE, {}, list[str]()
     for name, trial in trials.items():
         if json:
             tried = asyncio.run(run_trial(trial, workspace))
@@ -31,20 +32,25 @@ def print_trials(trials: Mapping[str, Trial], workspace: Workspace, *, json: boo
             tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
             print(after_text(trial, tried))
         facts[name] = trial_data(trial, tried)
+        came.append(f"{name} {verdict_text(trial, tried).partition(' [')[0]}")
         code = max(code, exit_code(tried))
     if json:
         print_result(facts.get("", facts), "", json=True)
+    elif len(trials) > 1:
+        print("==", ", ".join(came))
     return code
 
 
 def before_text(trial: Trial) -> str:
     """What is asked: the problem, the source of the experiences, every message."""
     problem = trial.problem
-    lines = ["rehearsal: the reply is scripted, no model is asked"] if trial.rehearsal else []
+    note, adapter = rehearsal_note(trial.loaded.config), trial.loaded.config.policy.adapter
+    lines = [note] if note and trial.rehearsal else []
     count = len(trial.library.experiences) if trial.library else 0
     lines += [
         f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
-        f"model    {sanitize(trial.loaded.config.policy.model)}",
+        f"model    {sanitize(trial.loaded.config.policy.model)}"
+        f"{f' with adapter {sanitize(adapter)}' if adapter else ''}",
         f"library  {sanitize(trial.called)} ({count_text(count, 'experience')})",
         *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
     ]

@@ -323,10 +323,7 @@ def rehearsal_note(config: RunConfig) -> str | None:
         return "rehearsal: replies are scripted, no model is asked"
     model = config.policy.model
     asked = "comes from a log" if model.startswith("replay:") else "is asked"
-    return (
-        f"rehearsal: what the {' and the '.join(scripted)} says is scripted; the policy "
-        f"{model} {asked}"
-    )
+    return f"rehearsal: what {', '.join(scripted)} said is scripted; the policy {model} {asked}"
 
 
 def _scripted_roles(config: RunConfig) -> list[str]:

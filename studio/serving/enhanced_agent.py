@@ -94,6 +94,7 @@ class EnhancedAgent:
         notes = ["rehearsal: replies are scripted, no model is asked"] * is_rehearsal(self.config)
         at = f" at {endpoint_of(policy).url}" if policy.model.startswith("openai:") else ""
         held = len(library.experiences) if library else 0
+        at += f" with adapter {policy.adapter}" if policy.adapter else ""
         notes.append(f"{self.called}: experiences in front of {policy.model}{at}: {held}")
         return "\n".join(notes)
 
@@ -106,6 +107,8 @@ def load_enhanced(
     read_library = None if file else follow_library(target, workspace)
     if not file and not run_file and not any(text.startswith("policy") for text in overrides):
         move = "Add policy=openai:MODEL, or --run-file FILE to ask the model of a run file."
+        if (agent := workspace.path / "runs" / target.partition("@")[0] / "agent.yaml").is_file():
+            move += f" Or give {agent}, which brings its model."
         raise ConfigError(f"library {target}", "it names no model that answers.", move)
     alone = target if file else str(files("studio.serving") / "library.yaml")
     mounted = file if run_file else None

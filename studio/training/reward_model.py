@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engines.core.errors import ConflictError
+from engines.core.errors import ConfigError, ConflictError
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
@@ -12,7 +12,7 @@ from studio import exit_codes
 from studio.config.loading import LoadedRun
 from studio.report.progress import to_stderr
 from studio.report.tables import print_result
-from studio.run.models import LocalModels
+from studio.run.models import LocalModels, is_local
 from studio.run.verifier import REWARD_MODEL
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ def train_reward_model(loaded: LoadedRun, workspace: Workspace, run: RunDir, *, 
 
     Raises ConflictError: the run has too few groups in which one try was better.
     """
+    if not is_local(loaded.config.policy.model):
+        cause = "a reward model is a head on a model whose weights are here."
+        move = "Add policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
+        raise ConfigError(loaded.place("policy.model"), cause, move)
     rows = [row for row in _judged_answers(run) if row.answer]
     rewards: dict[int, set[float]] = {}
     for row in rows:

@@ -14,6 +14,15 @@ from engines.core.errors import ConfigError, did_you_mean, suggest_name
 from engines.core.ids import digest
 from engines.core.text.sanitize import one_line
 
+VERIFIER_MODULE = "practice_verifier"
+"""What a file of a verifier is called while it is loaded, in a process of its own."""
+_OWN = "practice_user_"
+
+
+def is_loaded_by_us(module: str) -> bool:
+    """Whether a module is a file of the user's that is loaded for a function in it."""
+    return module == VERIFIER_MODULE or module.startswith(_OWN)
+
 
 def load_function(place: str, named: str, folders: Sequence[Path] = ()) -> Callable[..., Any]:
     """What FILE.py:NAME (the file in the first of the folders) or MODULE:NAME names."""
@@ -58,7 +67,7 @@ def _find_file(place: str, source: str, folders: Sequence[Path]) -> Path:
 
 def _load_file(path: Path) -> ModuleType:
     changed = path.stat().st_mtime_ns
-    name = f"practice_user_{digest(f'{path} {changed}')[:12]}"
+    name = f"{_OWN}{digest(f'{path} {changed}')[:12]}"
     if name in sys.modules:  # functions of one file share what is in it
         return sys.modules[name]
     spec = spec_from_file_location(name, path)

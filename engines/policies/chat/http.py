@@ -28,7 +28,7 @@ CONNECT_S = 10.0
 _TLS = "[SSL"
 _PLAIN_PORT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
 SHOWN_MODELS = 8
-SET_KEY = "Set api_key in the run file, for example to ${oc.env:OPENAI_API_KEY}"
+SET_KEY = "Export OPENAI_API_KEY, or set api_key in the run file"
 MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
 
 

@@ -35,6 +35,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from engines.core.process.user_code import VERIFIER_MODULE
 from engines.tools.sandbox.confine import confine_worker
 from engines.verifiers.foreign import checkout_files, standins
 from engines.verifiers.foreign.calls import (
@@ -51,7 +52,6 @@ from engines.verifiers.foreign.signature import (
     reads_messages,
 )
 
-MODULE = "practice_verifier"
 """Under which the user's file is in `sys.modules`: dataclasses look their module up."""
 
 MAX_SAID = 240
@@ -271,10 +271,10 @@ def _add_folder(folder: str) -> None:
 
 
 def _execute_module(file: str, tree: ast.Module) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(MODULE, file)
+    spec = importlib.util.spec_from_file_location(VERIFIER_MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module
+    sys.modules[VERIFIER_MODULE] = module
     try:
         exec(compile(tree, file, "exec"), vars(module))
     except BaseException as error:

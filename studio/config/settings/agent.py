@@ -165,6 +165,9 @@ class AgentConfig(Settings):
 
     @model_validator(mode="after")
     def _validate_kind(self) -> AgentConfig:
+        if self.kind == "team" and not self.tools:
+            move = "Set agent.tools, for example to [my_tools.py:look_up]."
+            raise refusal("tools", "a team has nothing to find anything out with", move)
         for kind, name in _ACTS.items():
             kinds = (kind, "team") if kind == "tools" else (kind,)
             if bool(getattr(self, name)) != (self.kind in kinds):

@@ -120,6 +120,34 @@ def test_errors_are_those_of_the_command_line(workspace: Path) -> None:
         api.load_run("nobody", workspace=workspace)
 
 
+@pytest.mark.parametrize("call", ["practice", "evaluate"])
+def test_a_file_that_a_run_loads_begins_no_other_run(
+    workspace: Path, tmp_path: Path, call: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"from studio import api\n\n\nasync def solve(problem, model):\n    return '5'\n\n\n"
+        f"api.{call}('rehearsal', workspace={str(workspace)!r})\n"
+    )
+    with pytest.raises(ConfigError, match="it begins a run while another one loads it") as refused:
+        api.practice("rehearsal", workspace=workspace, agent__function=f"{file}:solve", **SMALL)
+    assert '__name__ == "__main__"' in str(refused.value)
+    assert not (workspace / "runs/rehearsal-2").exists()
+
+
+def test_a_practice_may_start_afresh_under_a_name(workspace: Path) -> None:
+    for restart_step, run in ((None, "mine"), (0, "mine-2")):
+        found = api.practice(
+            "rehearsal", name="mine", restart_step=restart_step, workspace=workspace, **SMALL
+        )
+        assert found.run == run
+
+
+def test_a_section_without_its_second_underscore_is_told(workspace: Path) -> None:
+    with pytest.raises(ConfigError, match="two underscores: practice__epochs"):
+        api.practice("rehearsal", workspace=workspace, practice_epochs=1)
+
+
 @pytest.mark.parametrize("value", ['a "b", {c}\n[d]', "C:\\", 'end\\"', "", "null", "1"], ids=repr)
 def test_a_text_arrives_as_it_is_given(workspace: Path, value: str) -> None:
     from studio.config.loading import load_run

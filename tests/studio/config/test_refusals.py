@@ -26,6 +26,16 @@ BAD = {
         [],
         ("mine.yaml:3", '"epochs" is not a setting', '"practice.epochs"'),
     ),
+    "a key with dots in a file": (
+        SMALL + "practice.epochs: 3\n",
+        [],
+        ("mine.yaml:3", '"practice.epochs" is not a setting', "nested: practice: {epochs: …}"),
+    ),
+    "a list without its dashes": (
+        SMALL + "agent: {tools: {name: python}}\n",
+        [],
+        ("mine.yaml:3", '"agent.tools" is no list', 'Begin each entry with "- "'),
+    ),
     "unknown override": (
         SMALL,
         ["practice.epoch=3"],

@@ -49,6 +49,7 @@ def test_the_same_question_is_shown_before_and_after(researched: Path) -> None:
     done = studio("try", "research", "--versus", "research", workspace=researched)
     before, after = done.stdout.split("== after\n")
     assert done.code == 0 and before.startswith("== before\n")
+    assert after.splitlines()[-1].startswith("== before reward ")
     assert "library  none (0 experiences)" in before and "## Experiences" not in before
     assert "library  research@" in after and "## Experiences" in after
     assert all("[planner_main]" in text and "verdict  reward" in text for text in (before, after))
@@ -84,3 +85,15 @@ def test_a_resume_minds_who_plays_a_role_and_not_how_it_is_reached(tmp_path: Pat
     )
     assert found("agent.team.executor=openai:a") != found("agent.team.executor=openai:b")
     assert found("agent.team.ungrounded=refuse") != found()
+
+
+def test_an_answer_that_is_refused_says_why(tmp_path: Path) -> None:
+    words = ("agent.team.ungrounded=refuse", "--question", "What is love?", "--answer", "x")
+    done = studio("try", "research", *words, workspace=tmp_path)
+    assert "refused: the answer rests on no evidence" in done.stdout
+    assert "max_tokens" not in done.stdout
+
+
+def test_a_team_without_tools_is_told_what_it_needs(tmp_path: Path) -> None:
+    done = studio("headless", "research", "agent.tools=[]", workspace=tmp_path)
+    assert done.code == 2 and "a team has nothing to find anything out with" in done.stderr

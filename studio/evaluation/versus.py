@@ -1,0 +1,49 @@
+"""One problem before and after a run: `studio try --versus RUN`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engines.core.types import Problem
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.step_history import read_history
+from studio.config.loading import LoadedRun, load_run
+from studio.evaluation.try_problem import Trial
+from studio.run.library_start import choose_library
+
+
+def unsolved_problem(run: RunDir) -> str | None:
+    """The first problem that at least half of its first tries failed; None: there is none."""
+    for _, step in sorted(read_history(run).steps.items()):
+        for position, name in enumerate(step.problems):
+            tried = [r.reward for (at, _), r in sorted(step.rollouts.items()) if at == position]
+            rewards = [reward for reward in tried if reward is not None]
+            if rewards and sum(rewards) <= len(rewards) / 2:
+                return name
+    return None
+
+
+def before_and_after(
+    loaded: LoadedRun,
+    run: RunDir,
+    problem: Problem,
+    workspace: Workspace,
+    library: str | None,
+    load: Callable[[Sequence[str]], LoadedRun],
+) -> dict[str, Trial]:
+    """The problem as the run began, and with what it has learned: weights, or a library.
+
+    `load` reads the run file again with more settings.
+    """
+    first, last, learned = loaded, loaded, library
+    if loaded.config.trains:
+        began = load_run(str(run.run_file), [], workspace.path, keyless=True).config.policy.adapter
+        if began is not None:  # as after fine-tuning, which another run did
+            first = load([f"policy.adapter={began}"])
+        last = load([f"policy.adapter=run:{run.run}"])
+    else:
+        learned = f"{run.run}@last"
+    return {
+        "before": Trial(first, problem, *choose_library(first, workspace, library)),
+        "after": Trial(last, problem, *choose_library(last, workspace, learned)),
+    }
