@@ -124,13 +124,17 @@ def read_check(text: str) -> MemoryVerification:
 
 def match_tool(said: str, tools: Collection[str]) -> str:
     """The tool that is meant, whatever its quotes and capitals; "" for none."""
-    bare = re.sub(r"[\s-]+", "_", said.strip().strip("\"'`[]().").strip()).casefold()
-    if bare in _NO_TOOL:
+    bare = said.strip().strip("\"'`[]().").strip()
+    if _folded(bare) in _NO_TOOL:
         return ""
-    for name in tools:
-        if bare in (name.casefold(), f"{name.casefold()}_tool"):
+    for name in (bare, *tools):  # of two that differ by a hyphen, the one that is written
+        if name in tools and _folded(bare) in (_folded(name), f"{_folded(name)}_tool"):
             return name
     raise ReplyProblem(f"there is no tool {said[:60]!r}: name one of {', '.join(tools)}, or none.")
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name).casefold()
 
 
 def read_object(text: str, names: Collection[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engines.core.team.replies import (
+    match_tool,
     read_analysis,
     read_check,
     read_command,
@@ -116,6 +117,13 @@ def test_each_malformed_reply_has_its_outcome(
             read(text)
     else:
         assert read(text) == outcome
+
+
+def test_tools_with_a_hyphen_in_their_name_are_found() -> None:
+    """Many MCP servers name theirs so."""
+    tools = ("get_docs", "get-docs", "resolve-library-id")
+    said = ("resolve-library-id", "Resolve library ID", "get-docs", "get_docs")
+    assert [match_tool(one, tools) for one in said] == [tools[2], tools[2], *said[2:]]
 
 
 def test_what_a_member_says_is_shown_a_line_a_key_without_empty_ones() -> None:
