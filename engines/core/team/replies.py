@@ -91,18 +91,22 @@ def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]])
     """The command for the tool `wanted`; `tools` are names with the schemas of their arguments."""
     found = read_object(text, _names(ToolCommand) | {"command"})
     said = found.get("command", found)
+    own = tools.get(wanted, {}).get("properties", {})  # an argument may be called "name", too
     name = wanted
     if isinstance(said, Mapping):
-        inner = {"tool", "tool_name", "name"} & said.keys()
-        name = match_tool(str(said[min(inner)]), tools) if inner else wanted
-        nested = next((said[key] for key in ("arguments", "args", "input") if key in said), None)
-        said = {k: v for k, v in said.items() if k not in inner} if nested is None else nested
+        naming = [key for key in ("tool", "tool_name", "name") if key in said and key not in own]
+        name = match_tool(str(said[naming[0]]), tools) if naming else wanted
+        held = [key for key in ("arguments", "args", "input") if key in said and key not in own]
+        rest = {key: value for key, value in said.items() if key not in naming}
+        said = said[held[0]] if held else rest
     if not name:
         raise ReplyProblem('"command" names no tool.')
     if isinstance(said, str):
         with suppress(ValueError, RecursionError):
             said = json.loads(said)
     takes = tools[name].get("properties", {})
+    if said in (None, "") and not takes:
+        said = {}
     if isinstance(said, str | int | float) and len(takes) == 1:
         said = {next(iter(takes)): said}  # some models give a lone argument without its name
     if not isinstance(said, dict):

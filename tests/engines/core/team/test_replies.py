@@ -126,6 +126,24 @@ def test_tools_with_a_hyphen_in_their_name_are_found() -> None:
     assert [match_tool(one, tools) for one in said] == [tools[2], tools[2], *said[2:]]
 
 
+ADA = {"name": "Ada", "input": "x"}
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ({"tool": "greet", "arguments": ADA}, ADA),
+        ({"tool": "greet", **ADA}, ADA),
+        (ADA, ADA),
+        ({"tool": "now", "arguments": None}, {}),
+        ({"tool": "now", "arguments": ""}, {}),
+    ],
+)
+def test_a_command_is_read_by_what_its_tool_takes(said: Any, arguments: Any) -> None:
+    tools = {"greet": {"properties": {"name": {}, "input": {}}}, "now": {"properties": {}}}
+    assert read_command(json.dumps({"command": said}), "greet", tools).arguments == arguments
+
+
 def test_what_a_member_says_is_shown_a_line_a_key_without_empty_ones() -> None:
     said = json.dumps({"justification": "two\nlines", "context": "", "tool_name": "none"})
     assert spoken_lines(said) == ["justification: two lines", "tool_name: none"]
