@@ -5,12 +5,12 @@ Works below the record, which holds what was said once: the prompts of all membe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
+from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy
 from engines.core.team.memory import last_plan, memory_block, memory_lines, read_steps
@@ -142,7 +142,8 @@ class TeamPolicy:
         except ReplyProblem:
             return ()  # the team asks once more
         number = sum(len(message.tool_calls) for message in messages) + 1
-        arguments = orjson.dumps(dict(command.arguments)).decode()
+        # Not orjson: it raises at numbers above 64 bits and at half a character, as "\ud83d".
+        arguments = fix_surrogates(json.dumps(dict(command.arguments), ensure_ascii=False))
         return (ToolCall(f"call-{number}", command.tool_name, arguments),)
 
 

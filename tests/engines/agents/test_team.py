@@ -168,6 +168,24 @@ async def test_a_command_is_a_tool_and_arguments_and_never_run_as_code(tmp_path:
     assert [m.content for m in attempt.messages if m.role == "tool"] == [f"{NOTHING_FOUND}."]
 
 
+@pytest.mark.parametrize(
+    ("word", "given"),
+    [("9" * 30, "9" * 30), (r'"\ud83d!"', '"\ufffd!"'), ('"é"', '"é"')],
+)
+async def test_arguments_that_are_unusual_json_are_passed_on(
+    tmp_path: Path, word: str, given: str
+) -> None:
+    models = Colleagues(
+        planner_main=[plan("Ada"), NONE],
+        executor=[f'{{"command": {{"tool": "look_up", "arguments": {{"word": {word}}}}}}}'],
+        verifier=[GO_ON],
+    )
+    attempt, refs = await tried(tmp_path, models)
+    (call,) = (call for message in attempt.messages for call in message.tool_calls)
+    assert call.arguments == f'{{"word": {given}}}'
+    assert read_trajectory(tmp_path, refs) == attempt.messages
+
+
 async def test_a_plan_that_breaks_off_is_mended(tmp_path: Path) -> None:
     """Defect: `json.loads` of what json-repair had read failed for every plan."""
     models = Colleagues(
