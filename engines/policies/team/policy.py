@@ -24,6 +24,8 @@ from engines.policies.limits.throttle import bind_to_job
 from engines.policies.tool_use.protocol import describe_tool
 
 _PACKAGE = "engines.policies.team"
+MAX_SAID_CHARS = 8_000
+"""Of what a member said, in the prompt of another: who cannot stop must not fill them all."""
 _PROMPTS: Mapping[Speaker, str] = {
     "planner_fixed": "analyse",
     "planner_main": "plan",
@@ -83,7 +85,7 @@ class TeamPolicy:
         """The member's request; raises CallFailed where it cannot fit."""
         system = tuple(m for m in messages[:1] if m.role == "system")
         again = messages[-2:] if messages[-1].speaker == self.speaker else ()  # to be mended
-        again = tuple(Message(m.role, m.content, token_ids=m.token_ids) for m in again)
+        again = tuple(map(_shorten, again))
         question = next(m for m in reversed(messages) if m.role == "user" and not m.speaker)
 
         def asked(room: int) -> tuple[Message, ...]:
@@ -119,12 +121,12 @@ class TeamPolicy:
         tool = tools.get(plan.tool_name) if plan else None
         values = {
             "question": quote(question),
-            "analysis": quote(_analysis(messages)),
+            "analysis": quote(_analysis(messages)[:MAX_SAID_CHARS]),
             "tools": "\n".join(map(describe_tool, tools.values())) or "(none)",
             "memory": memory_block(steps, room),
             "left": str(self.max_steps - len(steps)),
-            "context": quote(plan.context or "(none)") if plan else "(none)",
-            "sub_goal": quote(plan.sub_goal) if plan else "(none)",
+            "context": quote(plan.context[:MAX_SAID_CHARS] or "(none)") if plan else "(none)",
+            "sub_goal": quote(plan.sub_goal[:MAX_SAID_CHARS]) if plan else "(none)",
             "tool": describe_tool(tool) if tool else "(none)",
         }
         return prompt.render(**{name: values[name] for name in prompt.variables})
@@ -150,3 +152,10 @@ class TeamPolicy:
 def _analysis(messages: Sequence[Message]) -> str:
     said = (m.content for m in messages if m.speaker == "planner_fixed" and m.role == "assistant")
     return next(iter(reversed(list(said))), "") or "(none)"
+
+
+def _shorten(message: Message) -> Message:
+    """A reply that is to be mended, or what was wrong with it."""
+    cut = len(message.content) > MAX_SAID_CHARS
+    ids = () if cut else message.token_ids
+    return Message(message.role, message.content[:MAX_SAID_CHARS], token_ids=ids)

@@ -331,6 +331,21 @@ async def test_a_prompt_keeps_to_its_budget_by_leaving_out_the_oldest_results(
         )
 
 
+async def test_a_member_who_cannot_stop_does_not_fill_the_prompts_of_the_others(
+    tmp_path: Path,
+) -> None:
+    said = orjson.dumps({"concise_summary": "so " * 50_000}).decode()
+    chosen = orjson.dumps({"context": "so " * 50_000, "sub_goal": "Ada", "tool_name": "look_up"})
+    models = Colleagues(
+        planner_fixed=["so " * 50_000, said],
+        planner_main=[chosen.decode(), NONE],
+        executor=[command("Ada")],
+        verifier=[GO_ON],
+    )
+    attempt, _ = await tried(tmp_path, models, context=6_000)
+    assert (attempt.answer, attempt.metrics["steps"]) == ("#### Orle", 1.0)
+
+
 async def test_a_try_that_is_made_again_asks_nobody_twice(tmp_path: Path) -> None:
     first, refs = await tried(tmp_path, two_steps())
     nobody = Colleagues(planner_fixed=[], generator=[])
