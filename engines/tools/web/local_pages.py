@@ -26,7 +26,7 @@ class LocalPages:
             self._pages = [replace(page, note=self._note) for page in read(source)]
             if not self._pages:
                 raise ValueError("there is none")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             move = "Set source to a file of {title, url, text}, or a folder of *.md with # Title."
             raise ToolError(place, f"{source} holds no pages ({error!r}).", move) from error
         words = [tokens(f"{page.title}\n{page.text}") for page in self._pages]
@@ -51,7 +51,8 @@ class LocalPages:
 
 
 def _read_lines(path: Path) -> Iterator[PageText]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    # Not splitlines, which also ends a line at characters that a JSON text may hold, as U+2028.
+    for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), start=1):
         if line.strip():
             row = json.loads(line)
             if not all(isinstance(row[name], str) for name in ("title", "url", "text")):
@@ -61,7 +62,7 @@ def _read_lines(path: Path) -> Iterator[PageText]:
 
 def _read_folder(folder: Path) -> Iterator[PageText]:
     for file in sorted(folder.glob("*.md")):
-        first, _, text = file.read_text("utf-8").partition("\n")
+        first, _, text = file.read_text("utf-8-sig").partition("\n")
         if not first.startswith("# "):
             raise ValueError(f"{file.name}: its first line is no # Title")
         yield PageText(file.name, first[2:].strip(), text.strip())

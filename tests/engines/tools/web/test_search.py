@@ -211,3 +211,17 @@ async def test_what_was_found_is_kept_for_whoever_asks_the_same(tmp_path: Path) 
         assert set(json.loads(kept["ostden"].read_bytes())) == {"kind", "about", "at", "found"}
         kept["ostden"].write_text("{damaged")
         assert await searched(search, tmp_path) == first and len(web.asked) == 4
+
+
+def test_pages_may_hold_any_character_and_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    rows = ({"title": "A", "url": f"u{n}", "text": "one\u2028two\x85three"} for n in range(2))
+    lines = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "pages.jsonl").write_text(lines, "utf-8-sig")
+    (tmp_path / "wiki").mkdir()
+    (tmp_path / "wiki" / "a.md").write_text("# A\none", "utf-8-sig")
+    found = LocalPages(tmp_path / "pages.jsonl", "it").find("three", 2)
+    assert [page.url for page in found] == ["u0", "u1"]
+    assert [page.title for page in LocalPages(tmp_path / "wiki", "it").find("a", 2)] == ["A"]
+    (tmp_path / "deep").write_text("[" * 100_000, "utf-8")
+    with pytest.raises(ToolError, match="holds no pages"):
+        LocalPages(tmp_path / "deep", "it")
