@@ -176,8 +176,9 @@ def _write_turn(request: Mapping[str, Any]) -> Turn:
             return Turn(reflector_reply(task, fenced, request.get("slips")))
     given = request.get("temperature")
     temperature = 1.0 if given is None else float(given)
-    if asked and is_team_prompt(asked[0]):
-        return Turn(team_reply(asked[0], instructions, seed, temperature))
+    # Before it stands the talk so far, behind it what was wrong with a reply.
+    if of_team := [text for text in asked if is_team_prompt(text)]:
+        return Turn(team_reply(of_team[-1], instructions, seed, temperature))
     if turn := look_up(request, instructions, seed, temperature):
         return turn
     if turn := solve_with_tools(request, instructions, seed, temperature):

@@ -83,14 +83,14 @@ class TeamPolicy:
         self, messages: Sequence[Message], tools: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Message, ...]:
         """The member's request; raises CallFailed where it cannot fit."""
-        system = tuple(m for m in messages[:1] if m.role == "system")
         again = messages[-2:] if messages[-1].speaker == self.speaker else ()  # to be mended
         again = tuple(map(_shorten, again))
-        question = next(m for m in reversed(messages) if m.role == "user" and not m.speaker)
+        at = max(n for n, m in enumerate(messages) if m.role == "user" and not m.speaker)
+        before, question = messages[:at], messages[at]  # instructions, and turns of a talk
 
         def asked(room: int) -> tuple[Message, ...]:
             content = self._render(messages, question.content, tools, room)
-            return (*system, Message("user", content, images=question.images), *again)
+            return (*before, Message("user", content, images=question.images), *again)
 
         if self.context_tokens is None:
             return asked(1_000_000)

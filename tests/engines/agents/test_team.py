@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ async def tried(
     *,
     form: PlanForm = "json",
     context: int | None = None,
+    history: tuple[Message, ...] = (),
     **team: Any,
 ) -> tuple[Attempt, tuple[RecordRef, ...]]:
     def member(speaker: Speaker) -> TeamPolicy:
@@ -85,7 +87,7 @@ async def tried(
     ledger = RecordLedger(folder, 1)
     manager = RolloutManager(agent, member("planner_main"), ledger, Slots(1), 60.0)
     try:
-        return await manager.roll_out(a_job(guidance="[E1] Look twice."))
+        return await manager.roll_out(replace(a_job(guidance="[E1] Look twice."), history=history))
     finally:
         await ledger.aclose()
 
@@ -344,6 +346,14 @@ async def test_a_member_who_cannot_stop_does_not_fill_the_prompts_of_the_others(
     )
     attempt, _ = await tried(tmp_path, models, context=6_000)
     assert (attempt.answer, attempt.metrics["steps"]) == ("#### Orle", 1.0)
+
+
+async def test_every_role_knows_the_talk_so_far(tmp_path: Path) -> None:
+    models = two_steps()
+    said = (Message("user", "Who is Ada?"), Message("assistant", "A weaver."))
+    await tried(tmp_path, models, history=said)
+    asked = [request[1:3] for model in models.of.values() for request in model.requests]
+    assert asked == [said] * 8
 
 
 async def test_a_try_that_is_made_again_asks_nobody_twice(tmp_path: Path) -> None:

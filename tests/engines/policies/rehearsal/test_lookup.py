@@ -8,6 +8,7 @@ from engines.policies.rehearsal.contrast import find_lessons
 from engines.policies.rehearsal.lookup.questions import recognise_lookup
 from engines.policies.rehearsal.lookup.team import team_reply
 from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
+from engines.policies.rehearsal.reply import write_reply
 from engines.policies.rehearsal.skill import stance
 from sample_data.make_wiki import KINDS
 
@@ -57,3 +58,10 @@ def test_what_it_cannot_work_on_it_says_and_leaves_to_the_planner() -> None:
     assert "stand-in" in team_reply(asked.format("answer"), "", 1, 0.0)
     known = asked.replace("(nothing yet)", "### Step 1: calculator\n| Result:\n| 42")
     assert team_reply(known.format("answer"), "", 1, 0.0).endswith("#### 42")
+
+
+def test_it_is_a_member_of_a_team_in_a_talk_too() -> None:
+    said = ("What is 2 + 2?", "# Task: check\n\n## Question\n\n| What is love?", "Write it again.")
+    messages = [{"role": "user", "content": text} for text in said]
+    messages.insert(1, {"role": "assistant", "content": "#### 4"})
+    assert "stop_signal" in write_reply({"model": "m", "messages": messages}).text
