@@ -67,13 +67,9 @@ def train(
 
     if pipeline is not None:
         return _run_pipeline(pipeline, runfile, context.obj, json)
-
     if stage not in STAGES:
-        raise ConfigError(
-            f"--stage {stage}",
-            "there is no such stage.",
-            "Choose sft, grpo, all, distil or reward.",
-        )
+        move = f"Choose {', '.join(STAGES[:-1])} or {STAGES[-1]}."
+        raise ConfigError(f"--stage {stage}", "there is no such stage.", move)
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
     asked = RunRequest(
         workspace=open_workspace(context),

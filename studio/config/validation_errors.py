@@ -47,7 +47,7 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
     if kind in _UNKNOWN:
         if "." in key[-1]:
             return f'"{name}" is not a setting.', f"Write it nested: {_nested(key[-1])}."
-        parent = section_of(key[:-1])
+        parent = section_of(tuple(part for part in key[:-1] if not part.isdecimal()))
         siblings = declared_settings(parent) if parent else ()
         return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
     if section is not None and kind != "value_error":

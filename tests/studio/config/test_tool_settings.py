@@ -81,6 +81,16 @@ def test_what_does_not_fit_is_refused_with_its_key(
     assert f"tools.0.{at}" in error.cause and cause in error.cause
 
 
+@pytest.mark.parametrize(
+    ("key", "move"),
+    [("provder", 'Did you mean "agent.tools.0.provider"?'), ("xx", "Known here: allow_hosts, ")],
+)
+def test_an_unknown_key_of_a_tool_is_told_what_a_tool_has(
+    tmp_path: Path, key: str, move: str
+) -> None:
+    assert refused(tmp_path, file_with(f"{{name: wikipedia, {key}: x}}")).move.startswith(move)
+
+
 def test_pages_are_found_beside_the_file_in_the_workspace_and_in_the_bundled_data(
     tmp_path: Path,
 ) -> None:
