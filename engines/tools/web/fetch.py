@@ -35,7 +35,7 @@ class Fetched:
     status: int
     content_type: str  # as the server says it
     body: bytes
-    is_cut: bool = False  # at `MAX_BYTES`
+    is_cut: bool = False  # at `MAX_BYTES`, or what is packed in it breaks off
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ async def _read_body(response: httpx2.Response) -> tuple[bytes, bool]:
         taken += unpack.decompress(chunk, MAX_BYTES + 1 - len(taken)) if unpack else chunk
         if max(len(taken), received) > MAX_BYTES:
             return bytes(taken[:MAX_BYTES]), True
-    return bytes(taken), False
+    return bytes(taken), unpack is not None and (not unpack.eof or bool(unpack.unused_data))
 
 
 def _error_text(value: Any) -> str:

@@ -154,6 +154,20 @@ async def test_a_bomb_is_unpacked_no_further_than_the_limit(packing: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("packed", "is_cut"),
+    [
+        (gzip.compress(b"a" * 9), False),
+        (gzip.compress(b"a" * 9)[:-8], True),  # breaks off
+        (gzip.compress(b"a" * 9) + gzip.compress(b"b"), True),
+    ],
+)
+async def test_a_packed_body_of_which_a_part_was_read_says_so(packed: bytes, is_cut: bool) -> None:
+    async with serving({"/": reply(packed, content_encoding="gzip")}) as web:
+        fetched = await FETCHER.fetch(web.url + "/")
+    assert (fetched.body, fetched.is_cut) == (b"a" * 9, is_cut)
+
+
+@pytest.mark.parametrize(
     ("body", "encoding", "said"),
     [
         (
