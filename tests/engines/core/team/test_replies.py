@@ -163,3 +163,6 @@ def test_json_streams_as_lines_and_other_text_as_it_is(size: int) -> None:
     said = '{"analysis": "it says \\"no\\"\\nand, so: on", "stop_signal": false}'
     assert streamed(said) == 'analysis: it says "no"\nand, so: on\nstop_signal: false'
     assert streamed("first, {then} this: so") == "first, {then} this: so"
+    said = json.dumps({"a": "né 猫 \U0001f600\t\\"})  # as most encoders write them
+    assert "\\u00e9" in said and streamed(said) == "a: né 猫 \U0001f600 \\"
+    assert streamed(r'{"a": "\d \ud83d", "b": 1}').startswith("a: d ud83d")
