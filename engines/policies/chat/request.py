@@ -22,6 +22,8 @@ REMARKS = 8
 DISPENSABLE = ("stream_options", "seed", "response_format")
 """Fields a reply is complete without: usage stays unknown, sampling is not repeatable, and the form
 of a reply is asked for in its prompt alone."""
+_NO_JSON = re.compile(r"json[ _](mode|object|validate)|generate json", re.IGNORECASE)
+"""Refusals of JSON mode that do not name its field, one of them of a reply that broke it (Groq)."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class Dialect:
             self.new_limit_name = True
             return True
         refused = {n for n in DISPENSABLE if n in body and re.search(rf"\b{n}\b", refusal)}
+        if "response_format" in body and _NO_JSON.search(refusal):
+            refused.add("response_format")
         self.without |= refused
         return bool(refused)
 

@@ -610,6 +610,26 @@ async def test_a_refused_parameter_is_dropped_once_and_for_the_policys_life(
     assert note in policy.dialect.notes[0]
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Failed to generate JSON. Please adjust your prompt.",
+        "JSON mode is not enabled for this model",
+        "json_object is no known type",
+        "'response_format.type' must be 'json_schema' or 'text'",
+    ],
+)
+async def test_json_is_asked_for_by_the_prompt_alone_where_its_mode_is_refused(
+    refusal: str,
+) -> None:
+    async with fake_endpoint(refuses(400, refusal), says("{}")) as fake:
+        policy = a_policy(fake)
+        made = await policy.complete(QUESTION, replace(SEEDED, json_object=True))
+        await policy.aclose()
+    assert made.text == "{}"
+    assert ["response_format" in body for body in fake.bodies] == [True, False]
+
+
 async def test_a_limit_that_is_only_too_large_is_the_users_to_change() -> None:
     failed, _, fake, _ = await asked(refuses(400, "max_tokens is too large"))
     assert (failed.kind, len(fake.requests)) == ("status", 1)
