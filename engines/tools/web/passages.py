@@ -58,7 +58,8 @@ class PageReader:
         reply = await within.ask(self.policy, asked, Sampling(temperature=0.0))
         usage += reply.usage
         if not reply.text.strip():
-            said = f"The model that read {page.url} gave no text (it ended with {reply.finish!r})."
+            place = one_line(page.url)[:300]
+            said = f"The model that read {place} gave no text (it ended with {reply.finish!r})."
             return ToolResult(said, "error", usage)
         note = "; ".join(
             filter(None, (page.note, "cut at its length limit" * is_cut(reply.finish)))
