@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -125,7 +126,7 @@ def try_once(
         studio try rehearsal --question "What is 17 + 25?" --answer 42
         studio try rehearsal --versus rehearsal
     """
-    from studio.config.loading import load_run
+    from studio.config.loading import LoadedRun, load_run
     from studio.evaluation.try_problem import Trial, choose_problem
     from studio.evaluation.try_text import print_trials
     from studio.evaluation.versus import before_and_after, unsolved_problem
@@ -138,22 +139,18 @@ def try_once(
     if limits_of(loaded.config):
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     workspace = open_workspace(context)
-    if versus is None:
-        chosen = choose_problem(loaded, problem, question, answer)
+    run = None if versus is None else workspace.run(versus)
+    if run is not None and problem is None and question is None:
+        problem = unsolved_problem(run)
+    chosen = choose_problem(loaded, problem, question, answer)
+    if run is None:
         trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
     else:
-        run = workspace.run(versus)
-        if problem is None and question is None:
-            problem = unsolved_problem(run)
-        chosen = choose_problem(loaded, problem, question, answer)
-        trials = before_and_after(
-            loaded,
-            run,
-            chosen,
-            workspace,
-            library,
-            lambda more: load_run(runfile, [*(overrides or []), *more], context.obj),
-        )
+
+        def load(more: Sequence[str]) -> LoadedRun:
+            return load_run(runfile, [*(overrides or []), *more], context.obj)
+
+        trials = before_and_after(loaded, run, chosen, workspace, library, load)
     code = print_trials(trials, workspace, json=json)
     # That of a run is practised already.
     if not json and code == exit_codes.DONE and Path(runfile).name != "run.yaml":
