@@ -94,7 +94,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         super().__init__(os.environ if environ is None else environ, clock)
         self.settings = settings or ScreenSettings()
         # Before the first widget, so that each is styled once.
-        register_themes(self, self.environ, self.settings.theme, self.settings.themes)
+        register_themes(self, self.environ, self.settings.theme)
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS

@@ -22,7 +22,7 @@ from textual.widget import Widget
 from engines.core.errors import StudioError
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.themes import SHIPPED
+from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.pages.text import holds_words
@@ -79,7 +79,7 @@ def _themes(host: Host) -> Iterator[SystemCommand]:
         host.apply_settings()
         host.tell(f"theme {name}; f2 keeps it for the next time")
 
-    for name in (*SHIPPED, *host.settings.themes):
+    for name in NAMES:
         yield SystemCommand(f"theme: {name}", "How the screen looks.", partial(use, name), False)
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding
-from textual.color import Color, ColorParseError
 
 from engines.core.errors import ConfigError
 from engines.core.settings import derived, setting
-from studio.tui.drawing.themes import FIELDS, SHIPPED
+from studio.tui.drawing.themes import NAMES
 
 if TYPE_CHECKING:
     import yaml
@@ -44,13 +43,6 @@ class ScreenSettings:
         metadata={
             "description": "keys by their ids, which `?` shows",
             "examples": ["{review.approve: f5}"],
-        },
-    )
-    themes: Mapping[str, Mapping[str, str]] = field(  # name → colours
-        default_factory=dict,
-        metadata={
-            "description": "themes of your own: colours, and a theme each is like",
-            "examples": ["{mine: {like: nord, success: '#00ff00'}}"],
         },
     )
     place: str = derived("screen.yaml")  # the file they come from, for messages
@@ -89,7 +81,6 @@ def format_settings(settings: ScreenSettings) -> str:
         "low_bandwidth": settings.low_bandwidth,
         "notify": {name: getattr(settings, name) for name in NOTIFICATION},
         "keys": dict(settings.keys),
-        "themes": {name: dict(colours) for name, colours in settings.themes.items()},
     }
     head = "# How the screen looks and calls. The ids of keys stand in its help (?).\n"
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=96)
@@ -99,13 +90,9 @@ def _read(path: Path) -> ScreenSettings:
     from studio.config.yaml_positions import parse_yaml
 
     given: dict[str, Any] = {}
-    known = (*_TOP, "notify", "keys", "themes")
-    theme_place = ""
+    known = (*_TOP, "notify", "keys")
     for name, value, place in _fields(parse_yaml(path), path, known, ""):
-        if name == "themes":
-            own = _fields(value, path, None, name)
-            given[name] = {one: _parse_own_theme(node, path, one, at) for one, node, at in own}
-        elif name == "keys":
+        if name == "keys":
             keys = _fields(value, path, None, name)
             given[name] = {key: _parse_keys(one, at) for key, one, at in keys}
         elif name == "notify":
@@ -113,8 +100,6 @@ def _read(path: Path) -> ScreenSettings:
                 given[part] = NOTIFICATION[part](one, at)
         else:
             given[name] = _TOP[name](value, place)
-            theme_place = place if name == "theme" else theme_place
-    _check_theme(given.get("theme"), given.get("themes", {}), theme_place)
     return ScreenSettings(**given, place=str(path))
 
 
@@ -167,34 +152,13 @@ def _parse_ascii(node: yaml.Node, place: str) -> bool | None:
 
 def _parse_theme(node: yaml.Node, place: str) -> str | None:
     text = _parse_text(node, place)
-    return None if text in _AUTO else text
-
-
-def _check_theme(name: str | None, own: Mapping[str, object], place: str) -> None:
-    known = (*SHIPPED, *own)
-    if name is not None and name not in known:
-        near = get_close_matches(name, known, n=1)
-        move = f"Did you mean {near[0]}?" if near else f"There are: auto, {', '.join(known)}."
-        raise ConfigError(place, f'there is no theme "{name}".', move)
-
-
-def _parse_own_theme(node: yaml.Node, path: Path, name: str, place: str) -> dict[str, str]:
-    """The colours of a theme of one's own, and what it is like."""
-    if name in SHIPPED:
-        raise ConfigError(place, "a theme of this name is there already.", "Choose another name.")
-    colours = {}
-    for field_, value, at in _fields(node, path, ("like", *FIELDS), f"themes.{name}"):
-        text = _parse_text(value, at)
-        if field_ == "like":
-            _check_theme(text, {}, at)
-        else:
-            try:
-                Color.parse(text)
-            except ColorParseError as error:
-                move = 'Write one such as "#7ee2a0" or green.'
-                raise ConfigError(at, f'"{text}" is no colour.', move) from error
-        colours[field_] = text
-    return colours
+    if text in _AUTO:
+        return None
+    if text not in NAMES:
+        near = get_close_matches(text, NAMES, n=1)
+        move = f"Did you mean {near[0]}?" if near else f"There are: auto, {', '.join(NAMES)}."
+        raise ConfigError(place, f'there is no theme "{text}".', move)
+    return text
 
 
 def _parse_command(node: yaml.Node, place: str) -> str:

@@ -14,7 +14,7 @@ from textual.containers import Vertical
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
-from studio.tui.drawing.themes import NAMES, SHIPPED
+from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import Key, offer_keys
 from studio.tui.settings.file import ScreenSettings, write_settings
@@ -25,7 +25,7 @@ from studio.tui.widgets.row_list import RowList
 MEANING = {
     declared.name: declared.metadata["description"]
     for declared in fields(ScreenSettings)
-    if declared.name not in ("keys", "themes", "place")
+    if declared.name not in ("keys", "place")
 }
 
 
@@ -40,10 +40,13 @@ def value_text(settings: ScreenSettings, name: str) -> str:
 
 
 def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
-    """The settings with the next value of one; theme and command are none of those."""
+    """The settings with the next value of one; a command is typed instead."""
+    if name == "theme":
+        themes = (None, *NAMES)
+        return replace(settings, theme=themes[(themes.index(settings.theme) + 1) % len(themes)])
     if name == "ascii":
         return replace(settings, ascii={None: True, True: False, False: None}[settings.ascii])
-    if name in ("theme", "command"):
+    if name == "command":
         return settings
     switched: dict[str, Any] = {name: not getattr(settings, name)}
     return replace(settings, **switched)
@@ -65,22 +68,6 @@ def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> l
     return out
 
 
-_SAMPLE = (("won ", "won"), ("lost ", "lost"), ("streaming ", "streaming"), ("flag ", "flag"),
-           ("edited ", "edited"), ("dim", "dim"))  # fmt: skip
-
-
-def theme_rows(settings: ScreenSettings, shown: str) -> list[Row]:
-    """Every theme that can be chosen; the one that is shown with its colours."""
-    rows = []
-    for name in ("auto", *SHIPPED, *settings.themes):
-        whose = (
-            "yours" if name in settings.themes else "" if name in (*NAMES, "auto") else "Textual"
-        )
-        sample = _SAMPLE if name == shown else ()
-        rows.append(Row(name, line(f"{one_line(name, 24):<24} {whose:<8} ", *sample)))
-    return rows
-
-
 class SettingsScreen(Box[None]):
     """One row a setting; enter or space changes it at once."""
 
@@ -92,7 +79,6 @@ class SettingsScreen(Box[None]):
     def __init__(self, at: str = "theme") -> None:
         super().__init__()
         self._at = at  # the setting that the cursor begins on
-        self._before: ScreenSettings | None = None  # while a theme is chosen
 
     @property
     def host(self) -> Host:
@@ -102,9 +88,7 @@ class SettingsScreen(Box[None]):
     def offered(self) -> Sequence[Key]:
         if any(prompt.is_asking for prompt in self.query(Prompt)):
             return ASK_KEYS
-        return offer_keys(
-            {"enter": "changes it" if self._before is None else "keeps it", "escape": "leaves"}
-        )
+        return offer_keys({"enter": "changes it", "escape": "leaves"})
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -122,50 +106,15 @@ class SettingsScreen(Box[None]):
 
     def show(self) -> None:
         view, settings = self.query_one(RowList), self.host.settings
-        if self._before is not None:
-            chosen = settings.theme or "auto"
-            view.show_rows(theme_rows(settings, chosen), chosen)
-        else:
-            view.show_rows(
-                setting_rows(settings, self.host.keys, view.line_width), self._at or None
-            )
-            self._at = ""
+        view.show_rows(setting_rows(settings, self.host.keys, view.line_width), self._at or None)
+        self._at = ""
 
     def action_leave(self) -> None:
-        if self._before is None:
-            self.dismiss(None)
-        else:
-            self._use(self._before)
-            self._end_choice()
-
-    def _use(self, settings: ScreenSettings) -> None:
-        self.host.settings = settings
-        self.host.apply_settings()
-
-    def _end_choice(self) -> None:
-        self._before = None
-        self.show()
-        self.query_one(RowList).action_move_to_end(-1)
-
-    def on_row_list_moved(self, event: RowList.Moved) -> None:
-        """A theme is seen while the cursor stands on it."""
-        # A move over the settings may be heard of once themes are listed.
-        if self._before is not None and event.is_current and event.key:
-            theme = None if event.key == "auto" else event.key
-            self._use(replace(self.host.settings, theme=theme))
-            self.show()
+        self.dismiss(None)
 
     def action_turn(self) -> None:
         name = self.query_one(RowList).key
-        if self._before is not None:
-            self._before = None
-            self._save(self.host.settings)
-            self._end_choice()
-        elif name == "theme":
-            self._before = self.host.settings
-            self.show()
-            self._say("each is shown as you move")
-        elif name == "command":
+        if name == "command":
             self.run_worker(self._ask_command())
         elif name:
             self._save(with_next_value(self.host.settings, name))
@@ -185,7 +134,8 @@ class SettingsScreen(Box[None]):
 
     def _save(self, settings: ScreenSettings) -> None:
         host = self.host
-        self._use(settings)
+        host.settings = settings
+        host.apply_settings()
         self.show()
         try:
             path = write_settings(settings, host.workspace.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from rich.segment import Segment
@@ -22,7 +21,7 @@ def apply_look(app: App[Any], settings: ScreenSettings, environ: Mapping[str, st
     if themes.choose_theme(environ, settings.theme) != app.theme:
         if not environ.get("NO_COLOR"):  # left over from a theme without colours
             app._filters = [one for one in app._filters if not isinstance(one, NoColor)]
-        register_themes(app, environ, settings.theme, settings.themes)
+        register_themes(app, environ, settings.theme)
     use_ascii(app, wants_ascii(settings, environ))
 
 
@@ -33,18 +32,10 @@ def wants_ascii(settings: ScreenSettings, environ: Mapping[str, str]) -> bool:
     return themes.needs_ascii(environ, getattr(sys.__stderr__, "encoding", None))
 
 
-def register_themes(
-    app: App[Any],
-    environ: Mapping[str, str],
-    setting: str | None = None,
-    own: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-) -> None:
-    """Let the app know the themes, and use the one that fits; any theme of the app is taken."""
+def register_themes(app: App[Any], environ: Mapping[str, str], setting: str | None = None) -> None:
+    """Let the app know the themes, and use the one that fits."""
     for theme in themes.THEMES:
         app.register_theme(theme)
-    for theme in themes.own_themes(own):
-        app.register_theme(theme)
-        themes.learn_theme(theme)
     name = themes.choose_theme(environ, setting)
     if app.is_running:
         app.theme = name

@@ -57,7 +57,6 @@ WAYS_IN = {
     "propose": "3 home p",
     "Propose to delete": "3 home d",
     "SettingsScreen": "f2",
-    "theme": "f2 enter j",
     "HelpScreen": "question_mark",
     "help filter": "question_mark slash r e enter",
     "Palette": "colon d i f enter",
@@ -91,7 +90,6 @@ def watch_openings(patch: pytest.MonkeyPatch, opened: set[str]) -> None:
     watch(TickList, "__init__", lambda self, title, *_, **__: title(1, 2))
     for screen in (HelpScreen, GuideScreen, SettingsScreen, Palette):
         watch(screen, "__init__", lambda self, *_, **__: type(self).__name__)
-    watch(SettingsScreen, "_use", lambda self, settings: "theme")
     watch(ReviewPanes, "open_box", lambda self, editing, _: "merge" if editing.others else "edit")
     watch(EditBox, "release", lambda self, asks=False: "edit question" if asks else "")
     watch(ReferencePicker, "open", lambda self, side, _: side)

@@ -13,16 +13,11 @@ from studio.tui.drawing.themes import (
     ANSI,
     BACKGROUNDS,
     DARK,
-    LEAST_CONTRAST,
     LIGHT,
     MONO,
     NAMES,
-    SHIPPED,
     choose_theme,
-    contrast,
-    learn_theme,
     needs_ascii,
-    own_themes,
     style,
 )
 from studio.tui.terminal.look import register_themes
@@ -33,6 +28,18 @@ STYLES = ("won", "lost", "streaming", "queued", "failed", "error", "skipped", "o
           "text")  # fmt: skip
 
 
+def contrast(one: Color, other: Color) -> float:
+    """From 1, the same, to 21, black on white (WCAG 2.2)."""
+
+    def luminance(colour: Color) -> float:
+        channels = [c / 255 for c in (colour.r, colour.g, colour.b)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 @pytest.mark.parametrize("name", STYLES)
 def test_every_style_has_contrast_enough(theme: str, name: str) -> None:
@@ -41,25 +48,6 @@ def test_every_style_has_contrast_enough(theme: str, name: str) -> None:
     assert not style(name, theme).dim
     ink, paper = Color.from_rich_color(colour), Color.parse(BACKGROUNDS[theme])
     assert contrast(ink, paper) >= 4.5
-
-
-OTHERS = sorted(name for name, theme in SHIPPED.items() if name not in NAMES and not theme.ansi)
-
-
-def test_every_state_can_be_read_in_textuals_themes_and_in_ones_own() -> None:
-    own = {"mine": {"background": "#777777", "error": "#770000", "success": "white"}}
-    (mine,) = own_themes(own)
-    learn_theme(mine)
-    assert mine.error == "#770000" and mine.warning == SHIPPED[DARK].warning
-    assert len(OTHERS) > 15
-    for theme in (*(SHIPPED[name] for name in OTHERS), mine):
-        paper = Color.parse(theme.to_color_system().generate()["background"])
-        for name in STYLES:
-            found = style(name, theme.name)
-            assert found.color is not None and not found.dim, (theme.name, name)
-            ratio = contrast(Color.from_rich_color(found.color), paper)
-            assert ratio >= LEAST_CONTRAST, (theme.name, name)
-    assert style("won", "nord").color == Style.parse("#a3be8c").color  # its own, which is legible
 
 
 @pytest.mark.parametrize("name", [*STYLES, "focus", "cursor"])

@@ -90,11 +90,6 @@ def test_what_says_nothing_changes_nothing(tmp_path: Path, text: str) -> None:
         ("mouse: [true]", 1, "not one value"),
         ("mouse: true\nmouse: false", 2, "stands there twice"),
         ("keys: 5", 1, "holds no keys"),
-        ("themes:\n  my:\n    primry: red", 3, "Did you mean primary?"),
-        ("themes:\n  my:\n    primary: rod", 3, '"rod" is no colour'),
-        ("themes:\n  my:\n    like: nrod", 3, "Did you mean nord?"),
-        ("themes:\n  nord:\n    primary: red", 2, "there already"),
-        ("themes:\n  my: {primary: red}\ntheme: myy", 3, "Did you mean my?"),
     ],
 )
 def test_what_nobody_understands_is_refused_with_its_line(
@@ -121,7 +116,6 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
         mouse=False,
         command="notify-send 'a: b' # no comment",
         keys={"review.approve": "y,question_mark", "diff.same": "comma"},
-        themes={"my": {"like": "nord", "primary": "#ff0000"}},
         place=str(tmp_path / "new" / FILE),
     )
     path = write_settings(settings, tmp_path / "new")
@@ -133,6 +127,7 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
 def test_every_setting_turns_through_its_values_and_comes_back() -> None:
     start = ScreenSettings()
     for name, count in (
+        ("theme", 5),
         ("ascii", 3),
         ("mouse", 2),
         ("low_bandwidth", 2),
