@@ -7,7 +7,7 @@ repaired, every verdict that can ask a judge does. Retries of failed calls are n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -24,12 +24,9 @@ _PURPOSES = {
     "embeddings": "embedding",
     "evaluation": "evaluation",
 }
-STAGES = tuple(_PURPOSES)
+"""The stages, and the purpose that their calls have in the records."""
 REPAIR_TOKENS = 80
 """Of the message that says what was wrong with a reply."""
-LIKELY_SHOWN, MOST_SHOWN = 2.5, 4
-"""Tries of a group that the reflector reads, of those with known rewards: of each side two with
-different answers, and the better ones mostly agree."""
 ATTEMPT_TOKENS = 16
 """Of the heading above an attempt or a proposal."""
 LONGEST_EXPERIENCE = 120
@@ -46,21 +43,15 @@ class Range:
     def __add__(self, other: Range) -> Range:
         return Range(self.likely + other.likely, self.most + other.most)
 
-    def __mul__(self, other: Range) -> Range:
-        return Range(self.likely * other.likely, self.most * other.most)
+    def pick(self, most: bool) -> float:
+        return self.most if most else self.likely
 
 
+SHOWN = Range(2.5, 4)
+"""Tries of a group that the reflector reads, of those with known rewards: of each side two with
+different answers, and the better ones mostly agree."""
 TOOL_RESULT = Range(50, 500)
 """Tokens of what a tool returns."""
-
-
-def _exactly(value: float) -> Range:
-    return Range(value, value)
-
-
-def _whole(found: Range) -> Range:
-    """Whole numbers, so that shown stages add up to their sum; what is above 0 is 1 or more."""
-    return Range(round(max(found.likely, found.likely > 0)), round(max(found.most, found.most > 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +129,6 @@ class Facts:
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
-    citing: float = 0.0  # of the request to cite, part of the guidance
     experiences: int = 0
     experience: float = 40.0  # length of one
     limit: int | None = 50
@@ -146,8 +136,9 @@ class Facts:
     steps_done: int = 0
     held_out: int = 0  # rollouts of one evaluation
     held_out_question: float = 0.0
-    evaluated_after: tuple[int, ...] = ()  # steps, 0 while the one before the first is due
-    known: int = 0  # of an evaluation's rollouts, with the library as it stands
+    evaluated_first: bool = True  # the evaluation before the first step is due
+    evaluated_every: int | None = None  # steps; None: after each epoch
+    known: int = 0  # of the next evaluation's rollouts
     replayed: bool = False  # rollouts come from a log and cost nothing
     under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
     lesson_known: bool = False  # the step under way has its lesson: only its evaluation is left
@@ -171,218 +162,188 @@ class Facts:
         return min(1.0, self.contrast * assumed / usual) if usual else self.contrast
 
 
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one stage that each have this prompt and reply."""
+
+    stage: str
+    n: float
+    prompt: float
+    reply: float
+
+
 def estimate(facts: Facts) -> Estimate:
     """Add up what is still to be done."""
-    paid = facts.under_way
-    sums = {name: _Sum(paid.get(_PURPOSES[name], 0), facts.at_most) for name in STAGES}
-    sampler, known, begun = facts.sampler, facts.known, facts.lesson_known
-    if 0 in facts.evaluated_after:  # a fork begins with one too, after the steps it adopts
-        _add_evaluation(facts, sums, facts.steps_done, known)
-        known = 0
-    for step in range(facts.steps_done + 1, sampler.total_steps + 1):
-        if not begun:
-            _add_step(facts, sums, step, len(sampler.batch(step)))
-        if step in facts.evaluated_after:
-            _add_evaluation(facts, sums, step, known if begun else 0)
-        for each in sums.values():
-            each.paid = Range()  # what is on record is of the first of these steps
-        begun = False
-    return _close_sums(facts, sums)
+    return _sum_stages(facts, *(_run_calls(facts, most) for most in (False, True)))
 
 
 def estimate_evaluation(facts: Facts, parts: Sequence[tuple[float, int]]) -> Estimate:
     """An evaluation outside any run: so many rollouts with each guidance of so many tokens."""
-    sums = {name: _Sum(0, facts.at_most) for name in STAGES}
-    for guidance, tries in parts:
-        part = replace(facts, guidance=guidance, held_out=tries)
-        _add_evaluation(part, sums, facts.steps_done, known=0)
-    return _close_sums(facts, sums)
+
+    def calls(most: bool) -> Iterator[_Calls]:
+        for guidance, tries in parts:
+            yield from _evaluation_calls(facts, most, tries, guidance)
+
+    return _sum_stages(facts, calls(False), calls(True))
 
 
-def _close_sums(facts: Facts, sums: Mapping[str, _Sum]) -> Estimate:
-    terms = dict.fromkeys(STAGES, facts.reflector) | {
+def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
+    """The whole run with each of three settings doubled, after it as it is ("")."""
+    whole = replace(facts, steps_done=0, known=0, under_way={}, lesson_known=False, done={},
+                    evaluated_first=True)  # fmt: skip
+    sampler = facts.sampler
+    # Twice the groups propose as much in a step as they did in two.
+    larger = replace(sampler, batch_size=2 * sampler.batch_size)
+    longer = replace(sampler, epochs=2 * sampler.epochs)
+    return (
+        ("", estimate(whole)),
+        ("practice.batch_size", estimate(replace(whole, sampler=larger, growth=2 * facts.growth))),
+        ("practice.group_size", estimate(replace(whole, group_size=2 * facts.group_size))),
+        ("practice.epochs", estimate(replace(whole, sampler=longer))),
+    )
+
+
+def _sum_stages(facts: Facts, likely: Iterable[_Calls], most: Iterable[_Calls]) -> Estimate:
+    terms = dict.fromkeys(_PURPOSES, facts.reflector) | {
         "rollouts": facts.policy,
         "evaluation": facts.policy,
         "judging": facts.judge,
         "embeddings": facts.embedding or facts.reflector,
     }
-    stages = (
-        sums[name].stage(name, terms[name], facts.done.get(_PURPOSES[name], 0)) for name in STAGES
-    )
-    return Estimate(tuple(stage for stage in stages if stage.calls.most or stage.done))
+    sums = {name: ([0.0] * 3, [0.0] * 3) for name in _PURPOSES}  # calls, prompt and reply tokens
+    for which, (found, longer) in enumerate(((likely, 1.0), (most, facts.at_most))):
+        for calls in found:
+            into = sums[calls.stage][which]
+            into[0] += calls.n
+            into[1] += calls.n * calls.prompt * longer
+            into[2] += calls.n * calls.reply
+    stages = []
+    for name, purpose in _PURPOSES.items():
+        paid, done = facts.under_way.get(purpose, 0), facts.done.get(purpose, 0)
+        for amounts in sums[name]:
+            left = max(0.0, 1 - paid / amounts[0]) if amounts[0] else 0.0
+            # Whole numbers, so that shown stages add up to their sum; above 0 is 1 or more.
+            amounts[:] = (round(max(amount * left, amount * left > 0)) for amount in amounts)
+        count, prompt, reply = (Range(*pair) for pair in zip(*sums[name], strict=True))
+        if count.most or done:
+            cost = (terms[name].cost_usd(round(sent), round(got)) for _, sent, got in sums[name])
+            priced = Range(*cost) if terms[name].has_price else None
+            stages.append(Stage(name, count, prompt, reply, priced, done))
+    return Estimate(tuple(stages))
 
 
-def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
-    """The whole run with each of three settings doubled, after it as it is ("")."""
-    whole = replace(facts, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
-    names = ("practice.batch_size", "practice.group_size", "practice.epochs")
-    doubled = ((name, estimate(_double_setting(whole, name))) for name in names)
-    return (("", estimate(whole)), *doubled)
+def _run_calls(facts: Facts, most: bool) -> Iterator[_Calls]:
+    sampler, known = facts.sampler, facts.known
+    if facts.held_out and facts.evaluated_first:  # a fork begins with one too
+        guidance = _library_tokens(facts, facts.steps_done, most)
+        yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
+        known = 0
+    for step in range(facts.steps_done + 1, sampler.total_steps + 1):
+        if step > facts.steps_done + facts.lesson_known:
+            yield from _step_calls(facts, most, step)
+        every = facts.evaluated_every
+        if facts.held_out and (sampler.ends_epoch(step) if every is None else step % every == 0):
+            guidance = _library_tokens(facts, step, most)
+            yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
+            known = 0
 
 
-class _Sum:
-    """Adds up one stage; the first calls are those that are `paid` for already."""
-
-    def __init__(self, paid: int, at_most: float) -> None:
-        self.paid = _exactly(paid)
-        self._longer = Range(1.0, at_most)
-        self._calls = self._prompt = self._reply = Range()
-
-    def add(self, calls: Range, prompt: Range, reply: Range) -> None:
-        """Add calls of which each has this prompt and reply."""
-        paid = Range(min(self.paid.likely, calls.likely), min(self.paid.most, calls.most))
-        self.paid = Range(self.paid.likely - paid.likely, self.paid.most - paid.most)
-        left = Range(calls.likely - paid.likely, calls.most - paid.most)
-        self._calls += left
-        self._prompt += left * prompt * self._longer
-        self._reply += left * reply
-
-    def stage(self, name: str, terms: CallPricing, done: int) -> Stage:
-        prompt, reply = self._prompt, self._reply
-        cost = Range(
-            terms.cost_usd(round(prompt.likely), round(reply.likely)),
-            terms.cost_usd(round(prompt.most), round(reply.most)),
-        )
-        priced = cost if terms.has_price else None
-        return Stage(name, _whole(self._calls), _whole(prompt), _whole(reply), priced, done)
-
-
-def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:
+def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     """One step's practice, with the library as it will likely be by then."""
-    tries, library = batch * facts.group_size, _library_tokens(facts, step)
-    rollout, reflected = _reply_tokens(facts, "rollout", facts.policy), facts.reflector
-    asked = _exactly(facts.instructions + facts.question) + library
-    if not facts.replayed:
-        _add_tries(facts, sums["rollouts"], tries, asked, rollout)
-    _add_judging(facts, sums, tries, rollout)
-
-    share = facts.contrast_share(facts.group_size)
-    if not facts.lessons or (facts.group_size < 2 and facts.truth_given):
+    batch, size = len(facts.sampler.batch(step)), facts.group_size
+    library = _library_tokens(facts, step - 1, most)
+    rollout = _reply_tokens(facts, "rollout", facts.policy, most)
+    asked = facts.instructions + facts.question + library
+    for calls in _try_calls(facts, most, "rollouts", batch * size, asked, rollout):
+        if not (facts.replayed and calls.stage == "rollouts"):
+            yield calls
+    if not facts.lessons or (size < 2 and facts.truth_given):
         return  # a single try differs from nothing
+
+    share = facts.contrast_share(size)
     # Of the groups without contrast half are taken to be all wrong.
-    unlike = min(facts.unlike_read, batch * (1 - share) / 2)
-    used = Range(batch * share + unlike, batch)
-    summary = _reply_tokens(facts, "summary", reflected)
-    long_most = facts.summaries != "never"
-    shown_of_group = Range(min(facts.group_size, LIKELY_SHOWN), min(facts.group_size, MOST_SHOWN))
-    if not facts.truth_given:
-        shown_of_group = _exactly(facts.group_size)  # all that is known is how often it was said
-    together = rollout.likely * shown_of_group.likely
-    long_likely = facts.summaries == "always" or (
-        long_most and together > facts.group_budget and rollout.likely > facts.summarise_above
-    )
-    tries_read = used * shown_of_group * Range(long_likely, long_most)  # 1 or 0
-    retelling = _exactly(facts.summarise + facts.question) + rollout
-    sums["summaries"].add(tries_read, retelling, summary)
-    if facts.group_size < 2:
+    read = batch if most else batch * share + min(facts.unlike_read, batch * (1 - share) / 2)
+    # Without a truth all that is known is how often an answer was said, so all are shown.
+    shown = min(size, SHOWN.pick(most)) if facts.truth_given else size
+    exceeds = rollout * shown > facts.group_budget and rollout > facts.summarise_above
+    retold = facts.summaries == "always" or (facts.summaries == "auto" and (most or exceeds))
+    summary = _reply_tokens(facts, "summary", facts.reflector, most)
+    if retold:
+        prompt = facts.summarise + facts.question + rollout
+        yield _Calls("summaries", read * shown, prompt, summary)
+    if size < 2:
         return  # a single try is summarised, but there is no other to compare it with
 
-    shown = Range(
-        summary.likely if tries_read.likely else rollout.likely,
-        min(rollout.most, facts.group_budget),
-    )
-    heading = _exactly(ATTEMPT_TOKENS)
-    attempts = shown * shown_of_group + heading * _exactly(facts.group_size)
-    extraction = _reply_tokens(facts, "extraction", reflected)
-    reading = _exactly(facts.extract + facts.question + facts.truth) + attempts + library
-    _add_with_repeat(sums["extraction"], used, reading, extraction)
+    attempt = min(rollout, facts.group_budget) if most or not retold else summary
+    prompt = facts.extract + facts.question + facts.truth + library
+    prompt += attempt * shown + ATTEMPT_TOKENS * size
+    extraction = _reply_tokens(facts, "extraction", facts.reflector, most)
+    yield _with_repeat("extraction", read, prompt, extraction, most)
 
-    proposals = (extraction + heading) * used
     # A step consolidates, if any of its groups shows a difference, at once or as a tree.
-    any_used = Range(1 - (1 - share) ** batch, 1.0)
-    calls = _consolidation_calls(facts, used)
-    sent = Range(*(2 / n if n > 1 else 1.0 for n in (calls.likely, calls.most)))  # a call's share
-    weighing = _exactly(facts.consolidate) + proposals * sent + library
-    consolidation = _reply_tokens(facts, "consolidation", reflected)
-    _add_with_repeat(sums["consolidation"], any_used * calls, weighing, consolidation)
-    _add_embeddings(facts, sums, step, batch)
+    asks = 1.0 if most else 1 - (1 - share) ** batch
+    asked_n = _consolidation_calls(facts, read, most)
+    sent = (extraction + ATTEMPT_TOKENS) * read * (2 / asked_n if asked_n > 1 else 1)
+    prompt = facts.consolidate + sent + library
+    reply = _reply_tokens(facts, "consolidation", facts.reflector, most)
+    yield _with_repeat("consolidation", asks * asked_n, prompt, reply, most)
+
+    if facts.embedding is not None:  # each new wording, and with the first the whole library
+        wordings = batch * facts.per_group if most else min(facts.growth, batch * facts.per_group)
+        yield _Calls("embeddings", wordings, _longest(facts, most), 0.0)
+        if step == facts.steps_done + 1 and facts.experiences:
+            yield _Calls("embeddings", 1, facts.experiences * facts.experience, 0.0)
 
 
-def _consolidation_calls(facts: Facts, used: Range) -> Range:
+def _consolidation_calls(facts: Facts, read: float, most: bool) -> float:
     """Calls of one consolidation; merged, half of the proposals are likely to be left."""
-    found = []
-    for groups, left in ((used.likely, 0.5), (used.most, 1.0)):
-        n = math.ceil(groups * facts.per_group)
-        if n <= facts.per_call:
-            found.append(1.0)
-            continue
-        merging, most = plan_calls(n, facts.per_call)
-        found.append(merging + min(most, math.ceil(n * left / facts.per_call)))
-    return Range(*found)
+    n = math.ceil(read * facts.per_group)
+    if n <= facts.per_call:
+        return 1.0
+    merging, last = plan_calls(n, facts.per_call)
+    return merging + min(last, math.ceil(n * (1 if most else 0.5) / facts.per_call))
 
 
-def _add_embeddings(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:
-    """Each new wording is embedded once, the library's with the first; edits are not counted."""
-    if facts.embedding is None:
-        return
-    most = batch * facts.per_group
-    proposed = Range(min(facts.growth, most), most)
-    # A request for the first wording, which is compared with the whole library, and one for each
-    # further wording.
-    asked = Range(min(1.0, proposed.likely), proposed.most)
-    kept = facts.experiences if step == facts.steps_done + 1 else 0.0
-    longest = max(LONGEST_EXPERIENCE, facts.experience)
-    tokens = _exactly(kept * facts.experience) + proposed * Range(facts.experience, longest)
-    each = Range(tokens.likely / (asked.likely or 1.0), tokens.most / (asked.most or 1.0))
-    sums["embeddings"].add(asked, each, Range())
+def _evaluation_calls(facts: Facts, most: bool, tries: int, guidance: float) -> Iterator[_Calls]:
+    reply = _reply_tokens(facts, "evaluation", facts.policy, most)
+    asked = facts.instructions + facts.held_out_question + guidance
+    return _try_calls(facts, most, "evaluation", tries, asked, reply)
 
 
-def _add_evaluation(facts: Facts, sums: Mapping[str, _Sum], step: int, known: int) -> None:
-    tries = max(0, facts.held_out - known)
-    rollout = _reply_tokens(facts, "evaluation", facts.policy)
-    prompt = _exactly(facts.instructions + facts.held_out_question)
-    asked = prompt + _library_tokens(facts, step + 1)
-    _add_tries(facts, sums["evaluation"], tries, asked, rollout)
-    _add_judging(facts, sums, tries, rollout)
+def _try_calls(
+    facts: Facts, most: bool, stage: str, tries: int, asked: float, reply: float
+) -> Iterator[_Calls]:
+    """Tries of one or more turns, and what judges them.
+
+    Each later prompt of a try holds the replies and results before it.
+    """
+    turns = facts.turns.pick(most)
+    before = (reply + TOOL_RESULT.pick(most)) * (turns - 1) / 2
+    yield _Calls(stage, tries * turns, asked + before, reply)
+    prompt = facts.judging + facts.question + facts.truth + reply
+    verdict = _reply_tokens(facts, "judge", facts.judge, most)
+    yield _with_repeat("judging", tries * facts.judged.pick(most), prompt, verdict, most)
 
 
-def _add_tries(facts: Facts, into: _Sum, tries: int, asked: Range, reply: Range) -> None:
-    """Tries of one or more turns; each later prompt holds the replies and results before it."""
-    before = Range((facts.turns.likely - 1) / 2, (facts.turns.most - 1) / 2)
-    into.add(_exactly(tries) * facts.turns, asked + (reply + TOOL_RESULT) * before, reply)
-
-
-def _add_judging(facts: Facts, sums: Mapping[str, _Sum], tries: int, rollout: Range) -> None:
-    verdicts = facts.judged * _exactly(tries)
-    asked = _exactly(facts.judging + facts.question + facts.truth) + rollout
-    _add_with_repeat(sums["judging"], verdicts, asked, _reply_tokens(facts, "judge", facts.judge))
-
-
-def _add_with_repeat(into: _Sum, questions: Range, prompt: Range, reply: Range) -> None:
+def _with_repeat(stage: str, n: float, prompt: float, reply: float, most: bool) -> _Calls:
     """Questions that are at most asked again once, with the reply that could not be read."""
-    again = (prompt.most + reply.most + REPAIR_TOKENS + prompt.most) / 2
-    into.add(Range(questions.likely, 2 * questions.most), Range(prompt.likely, again), reply)
+    if not most:
+        return _Calls(stage, n, prompt, reply)
+    return _Calls(stage, 2 * n, prompt + (reply + REPAIR_TOKENS) / 2, reply)
 
 
-def _library_tokens(facts: Facts, step: int) -> Range:
-    steps = step - 1 - facts.steps_done
-    most = facts.sampler.batch_size * facts.per_group if facts.lessons else 0
+def _library_tokens(facts: Facts, after: int, most: bool) -> float:
+    """What the library adds to a prompt after so many steps."""
+    a_step = facts.sampler.batch_size * facts.per_group if facts.lessons else 0
     room = math.inf if facts.limit is None else max(0, facts.limit - facts.experiences)
-    added = Range(min(steps * min(facts.growth, most), room), min(steps * most, room))
-    longest = max(LONGEST_EXPERIENCE, facts.experience)
-    # The request to cite comes with the first experience.
-    asked = 0.0 if facts.guidance or not added.most else facts.citing
-    return _exactly(facts.guidance + asked) + added * Range(facts.experience, longest)
+    added = (after - facts.steps_done) * (a_step if most else min(facts.growth, a_step))
+    return facts.guidance + min(added, room) * _longest(facts, most)
 
 
-def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:
-    most = terms.reply_tokens()
-    return Range(min(facts.replies[purpose], most), most)
+def _longest(facts: Facts, most: bool) -> float:
+    return max(LONGEST_EXPERIENCE, facts.experience) if most else facts.experience
 
 
-def _double_setting(facts: Facts, name: str) -> Facts:
-    sampler, strategy = facts.sampler, facts.evaluated_after
-    if name == "practice.group_size":
-        return replace(facts, group_size=2 * facts.group_size)
-    if name == "practice.epochs":
-        more = replace(sampler, epochs=2 * sampler.epochs)
-        again = tuple(step + sampler.total_steps for step in strategy if step)
-        return replace(facts, sampler=more, evaluated_after=(*strategy, *again))
-    more = replace(sampler, batch_size=2 * sampler.batch_size)
-    if all(step % sampler.steps_per_epoch == 0 for step in strategy):  # after each epoch
-        epochs = (step // sampler.steps_per_epoch for step in strategy)
-        moved = tuple(epoch * more.steps_per_epoch for epoch in epochs)
-    else:
-        moved = tuple(step for step in strategy if step <= more.total_steps)
-    # Twice the groups propose as much in a step as they did in two.
-    return replace(facts, sampler=more, evaluated_after=moved, growth=2 * facts.growth)
+def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing, most: bool) -> float:
+    longest = terms.reply_tokens()
+    return longest if most else min(facts.replies[purpose], longest)

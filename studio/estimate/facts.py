@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,14 +15,11 @@ from typing import Any
 import orjson
 
 from engines.core.errors import StudioError
-from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
-from engines.pipeline.context import fewest_tries
-from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.record import lines
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
@@ -49,7 +45,7 @@ BYTES_AT_LEAST = 3.0
 _LESSONS: Mapping[str, float] = {"summary": 200, "extraction": 150, "consolidation": 300}
 ASSUMED: Mapping[str, float] = {"rollout": 400, "judge": 120, **_LESSONS}
 """Tokens of a reply where no run of the model was measured: short chains of thought."""
-_ROLES: Mapping[str, Role] = {"rollout": "policy", "judge": "judge"}
+_ROLES: Mapping[str, Role] = {"rollout": "policy", "evaluation": "policy", "judge": "judge"}
 """Who replies; all else is the reflector's."""
 _PROGRAM_CALLS = 10
 """Of one try at most, where a program decides."""
@@ -66,21 +62,10 @@ class MeasuredUsage:
     run: str = ""
     n: Counter[str] = field(default_factory=Counter)
     reply: Counter[str] = field(default_factory=Counter)
-    prompt_tokens: int = 0
-    prompt_bytes: int = 0
-    groups: int = 0
-    with_contrast: int = 0
+    contrast: float | None = None  # share of groups that had it
     group_size: int = 2
     growth: float | None = None
     turns: float | None = None  # of a try, on average
-
-    @property
-    def bytes_a_token(self) -> float:
-        known = self.prompt_tokens and self.prompt_bytes
-        return self.prompt_bytes / self.prompt_tokens if known else BYTES_A_TOKEN
-
-    def mean(self, purpose: str) -> float | None:
-        return self.reply[purpose] / self.n[purpose] if self.n[purpose] else None
 
 
 def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
@@ -91,35 +76,22 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     facts = _prompt_facts(config, plan.problems, plan.sampler, replies, measured)
     library = _next_library(plan)
     writer = prompt_writer(config)
-    guidance = writer.describe(library)
     texts = [experience.text for experience in library.experiences] if library is not None else []
-    per = measured.bytes_a_token
     facts = replace(
         facts,
-        guidance=_tokens(per, writer.write(library, "")[0]),
+        guidance=_tokens(writer.write(library, "")[0]),
         experiences=len(texts),
-        experience=_tokens(per, *texts) / len(texts) + LINE_TOKENS if texts else facts.experience,
-        contrast=measured.with_contrast / measured.groups if measured.groups else None,
+        experience=_tokens(*texts) / len(texts) + LINE_TOKENS if texts else facts.experience,
+        contrast=measured.contrast,
         contrast_of=measured.group_size,
         growth=2.0 if measured.growth is None else measured.growth,
-        citing=_tokens(per, load_prompt("engines.core", "cite").body) * config.agent.cite,
     )
-    facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, per)
-    if not facts.lessons:
-        return facts, tuple(notes)
-    if facts.contrast is None and facts.truth_given:
+    facts = _with_evaluation(_with_progress(facts, plan), plan, writer.describe(library))
+    if facts.lessons and facts.contrast is None and facts.truth_given:
         share = facts.contrast_share(facts.group_size)
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
-    if measured.growth is None:
+    if facts.lessons and measured.growth is None:
         notes.append("assumed: a step adds 2 experiences")
-    if config.practice.sampling == "learnable":
-        few, most = fewest_tries(facts.group_size), 2 * facts.group_size
-        notes.append(
-            f"practice.sampling=learnable: {few} rollouts of a problem that was right twice, and "
-            f"up to {most} where all failed; never more in a step than are counted here"
-        )
-    if "function" in _verifier_names(config.verifier.spec):
-        notes.append("a verifier function may ask the judge: counted at most once a try")
     return facts, tuple(notes)
 
 
@@ -136,11 +108,10 @@ def gather_eval_facts(
     """
     measured = _measure_earlier_run(workspace, fingerprint, ("policy",))
     replies, notes = _reply_lengths(measured, config, ("rollout", "judge"))
-    per = measured.bytes_a_token
     sampler = Sampler(max(1, len(problems)), 1, 1, config.seed)
     facts = _prompt_facts(config, problems, sampler, replies, measured)
     facts = replace(facts, held_out_question=facts.question)
-    return facts, tuple((_tokens(per, text), n) for text, n in missing), tuple(notes)
+    return facts, tuple((_tokens(text), n) for text, n in missing), tuple(notes)
 
 
 def _prompt_facts(
@@ -151,11 +122,11 @@ def _prompt_facts(
     measured: MeasuredUsage,
 ) -> Facts:
     """What the run file says, with the lengths of its prompts."""
-    practice, per = config.practice, measured.bytes_a_token
+    practice = config.practice
 
     def prompt(name: str, *more: str) -> float:
         body = load_prompt("engines.training_free", name).body
-        return _tokens(per, body, *more) + SCAFFOLD_TOKENS
+        return _tokens(body, *more) + SCAFFOLD_TOKENS
 
     objectives = (practice.agent_objective, practice.learning_objective)
     judge, form = (load_prompt("engines.verifiers", n).body for n in ("judge", "form_binary"))
@@ -167,19 +138,19 @@ def _prompt_facts(
         reflector=terms_of(config.role("reflector")),
         judge=terms_of(config.role("judge")),
         replies=replies,
-        instructions=_tokens(per, config.agent.instructions) + SCAFFOLD_TOKENS,
-        question=_question_tokens(per, problems),
-        truth=_tokens(per, *(p.answer or "" for p in problems)) / max(1, len(problems)),
+        instructions=_tokens(config.agent.instructions) + SCAFFOLD_TOKENS,
+        question=_question_tokens(problems),
+        truth=_tokens(*(p.answer or "" for p in problems)) / max(1, len(problems)),
         # With its longer question: which of the two a group gets is not known before.
         extract=prompt("extract", *objectives) + prompt("critique"),
         consolidate=prompt("consolidate", *objectives),
         summarise=prompt("summarise"),
-        judging=_tokens(per, judge, form),
+        judging=_tokens(judge, form),
         judged=judge_questions(config.verifier.spec),
         turns=_turns(config, measured),
         summaries=practice.summarise,
-        summarise_above=practice.summarise_above_chars / per,
-        group_budget=practice.read_chars / per,
+        summarise_above=practice.summarise_above_chars / BYTES_A_TOKEN,
+        group_budget=practice.read_chars / BYTES_A_TOKEN,
         unlike_read=practice.read_without_contrast,
         per_group=practice.experiences_per_query,
         per_call=practice.proposals_per_call,
@@ -188,7 +159,7 @@ def _prompt_facts(
         limit=practice.library_limit,
         replayed=config.policy.model.startswith("replay:"),
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
-        at_most=max(1.0, per / BYTES_AT_LEAST),
+        at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,
     )
 
 
@@ -210,61 +181,60 @@ def _with_progress(facts: Facts, plan: RunPlan) -> Facts:
 def _turns(config: RunConfig, measured: MeasuredUsage) -> Range:
     """Replies of a try. How many calls a program makes, only a run of it tells."""
     agent = config.agent
-    if agent.kind == "single_turn":
-        return Range(1.0, 1.0)
-    likely = measured.turns or (2.0 if agent.kind in ("tools", "calculator") else 1.0)
-    if agent.kind == "team":  # an analysis, three replies a step, an answer; each repaired once
-        return Range(measured.turns or 8.0, 2.0 * (2 + 3 * agent.max_turns))
-    own = agent.kind in ("command", "function")
-    return Range(likely, max(likely, float(_PROGRAM_CALLS if own else agent.max_turns)))
+    # At most and likely; a team: an analysis, three replies a step, an answer, each repaired once.
+    most, likely = {
+        "single_turn": (1, 1.0),
+        "team": (2 * (2 + 3 * agent.max_turns), 8.0),
+        "command": (_PROGRAM_CALLS, 1.0),
+        "function": (_PROGRAM_CALLS, 1.0),
+    }.get(agent.kind, (agent.max_turns, 2.0))
+    likely = measured.turns or likely
+    return Range(likely, max(likely, float(most)))
 
 
-def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str, per: float) -> Facts:
-    config = plan.loaded.config
-    sets, k = evaluated_sets(plan.loaded), config.evaluation.k
+def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str) -> Facts:
+    """When the library is evaluated, and what of it is measured already.
+
+    The first evaluation is the run's own: a fork is evaluated with the result of the adopted steps.
+    """
+    config, state = plan.loaded.config, plan.state
+    if not (sets := evaluated_sets(plan.loaded)):
+        return facts
     problems = tuple(problem for held_out in sets for problem in held_out.problems)
     contents = {problem_digest(problem) for problem in problems}
-    open_book = score_book_opener(
-        plan.workspace.evaluations, measurement_settings(config, plan.fingerprint), config
-    )
-    # Weights that are trained are known by their content, and those of a later step by nobody.
-    weights = "" if config.trains else weights_digest(config.policy)
-    missing = open_book(guidance, weights).count_missing(contents, k)
-    if config.trains and not guidance and _is_start_known(plan, sets):
-        missing = 0
+    k, evaluation = config.evaluation.k, config.evaluation
+    first = state is None
+    if state is not None:
+        begun_with = state.started.forked_steps if state.started else 0
+        done = sum(found.step == begun_with for found in state.evaluations)
+        first = state.step == begun_with and done < len(sets)
+    known = 0
+    if first or facts.lesson_known:
+        settings = measurement_settings(config, plan.fingerprint)
+        book = score_book_opener(plan.workspace.evaluations, settings, config)
+        # Weights that are trained are known by their content; those of a later step by nobody.
+        weights = "" if config.trains else weights_digest(config.policy)
+        known = len(contents) * k - book(guidance, weights).count_missing(contents, k)
     return replace(
         facts,
         held_out=len(contents) * k,
-        held_out_question=_question_tokens(per, problems),
-        evaluated_after=_evaluation_steps(plan, len(sets)) if sets else (),
-        known=len(contents) * k - missing,
+        held_out_question=_question_tokens(problems),
+        evaluated_first=first,
+        evaluated_every=None if evaluation.strategy == "epoch" else evaluation.every_steps,
+        known=known,
     )
 
 
-def _is_start_known(plan: RunPlan, sets: Sequence[HeldOutSet]) -> bool:
-    """Whether a run measured the weights that training begins with, before its first step."""
-    fingerprint = digest(measurement_settings(plan.loaded.config, plan.fingerprint))
-    k = plan.loaded.config.evaluation.k
-    wanted = {(held_out.name, len(held_out.problems) * k) for held_out in sets}
-    for run in plan.workspace.runs():
-        with suppress(StudioError, OSError):  # reported when it is opened
-            start = (e for e in run.state().evaluations if (e.step, e.policy_version) == (0, 0))
-            if wanted <= {(e.data, e.n) for e in start if e.fingerprint == fingerprint}:
-                return True
-    return False
+def _tokens(*texts: str) -> float:
+    return sum(len(text.encode("utf-8", "replace")) for text in texts) / BYTES_A_TOKEN
 
 
-def _tokens(per: float, *texts: str) -> float:
-    """Tokens of texts at so many bytes each."""
-    return sum(len(text.encode("utf-8", "replace")) for text in texts) / per
-
-
-def _question_tokens(per: float, problems: tuple[Problem, ...]) -> float:
-    return _tokens(per, *(p.question for p in problems)) / max(1, len(problems))
+def _question_tokens(problems: tuple[Problem, ...]) -> float:
+    return _tokens(*(p.question for p in problems)) / max(1, len(problems))
 
 
 def judge_questions(spec: object) -> Range:
-    """Questions put to a judge for one verdict."""
+    """Questions put to a judge for one verdict; a function may ask one."""
     names = _verifier_names(spec)
     sure = names.count("judge")
     return Range(sure, sure + names.count("function"))
@@ -290,25 +260,21 @@ def _reply_lengths(
     never = {"summary"} if config.practice.summarise == "never" else set()
     never |= set(_LESSONS) if config.trains else set()
     never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
-    asked_for = set(only) - never
-    roles = {p: config.role(_ROLES.get(p, "reflector")) for p in ASSUMED}
-    given = {p: role.expected_tokens for p, role in roles.items()}
-    expected = {p: float(tokens) for p, tokens in given.items() if tokens is not None}
-    found = {p: mean for p in ASSUMED if (mean := measured.mean(p)) is not None}
-    means = {p: mean for p, mean in found.items() if p not in expected}
-    usual = {p: min(n, terms_of(roles[p]).reply_tokens()) for p, n in ASSUMED.items()}
-    replies = {**usual, **means, **expected}
-    held_out = None if "rollout" in expected else measured.mean("evaluation")
-    replies["evaluation"] = replies["rollout"] if held_out is None else held_out
-    known = [f"{p} {means[p]:.0f} (n={measured.n[p]})" for p in means if p in asked_for]
-    if held_out is not None:
-        known.append(f"evaluation {held_out:.0f} (n={measured.n['evaluation']})")
-    unknown = [p for p in ASSUMED if p in asked_for and p not in {**means, **expected}]
-    assumed = [f"{p} {usual[p]:.0f}" for p in unknown]
-    wanted = [f"{p} {expected[p]:.0f}" for p in expected if p in asked_for]
-    sources = {" by expected_tokens": wanted, f" as in run {measured.run}": known}
-    sources |= {", assumed": assumed}
-    notes = [f"tokens of a reply{how}: {', '.join(n)}" for how, n in sources.items() if n]
+    replies, sources = dict[str, float](), dict[str, list[str]]()
+    for purpose in (*ASSUMED, "evaluation"):
+        role = config.role(_ROLES.get(purpose, "reflector"))
+        n, of = measured.n[purpose], ""
+        if role.expected_tokens is not None:
+            replies[purpose], source = float(role.expected_tokens), " by expected_tokens"
+        elif n:
+            replies[purpose], source = measured.reply[purpose] / n, f" as in run {measured.run}"
+            of = f" (n={n})"
+        else:
+            usual = replies["rollout"] if purpose == "evaluation" else ASSUMED[purpose]
+            replies[purpose], source = min(usual, terms_of(role).reply_tokens()), ", assumed"
+        if purpose in only and purpose not in never:
+            sources.setdefault(source, []).append(f"{purpose} {replies[purpose]:.0f}{of}")
+    notes = [f"tokens of a reply{how}: {', '.join(parts)}" for how, parts in sources.items()]
     return replies, notes
 
 
@@ -340,25 +306,18 @@ def _measure_run(run: RunDir, state: RunState, workspace: Workspace) -> Measured
     found = MeasuredUsage(run.run)
     for record in islice(_read_records(run.records), READ_AT_MOST):
         usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
-        if record.get("lost") or not usage["calls"]:
-            continue
-        found.n[purpose] += 1
-        found.reply[purpose] += usage["completion_tokens"]
-        # A later turn records only the messages that it adds to the first ones.
-        if not record["base"] and usage["prompt_tokens"]:
-            found.prompt_tokens += usage["prompt_tokens"]
-            found.prompt_bytes += sum(len(m["content"].encode()) for m in record["messages"])
+        if usage["calls"] and not record.get("lost"):
+            found.n[purpose] += 1
+            found.reply[purpose] += usage["completion_tokens"]
     groups = state.group_outcomes()
-    found.groups, found.with_contrast = sum(groups.values()), groups["used"]
+    found.contrast = groups["used"] / sum(groups.values()) if sum(groups.values()) else None
     if tries := sum(step.rollouts_done for step in state.steps.values()):
         found.turns = sum(step.turns for step in state.steps.values()) / tries or None
-    started = state.started
-    if started is not None:
-        found.group_size = started.group_size
-        steps = state.steps_finished - started.forked_steps
-        if steps > 0:
-            folder = workspace.library(started.library)
-            before = folder.at(started.library_version).experiences
+    if state.started is not None:
+        found.group_size = state.started.group_size
+        if steps := state.steps_finished - state.started.forked_steps:
+            folder = workspace.library(state.started.library)
+            before = folder.at(state.started.library_version).experiences
             after = folder.at(state.library_version).experiences
             found.growth = max(0.0, (len(after) - len(before)) / steps)
     return found
@@ -374,26 +333,6 @@ def _count_replies(run: RunDir, pattern: str = "*.jsonl") -> Counter[str]:
     """Replies on record by purpose."""
     records = _read_records(run.records, pattern)
     return Counter(str(found["key"]["purpose"]) for found in records if not found.get("lost"))
-
-
-def _evaluation_steps(plan: RunPlan, sets: int) -> tuple[int, ...]:
-    """The steps after which the library is evaluated; 0 while that before the first is due.
-
-    The first is the run's own: a fork is evaluated with the result of the adopted steps.
-    """
-    evaluation, sampler = plan.loaded.config.evaluation, plan.sampler
-    by_epoch = evaluation.strategy == "epoch"
-    after = tuple(
-        step
-        for step in range(1, sampler.total_steps + 1)
-        if (sampler.ends_epoch(step) if by_epoch else step % evaluation.every_steps == 0)
-    )
-    state = plan.state
-    if state is None:
-        return (0, *after)
-    begun_with = state.started.forked_steps if state.started else 0
-    done = sum(found.step == begun_with for found in state.evaluations)
-    return (0, *after) if state.step == begun_with and done < sets else after
 
 
 def _next_library(plan: RunPlan) -> Library | None:

@@ -8,20 +8,10 @@ from typing import Any
 
 import pytest
 
-from engines.core import events as ev
-from engines.core.ids import digest
-from engines.core.types import NO_USAGE
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.config.source import parse_source
-from studio.estimate.cost import estimate
-from studio.estimate.facts import gather_facts
-from studio.run.held_out import measurement_settings
-from studio.run.new_or_resume import RunRequest, load_plan
-from tests.support.builders import a_run
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
-from tests.support.training_runs import training_workspace
 
 RUN = ("practice.epochs=2", "practice.batch_size=3", "practice.group_size=4", "data.truncate=12")
 HELD_OUT = ("evaluation.data=[arithmetic-heldout]", "evaluation.limit=20")
@@ -352,31 +342,6 @@ def test_a_run_that_was_cut_short_is_not_what_lengths_are_taken_from(tmp_path: P
         "tokens of a reply as in run whole: "
         in headless(workspace, "rehearsal", "--dry-run").stdout
     )
-
-
-def test_weights_that_were_measured_before_training_are_not_counted_again(tmp_path: Path) -> None:
-    words = ("grpo-tiny", "evaluation.limit=16", "data.truncate=16", "practice.epochs=1")
-    request = RunRequest(
-        workspace=Workspace(tmp_path / "practice"),
-        source=parse_source("studio train", "practice", words[0], words[1:]),
-    )
-    plan = load_plan(request)
-    assert estimate(gather_facts(plan)[0]).calls.likely == 128 + 2 * 16
-    measured = digest(measurement_settings(plan.loaded.config, plan.fingerprint))
-    result = ev.EvaluationFinished(
-        step=0,
-        data="skills-heldout",
-        policy_version=0,
-        library_version=0,
-        k=1,
-        n=16,
-        unjudged=0,
-        mean=0.5,
-        usage=NO_USAGE,
-        fingerprint=measured,
-    )
-    training_workspace(tmp_path, [a_run(run="tiny"), result])
-    assert estimate(gather_facts(plan)[0]).calls.likely == 128 + 16
 
 
 def dry_eval(workspace: Path, *arguments: str) -> dict[str, Any]:

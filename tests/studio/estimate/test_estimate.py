@@ -122,14 +122,14 @@ def test_a_judge_is_asked_where_the_verifier_asks_one(spec: object, questions: R
 
 
 def test_judging_covers_practice_and_evaluation() -> None:
-    facts = some_facts(judged=Range(1, 1), held_out=5, evaluated_after=(0, 3, 6))
+    facts = some_facts(judged=Range(1, 1), held_out=5)
     found = estimate(facts)
     assert stage(found, "evaluation").calls == Range(15, 15)
     assert stage(found, "judging").calls == Range(75, 150)  # 60 + 15; each repaired once
 
 
 def test_what_is_measured_already_is_not_in_the_first_evaluation() -> None:
-    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6), known=4)
+    facts = some_facts(held_out=5, known=4)
     assert stage(estimate(facts), "evaluation").calls == Range(11, 11)
 
 
@@ -142,9 +142,8 @@ def test_what_is_done_is_left_out_and_shown() -> None:
     found = estimate(facts)
     rollouts, extraction = stage(found, "rollouts"), stage(found, "extraction")
     assert (rollouts.calls, rollouts.done) == (Range(43, 43), 17)  # 60 - 12 - 5
-    # Of the step under way two groups were likely and three were asked about, so none is
-    # left; of the others 2 + 6 + 8 + ... : 16 groups less 4, half of them.
-    assert extraction.calls == Range(6, 29)  # at most (4 + 12) · 2 - 3
+    # Half of the 20 - 4 groups, less the three that were asked about.
+    assert extraction.calls == Range(5, 29)  # at most (4 + 12) · 2 - 3
 
 
 def test_a_step_with_its_lesson_is_not_practised_again() -> None:
@@ -176,7 +175,7 @@ def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twi
 
 
 def test_doubling_group_size_and_epochs() -> None:
-    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6))
+    facts = some_facts(held_out=5)
     found = dict(estimate_doubled(facts))
     group, epochs = found["practice.group_size"], found["practice.epochs"]
     assert stage(group, "rollouts").calls.likely == 120
@@ -204,10 +203,10 @@ def test_a_limit_that_likely_does_not_do_is_named() -> None:
 
 
 def test_a_fork_begins_with_an_evaluation_of_what_it_adopted() -> None:
-    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6), steps_done=3)
+    facts = some_facts(held_out=5, steps_done=3)
     # One at once and one after step 6: step 3 was another run's.
     assert stage(estimate(facts), "evaluation").calls == Range(10, 10)
-    resumed = replace(facts, evaluated_after=(3, 6))
+    resumed = replace(facts, evaluated_first=False)
     assert stage(estimate(resumed), "evaluation").calls == Range(5, 5)
 
 
@@ -227,9 +226,9 @@ def test_embeddings_are_a_stage_with_a_price_of_their_own() -> None:
         embedding=CallPricing(0, 5.0, 0.0),
     )
     found = stage(estimate(facts), "embeddings")
-    # One request for two new wordings and three that are there; at most one a group, of
-    # 120 tokens, each in a request of its own.
-    assert (found.calls, found.reply_tokens) == (Range(1, 4), Range(0, 0))
+    # One request for the three that are there, and one for each new wording: likely two, at
+    # most one a group, of 120 tokens.
+    assert (found.calls, found.reply_tokens) == (Range(3, 5), Range(0, 0))
     assert found.prompt_tokens == Range(5 * 10, 3 * 10 + 4 * 120)
     assert found.cost_usd is not None
     assert found.cost_usd.likely == pytest.approx(50 * 5 / 1e6)
