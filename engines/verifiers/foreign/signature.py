@@ -80,8 +80,7 @@ def choose_function(
     call = getattr(module, name)
     if not callable(call):
         kind = type(call).__name__
-        article = "an" if kind[:1].lower() in "aeiou" else "a"
-        raise FileRefused(f'"{name}" is not a function but {article} {kind}.', _KNOWN)
+        raise FileRefused(f'"{name}" is not a function: it is of type {kind}.', _KNOWN)
     if is_metric_class(call) and wanted in (None, "metric"):
         return ChosenFunction(name, call, "metric")
     line = _definition_line(module, call)
@@ -125,34 +124,16 @@ def accepted_arguments(
     return {p.name: offered[p.name] for p in parameters if p.name in offered}
 
 
-def reads_messages(tree: ast.Module, name: str) -> bool:
-    """True when a function, or one of its file that it uses, reads `[…]["content"]`.
-
-    Rewards that are imported from TRL do.
-    """
-    if any(isinstance(n, ast.ImportFrom) and n.module == "trl.rewards" for n in ast.walk(tree)):
-        return True
-    functions = {
-        node.name: node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    todo, seen = [name], set[str]()
-    while todo:
-        current = todo.pop()
-        if current in seen or current not in functions:
-            continue
-        seen.add(current)
-        for node in ast.walk(functions[current]):
-            match node:
-                case ast.Subscript(slice=ast.Constant(value="content")):
-                    return True
-                case ast.Call(
-                    func=ast.Attribute(attr="get"), args=[ast.Constant(value="content"), *_]
-                ):
-                    return True
-                case ast.Name(id=used):
-                    todo.append(used)
+def reads_messages(tree: ast.Module) -> bool:
+    """True when something in the file reads `[…]["content"]`, or is imported from TRL's rewards."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module="trl.rewards"):
+                return True
+            case ast.Subscript(slice=ast.Constant(value="content")):
+                return True
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value="content"), *_]):
+                return True
     return False
 
 

@@ -189,17 +189,6 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
     return modules
 
 
-def imports_text() -> str:
-    """Which imports they serve, in words for whoever misses one."""
-    parts = []
-    for name, module in build_modules().items():
-        names = vars(module).items()
-        offered = [key for key, it in names if isinstance(it, type) or it is get_logger]
-        if offered:
-            parts.append(f"{name} ({', '.join(offered)})")
-    return "; ".join(parts)
-
-
 def serve_imports(file: Path) -> None:
     """Serve imports of packages that are not there, in a process that is that file's own.
 

@@ -6,7 +6,6 @@ The file itself runs in a process of its own (`process`), never in ours.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -118,7 +117,7 @@ class FunctionVerifier:
         if self._launcher.loaded is not None:
             return
         if not self._path.is_file():
-            raise _missing_file_error(self._path)
+            raise VerifierError(str(self._path), "there is no such file.", "Give a Python file.")
         if self._path.suffix != ".py":
             move = "Give a file that ends in .py."
             raise VerifierError(str(self._path), "it is not a Python file.", move)
@@ -240,12 +239,3 @@ def _parse_message(given: Mapping[str, str]) -> Message:
     if role is None:
         raise CallFailed("shape", f"no message has the role {short_text(given['role'])!r}")
     return Message(role, fix_surrogates(given["content"]))
-
-
-def _missing_file_error(path: Path) -> VerifierError:
-    if path.is_dir():
-        return VerifierError(str(path), "it is a folder.", "Give a Python file.")
-    there = sorted(other.name for other in path.parent.glob("*.py"))
-    nearest = difflib.get_close_matches(path.name, there, n=3)
-    move = f"Did you mean {' or '.join(nearest)}?" if nearest else "Give a Python file."
-    return VerifierError(str(path), "there is no such file.", move)

@@ -30,7 +30,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -111,7 +110,6 @@ class LoadedFunction:
     def __init__(self, order: Order) -> None:
         self.file = str(order["file"])
         tree = _parse_source(order["source"].encode("latin-1"), self.file)
-        _refuse_name_clash(self.file, tree)
         _add_folder(str(Path(self.file).parent))
         standins.serve_imports(Path(self.file))
         module = _execute_module(self.file, tree)
@@ -120,7 +118,7 @@ class LoadedFunction:
         if order["columns"] is not None:
             check_columns(self.chosen, order["columns"])
         self.messages = order["completions"] == "messages" or (
-            order["completions"] == "auto" and reads_messages(tree, self.chosen.name)
+            order["completions"] == "auto" and reads_messages(tree)
         )
 
     def loaded_message(self) -> dict[str, Any]:
@@ -243,27 +241,6 @@ def _parse_source(source: bytes, file: str) -> ast.Module:
         raise FileRefused(cause, "Give a Python file.") from error
 
 
-def _refuse_name_clash(file: str, tree: ast.Module) -> None:
-    """Refuse a file that imports an installed module of its own name: it would get itself."""
-    own, folder = Path(file).stem, str(Path(file).parent)
-    if own in sys.stdlib_module_names:
-        return
-    elsewhere = [entry for entry in sys.path if os.path.abspath(entry) != folder]
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=aliases):
-                names = [alias.name for alias in aliases]
-            case ast.ImportFrom(module=str(name), level=0):
-                names = [name]
-            case _:
-                continue
-        if own in (name.partition(".")[0] for name in names) and PathFinder.find_spec(
-            own, elsewhere
-        ):
-            cause = f'it imports "{own}", and by its own name hides the installed module.'
-            raise FileRefused(cause, "Rename the file.", node.lineno)
-
-
 def _add_folder(folder: str) -> None:
     """Let the file import its neighbours, after the standard library: it may be math.py."""
     third = (n for n, entry in enumerate(sys.path) if entry.endswith("-packages"))
@@ -281,8 +258,6 @@ def _execute_module(file: str, tree: ast.Module) -> ModuleType:
         if isinstance(error, ImportError):
             name = str(error.name or "").partition(".")[0]
             move = f'Install "{name}" beside the studio.' if name else "Mend the import."
-            if name in standins.build_modules():
-                move = f"Install {name}. Without it there are only {standins.imports_text()}."
             cause = f"an import fails ({error_text(error)})."
         else:
             cause, move = f"it raised {_typed_error_text(error)} while it was loaded.", "Mend it."

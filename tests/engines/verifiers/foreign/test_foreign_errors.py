@@ -47,14 +47,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         {},
         ":1",
         "No module named 'utu.agents'",
-        "there are only utu.db (EvaluationSample, DatasetSample)",
+        'Install "utu" beside the studio.',
     ),
     "name without a stand-in": (
         "from utu.utils import OpenAIUtils\n",
         {},
         ":1",
         "cannot import name 'OpenAIUtils' from 'utu.utils'",
-        "Install utu.",
+        'Install "utu"',
     ),
     "stand-in put to work at load": (
         "from agentscope.model import OpenAIChatModel\nmodel = OpenAIChatModel('m')\n",
@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
         "verify_func = 3\n",
         {},
         "",
-        '"verify_func" is not a function but an int.',
+        '"verify_func" is not a function: it is of type int.',
         "Give it the form of",
     ),
     "unknown signature": (
@@ -142,16 +142,6 @@ async def test_a_file_that_cannot_serve_is_refused_before_the_first_call(
     assert len(caught.value.cause) <= 300
 
 
-@pytest.mark.parametrize("line", ["import math_verify", "from math_verify.parser import parse"])
-async def test_a_file_that_hides_the_module_it_imports_is_refused(
-    tmp_path: Path, line: str
-) -> None:
-    path = a_file(tmp_path, f"\n{line}\n{OK}", "math_verify.py")
-    with pytest.raises(VerifierError, match="hides the installed module") as caught:
-        await judged(path, "5")
-    assert (caught.value.place, caught.value.move) == (f"{path}:2", "Rename the file.")
-
-
 COLUMNS = {
     "def reward(completions, level): return [1.0]\n": True,
     "def reward(completions, level=3): return [1.0]\n": False,
@@ -201,14 +191,13 @@ async def test_the_function_needs_no_known_parameter_names_where_its_framework_i
     assert await judged(path, "5", signature="youtu") == [Verdict(1.0)]
 
 
-async def test_a_file_that_is_not_there_is_told_with_its_nearest_names(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "exact.py").write_text(OK)
     (tmp_path / "exact.txt").write_text(OK)
     rows = [
-        ("exakt.py", "there is no such file.", "Did you mean exact.py?"),
         ("other.py", "there is no such file.", "Give a Python file."),
         ("exact.txt", "it is not a Python file.", "Give a file that ends in .py."),
-        (".", "it is a folder.", "Give a Python file."),
+        (".", "there is no such file.", "Give a Python file."),
     ]
     for name, cause, move in rows:
         with pytest.raises(VerifierError) as caught:
