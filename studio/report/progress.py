@@ -26,17 +26,15 @@ from studio.report.summary import (
     usage_text,
 )
 from studio.report.training import (
+    change_text,
     engine_text,
     figures_text,
     is_fine_tuning,
-    learnt_steps,
-    loss_curve,
-    loss_text,
     measured_steps,
-    reward_curve,
     trained_step,
     trained_steps,
     update_outcome_text,
+    value_curve,
 )
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -257,11 +255,7 @@ def display_lines(
         eta_s = None  # nobody knows how long a person takes: it would stand still meanwhile
     eta = "" if eta_s is None else f"  ETA {duration_text(eta_s)}"
     if is_fine_tuning(state):
-        learnt = learnt_steps(trained_steps(state))
         lines = [head, f"learning from {count_text(groups, 'demonstration')}{eta}"]
-        if learnt:
-            loss = f"{loss_curve(learnt, 40)} {loss_text(learnt[-1])}"
-            lines.append(f"loss      {loss}, policy v{state.policy_version}")
     else:
         lines = [
             head,
@@ -271,9 +265,9 @@ def display_lines(
             f"reward so far {mean_reward_text(step.rewards)}  {usage_text(state.total_usage)}{eta}",
         ]
     if state.trains_weights and (known := measured_steps(trained_steps(state))):
-        curve, n = reward_curve(known, 40), count_text(len(known), "step")
-        ends = f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {n}"
-        lines.append(f"training  {curve} {ends}, policy v{state.policy_version}")
+        change = f"{change_text(known)} in {count_text(len(known), 'step')}"
+        curve = f"{known[0].measure:<9} {value_curve(known, 40)}"
+        lines.append(f"{curve} {change}, policy v{state.policy_version}")
     if state.undecided_operations:
         lines.append(f"REVIEW {len(state.undecided_operations)}: studio review {state.started.run}")
     return lines

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import LostWork, update_id
-from studio.report.rates import reward_rate_text
 from studio.secrets.sanitize import one_line
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -52,16 +51,19 @@ BECAME: tuple[Became, ...] = ("applied", "rejected", "rolled back", "failed", "n
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """One step: its practice reward over n rollouts, its update's figures, what came of it."""
+    """One step: its reward over n rollouts, its update's figures, what came of it.
+
+    A step on demonstrations has no rollouts: it is measured by its loss over n of those.
+    """
 
     step: int
-    reward: float | None
+    measure: Literal["reward", "loss"]
+    value: float | None
     n: int
     became: Became
     metrics: Mapping[str, float] = field(default_factory=dict)  # empty: none was computed
     why: str = ""
     back_to: int | None = None  # the step whose weights are in place again
-    shown: bool = False  # it learnt from demonstrations: there are no rollouts, hence no reward
 
 
 def sparkline(
@@ -105,9 +107,10 @@ def _pool_values(values: Sequence[float | None], width: int) -> list[float | Non
     return out
 
 
-def reward_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:
-    """The practice reward over the steps; its scale is 0 to 1, or what goes beyond."""
-    return sparkline([step.reward for step in steps], width, low=0.0, high=1.0, levels=levels)
+def value_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:
+    """What the steps are measured by; rewards on a scale of 0 to 1, losses from 0 on."""
+    high = 1.0 if steps and steps[0].measure == "reward" else None
+    return sparkline([step.value for step in steps], width, low=0.0, high=high, levels=levels)
 
 
 def row_curve(curve: Mapping[str, Any], width: int) -> str:
@@ -162,15 +165,17 @@ def _failed_updates(state: RunState) -> dict[int, LostWork]:
 
 def _make_trained_step(state: RunState, step: StepState, loss: LostWork | None) -> TrainedStep:
     became, why, back_to = _update_outcome(state, step, loss)
+    metrics = state.training.get(step.step, {})
+    shown = is_fine_tuning(state)
     return TrainedStep(
         step.step,
-        step.rewards.mean,
-        step.rewards.n,
+        "loss" if shown else "reward",
+        metrics.get("loss") if shown else step.rewards.mean,
+        int(metrics.get("examples", 0)) if shown else step.rewards.n,
         became,
-        state.training.get(step.step, {}),
+        metrics,
         one_line(why, 300),
         back_to,
-        is_fine_tuning(state),
     )
 
 
@@ -195,24 +200,26 @@ def _update_outcome(
 
 
 def measured_steps(steps: Sequence[TrainedStep]) -> list[TrainedStep]:
-    """Steps whose rollouts have all ended and that have a reward."""
-    return [step for step in steps if step.became != "under way" and step.reward is not None]
+    """Steps whose rollouts have all ended and that have a reward, or a loss."""
+    return [step for step in steps if step.became != "under way" and step.value is not None]
 
 
-def learnt_steps(steps: Sequence[TrainedStep]) -> list[TrainedStep]:
-    """Those that have learnt from demonstrations and have a loss."""
-    return [step for step in steps if step.shown and "loss" in step.metrics]
+def best_step(known: Sequence[TrainedStep]) -> TrainedStep:
+    """The first with the highest reward, or with the lowest loss."""
+    sign = 1 if known[0].measure == "reward" else -1
+    return max(known, key=lambda step: (sign * (step.value or 0.0), -step.step))
 
 
-def loss_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:
-    """The loss over the steps, on a scale that begins at 0."""
-    return sparkline([step.metrics["loss"] for step in steps], width, low=0.0, levels=levels)
+def value_text(step: TrainedStep) -> str:
+    """`0.420 (n=128)`: over how many rollouts or demonstrations it is."""
+    shown = "none known" if step.value is None else figure_text(step.measure, step.value)
+    return f"{shown} (n={step.n})"
 
 
-def loss_text(step: TrainedStep) -> str:
-    """`0.41 (n=16)`: over how many demonstrations it is."""
-    n = figure_text("examples", step.metrics.get("examples", 0))
-    return f"{figure_text('loss', step.metrics['loss'])} (n={n})"
+def change_text(known: Sequence[TrainedStep]) -> str:
+    """`0.250 -> 0.917 (n=12)`: the first value, if there are several, and the last."""
+    first = value_text(known[0]).partition(" (")[0]
+    return f"{first} -> {value_text(known[-1])}" if len(known) > 1 else value_text(known[-1])
 
 
 def count_outcomes(steps: Sequence[TrainedStep]) -> dict[Became, int]:
@@ -228,20 +235,9 @@ def outcome_counts_text(steps: Sequence[TrainedStep]) -> str:
     return ", ".join(shown) or "none yet"
 
 
-def reward_text(step: TrainedStep) -> str:
-    return reward_rate_text(step.reward, step.n)
-
-
 def figures_text(step: TrainedStep) -> str:
-    """`reward 0.420 (n=128), kl 0.003, clip 2 %, entropy 0.41, |g| 0.8, length 31`.
-
-    Of a step that learnt from demonstrations, which has no reward, `loss 0.41 (n=16), |g| 0.8`.
-    """
-    if step.shown:
-        shown = [f"loss {loss_text(step)}" if "loss" in step.metrics else "loss not known"]
-    else:
-        shown = [f"reward {reward_text(step)}"]
-    return ", ".join([*shown, *brief_figures(step.metrics)])
+    """`reward 0.420 (n=128), kl 0.003, clip 2 %, entropy 0.41, |g| 0.8, length 31`."""
+    return ", ".join([f"{step.measure} {value_text(step)}", *brief_figures(step.metrics)])
 
 
 def brief_figures(metrics: Mapping[str, float]) -> list[str]:
@@ -294,19 +290,15 @@ def training_lines(state: RunState, levels: str = LEVELS, *, place: str = "") ->
     """
     steps = trained_steps(state)
     lines = []
-    if learnt := learnt_steps(steps):
-        first = f"first step {learnt[0].step} {loss_text(learnt[0])}; " if len(learnt) > 1 else ""
-        lines.append(f"loss        {first}last step {learnt[-1].step} {loss_text(learnt[-1])}")
-        most = max(step.metrics["loss"] for step in learnt)
-        scale = f"(0 to {figure_text('loss', most)}, {len(learnt)} steps)"
-        lines.append(f"curve       {loss_curve(learnt, 60, levels)}  {scale}")
     if known := measured_steps(steps):
-        notable = _notable_steps(known)
-        if len(known) == 1:
-            notable = {"": known[0], "best": known[0]}
-        rewards = (f"{name} step {s.step} {reward_text(s)}".strip() for name, s in notable.items())
-        lines.append(f"reward      {'; '.join(rewards)}")
-        lines.append(f"curve       {reward_curve(known, 60, levels)}  (0 to 1, {len(known)} steps)")
+        named = {"last": known[-1]}
+        if len(known) > 1:
+            named = {"first": known[0], **named, "best": best_step(known)}
+        texts = [f"{name} step {s.step} {value_text(s)}" for name, s in named.items()]
+        lines.append(f"{known[0].measure:<11} {'; '.join(texts)}")
+        most = max(step.value or 0.0 for step in known) if known[0].measure == "loss" else 1
+        curve, scale = value_curve(known, 60, levels), f"0 to {figure_text('loss', most)}"
+        lines.append(f"curve       {curve}  ({scale}, {len(known)} steps)")
     lines.append(f"updates     {outcome_counts_text(steps)}; policy v{state.policy_version}")
     lines += [f"  {text}" for text in setback_lines(steps)]
     last = next((step for step in reversed(steps) if step.metrics), None)
@@ -321,11 +313,6 @@ def training_lines(state: RunState, levels: str = LEVELS, *, place: str = "") ->
         shown = f"step {saved.step}, policy v{saved.policy_version}: {folder}"
     more = f" ({len(state.checkpoints)} saved)" if len(state.checkpoints) > 1 else ""
     return [*lines, f"checkpoint  {shown}{more}"]
-
-
-def _notable_steps(known: Sequence[TrainedStep]) -> dict[str, TrainedStep]:
-    best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
-    return {"first": known[0], "last": known[-1], "best": best}
 
 
 def setback_lines(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
@@ -344,17 +331,15 @@ def setback_lines(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
 def training_data(state: RunState) -> dict[str, Any]:
     """The same facts for `--json`: rates with their n, figures as they were computed."""
     steps = trained_steps(state)
-    known = measured_steps(steps)
-    notable = _notable_steps(known) if known else {}
+    known = [] if is_fine_tuning(state) else measured_steps(steps)
+    notable = (known[0], known[-1], best_step(known)) if known else (None, None, None)
     return {
         "policy_version": state.policy_version,
         "demonstrations": is_fine_tuning(state),
         "engine": dict(state.engine_facts),
         "reward": {
-            name: {"step": step.step, "mean": step.reward, "n": step.n}
-            if (step := notable.get(name))
-            else None
-            for name in ("first", "last", "best")
+            name: step and {"step": step.step, "mean": step.value, "n": step.n}
+            for name, step in zip(("first", "last", "best"), notable, strict=True)
         },
         "updates": {name.replace(" ", "_"): n for name, n in count_outcomes(steps).items()},
         "rolled_back": {str(step): back for step, back in state.rolled_back.items()},
@@ -363,7 +348,7 @@ def training_data(state: RunState) -> dict[str, Any]:
         "steps": [
             {
                 "step": step.step,
-                "mean_reward": step.reward,
+                "mean_reward": step.value if step.measure == "reward" else None,
                 "n": step.n,
                 "update": step.became,
                 "reason": step.why,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
-from studio.report.training import figures_text, learnt_steps, measured_steps, trained_steps
+from studio.report.training import figures_text, measured_steps, trained_steps
 
 if TYPE_CHECKING:  # it loads the limits of policies, which a screen waits for at its start
     from engines.pipeline.budget import Budget
@@ -42,5 +42,5 @@ def _training_line(state: RunState) -> str | None:
     if not state.trains_weights:
         return None
     steps = trained_steps(state)
-    known = measured_steps(steps) or learnt_steps(steps)
+    known = measured_steps(steps)
     return f"step {known[-1].step}: {figures_text(known[-1])}" if known else "no step yet"

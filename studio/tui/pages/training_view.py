@@ -6,7 +6,7 @@ Pure. Which figures there are and the outcome of each update is `studio.report.t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engines.core.state.run_state import RunState
@@ -47,7 +47,8 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
 
     The rows stand still while a run goes on; only what went wrong comes below them.
     """
-    steps, known, curve = _curve_parts(state)
+    steps = training.trained_steps(state)
+    known = training.measured_steps(steps)
     out = [line(("training", "title"), (f"  policy v{state.policy_version}", ""))]
     if not known:
         out += paragraph(
@@ -57,19 +58,15 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
             out += paragraph([(training.engine_text(state.engine_facts), "dim")], width)
         return [crop_line(each, width) for each in out]
     last = known[-1]
-    if last.shown:
-        best_row = _row("steps", f"{len(known)}, on demonstrations", width)
-    else:
-        best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
-        text = f"{best.reward:.3f} in step {best.step} of {len(known)}"
-        best_row = _row("best", text, width)
+    best = training.best_step(known)
+    value = figure_text(best.measure, best.value or 0.0)
     saved = "none yet"
     if state.checkpoints:
         saved = f"step {state.checkpoints[-1].step}, v{state.checkpoints[-1].policy_version}"
     out += [
-        line((curve(known, width, levels(signs)), "bar")),
-        _row("loss" if last.shown else "reward", _first_and_last_text(known), width),
-        best_row,
+        line((training.value_curve(known, width, levels(signs)), "bar")),
+        _row(last.measure, training.change_text(known), width),
+        _row("best", f"{value} in step {best.step} of {len(known)}", width),
         _last_update_line(last, width),
         *_figure_lines(known, width),
         _row("saved", saved, width),
@@ -81,25 +78,6 @@ def panel_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     for text in setbacks[:1]:
         out += paragraph([(text, _style_of(text))], width, "  ")
     return [crop_line(each, width) for each in out]
-
-
-def _curve_parts(
-    state: RunState,
-) -> tuple[Sequence[TrainedStep], list[TrainedStep], Callable[[list[TrainedStep], int, str], str]]:
-    """All steps, those of them that have a reward or a loss, and the curve of that."""
-    steps = training.trained_steps(state)
-    if training.is_fine_tuning(state):
-        return steps, training.learnt_steps(steps), training.loss_curve
-    return steps, training.measured_steps(steps), training.reward_curve
-
-
-def _first_and_last_text(known: list[TrainedStep]) -> str:
-    """`0.250 -> 0.917 (n=12)`, the first and the last reward, or the losses of demonstrations."""
-    if known[-1].shown:
-        first = f"{figure_text('loss', known[0].metrics['loss'])} -> " if len(known) > 1 else ""
-        return f"{first}{training.loss_text(known[-1])}"
-    first = f"{known[0].reward:.3f} -> " if len(known) > 1 else ""
-    return f"{first}{training.reward_text(known[-1])}"
 
 
 def _style_of(text: str) -> str:
@@ -147,16 +125,18 @@ def _metric_text(metrics: Mapping[str, float], name: str) -> str:
 
 def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The same in two lines, for a screen without room for a panel."""
-    steps, known, curve = _curve_parts(state)
+    steps = training.trained_steps(state)
+    known = training.measured_steps(steps)
     version = f"policy v{state.policy_version}"
     if not known:
         text = f" training  {version}, no step is through yet"
         engine = f" {training.engine_text(state.engine_facts)}" if state.engine_facts else ""
         return [line((fit(text, width), "title")), line((fit(engine, width), "dim"))]
     last, count = known[-1], f"{len(known)} step{'s' * (len(known) != 1)}"
-    text = f"{' loss' * last.shown} {_first_and_last_text(known)} in {count}, {version}"
+    measure = " loss" * (last.measure == "loss")
+    text = f"{measure} {training.change_text(known)} in {count}, {version}"
     room = max(4, width - 1 - len(text))
-    head = line(" ", (curve(known, room, levels(signs)), "bar"), text)
+    head = line(" ", (training.value_curve(known, room, levels(signs)), "bar"), text)
     figures = next((step.metrics for step in reversed(known) if step.metrics), {})
     texts, setbacks = training.brief_figures(figures), training.setback_lines(steps, 1)
     before: Span = ("", "")

@@ -22,12 +22,12 @@ from studio.report.training import (
     LEVELS_ASCII,
     figure_text,
     figures_text,
-    reward_curve,
     sparkline,
     trained_step,
     trained_steps,
     training_data,
     training_lines,
+    value_curve,
 )
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import LineReview
@@ -83,8 +83,8 @@ def test_what_is_no_number_leaves_a_gap_and_level_values_stand_in_the_middle() -
 
 def test_the_reward_curve_is_drawn_from_0_to_1_however_little_it_moves() -> None:
     steps = trained_steps(a_state(*begun(), *tried(1, (0, 0, 0)), *tried(2, (0, 0, 1))))
-    steps = tuple(step for step in steps if step.reward is not None)
-    assert reward_curve(steps, 10) == "▁▂"  # 0 and 1/12, not the whole height
+    steps = tuple(step for step in steps if step.value is not None)
+    assert value_curve(steps, 10) == "▁▂"  # 0 and 1/12, not the whole height
 
 
 def test_figures_are_rounded_by_what_they_are() -> None:
@@ -107,7 +107,7 @@ def test_every_step_says_what_became_of_its_update() -> None:
     assert steps[2].why == "KL 9 is above 0.5"
     assert steps[3].why == "the loss is not a number"
     assert steps[5].back_to == 2
-    assert (steps[0].reward, steps[0].n) == (3 / 12, 12)
+    assert (steps[0].value, steps[0].n) == (3 / 12, 12)
 
 
 def test_a_step_under_way_and_one_that_waits_are_told_apart() -> None:
@@ -153,9 +153,9 @@ def test_that_an_update_waits_is_told_once_a_step() -> None:
 
 def test_the_display_draws_the_curve_and_nothing_before_a_step_is_through() -> None:
     drawn = display_lines(a_state(*history(), *tried(7)), None)
-    assert "training  ▃▅▆▅█▂ 0.250 -> 0.083 in 6 steps, policy v3" in drawn
+    assert "reward    ▃▅▆▅█▂ 0.250 -> 0.083 (n=12) in 6 steps, policy v3" in drawn
     first = display_lines(a_state(*begun(), *tried(1)), None)
-    assert not any(line.startswith("training") for line in first)
+    assert not any(line.startswith("reward  ") for line in first)
 
 
 def test_the_summary_of_a_training_run_tells_rewards_updates_weights_and_checkpoints() -> None:
