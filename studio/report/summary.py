@@ -28,7 +28,7 @@ from studio.report.rates import (
     reward_rate_text,
     signs_text,
 )
-from studio.report.training import is_fine_tuning, training_data, training_lines
+from studio.report.training import LEVELS, is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
 REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
@@ -160,6 +160,39 @@ def run_nothing_read(state: RunState) -> str:
     return f"{said} read, and no operation came of it: {where} tells what the reflector said"
 
 
+def practice_sections(
+    state: RunState, levels: str = LEVELS, *, place: str = ""
+) -> list[tuple[str, list[str]]]:
+    """Rewards, training and held-out sets, each as a heading and lines, for every face.
+
+    See `training_lines` for `levels` and `place`.
+    """
+    what = "policy" if state.trains_weights else "library"
+    groups, found = group_data(state), []
+    if not is_fine_tuning(state):
+        epochs = state.rewards_by_epoch().items()
+        lines = [f"epoch {epoch}  {mean_reward_text(pooled)}" for epoch, pooled in epochs]
+        lines.append(f"groups   {counted_outcomes(groups)}")
+        if unread := run_nothing_read(state):
+            lines.append(unread)
+        elif state.trains_weights and 0 < groups["unjudged"] == sum(groups.values()):
+            lines.append(
+                "the verifier had no opinion on any try, so nothing was learned: look at it"
+            )
+        found.append((f"practice reward (with the {what} as it was at each step)", lines))
+    if state.trains_weights:
+        found.append(("training", training_lines(state, levels, place=place)))
+    if state.evaluations:
+        measured = [
+            f"{one_line(e.data, 80)} after step {e.step}, "
+            f"{version_text(state, e)}  {evaluation_text(e)}"
+            for e in state.evaluations
+        ]
+        heading = f"held-out reward (one version of the {what} each)"
+        found.append((heading, [*change_lines(state), *measured]))
+    return found
+
+
 def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
     """What a person wants to know at the end, as plain lines."""
     started = state.started
@@ -170,28 +203,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines.append(scripted_line(started))
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
-    what = "policy" if state.trains_weights else "library"
-    groups = group_data(state)
-    if not is_fine_tuning(state):
-        lines += ["", f"practice reward (with the {what} as it was at each step)"]
-        lines += [
-            f"  epoch {epoch}  {mean_reward_text(pooled)}"
-            for epoch, pooled in state.rewards_by_epoch().items()
-        ]
-        lines.append(f"  groups   {counted_outcomes(group_data(state))}")
-    if state.trains_weights and groups["unjudged"] and groups["unjudged"] == sum(groups.values()):
-        lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
-    elif unread := run_nothing_read(state):
-        lines.append(f"  {unread}")
-    if state.trains_weights:
-        lines += ["", "training", *(f"  {line}" for line in training_lines(state, place=place))]
-    if state.evaluations:
-        lines += ["", f"held-out reward (one version of the {what} each)"]
-        lines += [
-            f"  {e.data} after step {e.step}, {version_text(state, e)}  {evaluation_text(e)}"
-            for e in state.evaluations
-        ]
-        lines += [f"  {line}" for line in change_lines(state)]
+    for heading, texts in practice_sections(state, place=place):
+        lines += ["", heading, *(f"  {text}" for text in texts)]
     if not state.trains_weights or before.version != after.version:
         versions = f"v{before.version} -> v{after.version}"
         lines += ["", f"library {after.name}  {versions}  {diff_counts_text(diff)}"]

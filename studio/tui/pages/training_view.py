@@ -251,14 +251,3 @@ def _bound_of(name: str, settings: Mapping[str, Any]) -> float | None:
     nested = section.get(_BOUNDS[name]) if isinstance(section, Mapping) else None
     limit = settings.get(f"grpo.{_BOUNDS[name]}", nested)
     return limit if isinstance(limit, int | float) else None
-
-
-def training_summary_lines(
-    state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
-) -> list[Line]:
-    """The whole training of a run that ended: curve, updates, weights, last checkpoint."""
-    out = []
-    for text in training.training_lines(state, levels(signs)):
-        style = _style_of(text.strip()) if text.startswith("  ") else ""
-        out += paragraph([("  " + text, style)], width, " " * min(14, width // 3))
-    return out

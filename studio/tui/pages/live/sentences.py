@@ -148,7 +148,6 @@ def ending_line(state: RunState) -> Line:
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
     from studio.report import summary
-    from studio.report.rates import rate_changes
 
     started, where = state.started, summary.run_progress(state)
     assert started is not None
@@ -158,33 +157,17 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
     if started.rehearsal:
         out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
-    out += [*_next_action_lines(state, width), BLANK]
-    what = "policy" if state.trains_weights else "library"
-    out.append(line((f"practice reward, with the {what} as it was at each step", "title")))
-    rewards = state.rewards_by_epoch().items()
-    out += [
-        line(f"  epoch {epoch}  {summary.mean_reward_text(pooled)}") for epoch, pooled in rewards
-    ]
-    if not rewards:
-        out.append(line(("  no rollout was judged", "dim")))
-    for note in (summary.run_nothing_read(state), summary.doubts_text(state)):
-        out += paragraph([(f"  {note}", "flag")], width, "  ") if note else []
-    if state.evaluations:
-        out += [BLANK, line(("held-out reward, before and after", "title"))]
-        if not rate_changes(state.evaluations):
-            out.append(line(("  measured once, so nothing can be compared", "dim")))
-        for text in summary.change_lines(state):
+    out += _next_action_lines(state, width)
+    for heading, texts in summary.practice_sections(state, training_view.levels(signs)):
+        out += [BLANK, line((heading, "title"))]
+        for text in texts:
             out += paragraph([("  " + text, "")], width, "    ")
-    if state.trains_weights:
-        trained = training_view.training_summary_lines(state, width, signs)
-        out += [BLANK, line(("training", "title")), *trained, BLANK]
-    else:
+    out.append(BLANK)
+    if doubted := summary.doubts_text(state):
+        out += paragraph([(doubted, "flag")], width, "  ")
+    if not state.trains_weights:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
-        out += [BLANK, line(f"{grown}v{state.library_version}")]
-        groups = summary.group_data(state)
-        if any(groups.values()):
-            said = f"groups     {summary.counted_outcomes(groups)}"
-            out += paragraph([(said, "")], width, " " * 11)
+        out.append(line(f"{grown}v{state.library_version}"))
     out.append(line(f"spent      {summary.usage_text(state.total_usage)}"))
     lost = summary.lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
@@ -195,18 +178,6 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     if state.repairs:
         mend = summary.unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
         out.append(line("to mend    ", (f"{mend}: 2 review", "flag")))
-    return [*out, *_measurement_lines(state, width)]
-
-
-def _measurement_lines(state: RunState, width: int) -> list[Line]:
-    from studio.report.rates import evaluation_text
-    from studio.report.summary import version_text
-
-    out = [BLANK, line(("every measurement", "title"))] if state.evaluations else []
-    for found in state.evaluations:
-        when = f"after step {found.step}, {version_text(state, found)}"
-        said = f"{one_line(found.data, 40)} {when}  {evaluation_text(found)}"
-        out += paragraph([("  " + said, "")], width, "    ")
     return out
 
 

@@ -409,7 +409,7 @@ async def test_a_finished_run_shows_before_and_after(tmp_path: Path) -> None:
         await pilot.pause()
         shown = "\n".join(picture(app))
         assert "FINISHED after step 4 of 4" in shown
-        assert "held-out reward, before and after" in shown
+        assert "held-out reward (one version" in shown
         assert "3 what was learned  4 what changed" in shown
 
 

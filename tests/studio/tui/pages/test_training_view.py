@@ -13,7 +13,6 @@ from studio.review.undo_stack import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
-from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import facts_lines, stage_line, stage_lines
@@ -114,7 +113,6 @@ def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
         a_state(*begun(), *many),
     ):  # fmt: skip
         shown = [*panel_lines(state, width), *brief_lines(state, width)]
-        shown += training_view.training_summary_lines(state, width)
         for operation in state.undecided_operations:
             shown += update_lines(operation, state, width)
         assert [plain_text(line) for line in shown if width_of(line) > width] == []
