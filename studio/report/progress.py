@@ -5,7 +5,6 @@ Owns stderr. Listens to events and reads the folded state; decides nothing.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
 from studio.report.rates import evaluation_text
+from studio.report.step_clock import StepClock
 from studio.report.summary import (
     count_text,
     mean_reward_text,
@@ -191,9 +191,7 @@ class Display:
         self._print_lines = LinePrinter(
             state, lambda line: self._console.print(line, soft_wrap=True)
         )
-        self._step_began: float | None = None
-        self._worked_s = 0.0
-        self._step_times: list[float] = []
+        self._steps = StepClock()
         self._evaluating: ev.EvaluationProgressed | None = None
         self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
 
@@ -211,16 +209,7 @@ class Display:
             case ev.EvaluationProgressed():
                 self._evaluating = event if event.done < event.total else None
                 return
-            case ev.StepStarted():
-                self._step_began, self._worked_s = self._clock(), 0.0
-            case ev.StageEntered(stage="review") if self._step_began is not None:
-                # A person's time is not the run's: the clock stops until the commit.
-                self._worked_s += self._clock() - self._step_began
-                self._step_began = None
-            case ev.LessonCommitted():
-                self._step_began = self._clock()
-            case ev.StepFinished() if self._step_began is not None:
-                self._step_times.append(self._worked_s + self._clock() - self._step_began)
+        self._steps.add_event(event, self._clock())
         self._print_lines(event)
         if isinstance(event, ev.StepStarted | ev.LessonProposed | ev.LessonCommitted):
             self._live.refresh()  # the block must not lag behind the line above it
@@ -228,16 +217,12 @@ class Display:
     def _block_text(self) -> Text:
         from rich.text import Text
 
-        return Text("\n".join(display_lines(self._state, self._eta_s(), self._evaluating)))
-
-    def _eta_s(self) -> float | None:
-        """Median step time × steps left; None until a step is done."""
-        left = run_progress(self._state).steps - self._state.steps_finished
-        return statistics.median(self._step_times) * left if self._step_times else None
+        eta = self._steps.remaining_text(self._state)
+        return Text("\n".join(display_lines(self._state, eta, self._evaluating)))
 
 
 def display_lines(
-    state: RunState, eta_s: float | None, evaluating: ev.EvaluationProgressed | None = None
+    state: RunState, eta: str = "", evaluating: ev.EvaluationProgressed | None = None
 ) -> list[str]:
     """The redrawn block: where the run stands, the batch's stages, reward, spending."""
     where, step = run_progress(state), state.current
@@ -251,9 +236,8 @@ def display_lines(
         return [head]
     groups = len(step.problems)
     rollouts = sum(state.group_sizes(step))
-    if state.undecided_operations:
-        eta_s = None  # nobody knows how long a person takes: it would stand still meanwhile
-    eta = "" if eta_s is None else f"  ETA {duration_text(eta_s)}"
+    # Nobody knows how long a person takes: it would stand still meanwhile.
+    eta = f"  ETA {eta}" if eta and not state.undecided_operations else ""
     if is_fine_tuning(state):
         lines = [head, f"learning from {count_text(groups, 'demonstration')}{eta}"]
     else:
@@ -276,14 +260,6 @@ def display_lines(
 def progress_bar(done: int, total: int, width: int = 24) -> str:
     filled = width * done // total if total else 0
     return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}"
-
-
-def duration_text(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
 
 
 def step_line(step: StepState, lesson: Lesson) -> str:

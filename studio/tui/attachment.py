@@ -78,7 +78,7 @@ class Attachment:
         eta = ""
         is_held = session is not None and session.state.status in ("paused", "held")
         if session is not None and not (is_held or session.state.undecided_operations):
-            eta = self._throughput.remaining_text(session.state)
+            eta = self._throughput.steps.remaining_text(session.state)
         return SessionStatus(
             living=self.is_living,
             drives=session is not None and session.controls,

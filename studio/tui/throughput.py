@@ -1,28 +1,23 @@
-"""How fast a run goes: tokens a second, time left; in seconds of any monotonic clock."""
+"""How fast a run goes, in tokens a second; in seconds of any monotonic clock."""
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Iterable
 
 from engines.core import events as ev
-from engines.core.state.run_state import RunState
 from engines.core.text.tool_marks import said_length
+from studio.report.step_clock import StepClock
 from studio.session.base import TextPiece
 
 _WINDOW_S = 10.0
-_LEAST_STEP_S = 1.0
 
 
 class Throughput:
     """Takes events and pieces of text; answers for the header."""
 
     def __init__(self) -> None:
-        self._began: float | None = None
-        self._whole = False  # the step under way was seen from its beginning
-        self._worked_s = 0.0
-        self._steps_s: list[float] = []
+        self.steps = StepClock()
         self._since: float | None = None  # when something was heard first
         self._known: dict[str, int] = {}  # rollout → characters
         self._chars: deque[tuple[float, int]] = deque()
@@ -31,25 +26,15 @@ class Throughput:
 
     def add_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
         self._since = now if self._since is None else self._since
+        self.steps.add_event(event, now)
         match event:
             case ev.StepStarted():
-                self._began, self._worked_s, self._whole = now, 0.0, True
                 self._known.clear()
             case ev.RolloutFinished(usage=usage, elapsed_s=took_s):
                 self._ended.append((now, usage.completion_tokens, took_s))
             case ev.StageEntered(stage="review"):
-                # A person's time is not the run's: the clock stops until the commit.
-                if self._began is not None:
-                    self._worked_s += now - self._began
-                self._began = None
                 self._chars.clear()
                 self._ended.clear()
-            case ev.LessonCommitted():
-                self._began = now
-            case ev.StepFinished() if self._began is not None:
-                if self._whole:
-                    self._steps_s.append(self._worked_s + now - self._began)
-                self._began, self._whole = None, False
 
     def add_pieces(self, pieces: Iterable[TextPiece], now: float) -> None:
         """Count what grew. A text that is sent from its beginning may be an old one."""
@@ -81,7 +66,7 @@ class Throughput:
         for seen in (self._chars, self._ended):
             while seen and seen[0][0] < now - _WINDOW_S:
                 seen.popleft()
-        begun = self._since if self._began is None else self._began
+        begun = self._since if self.steps.began is None else self.steps.began
         observed_s = min(_WINDOW_S, max(1.0, now - begun if begun is not None else 0.0))
         start = now - observed_s
         visible = sum(chars for at, chars in self._chars if at >= start) / 4
@@ -92,28 +77,3 @@ class Throughput:
             if at >= start
         )
         return visible / observed_s, ended / observed_s
-
-    def remaining_s(self, state: RunState) -> tuple[float, float] | None:
-        """Seconds left, from and to: the median step's, or the range until three are known."""
-        if not self._steps_s or state.started is None or state.ending:
-            return None
-        steps = state.started.steps_per_epoch * state.epochs - state.steps_finished
-        if len(self._steps_s) >= 3:
-            typical = statistics.median(self._steps_s[-20:])
-            return typical * steps, typical * steps
-        return min(self._steps_s) * steps, max(self._steps_s) * steps
-
-    def remaining_text(self, state: RunState) -> str:
-        """The same in words: `12m 30s`, `2m 00s to 5m 10s`, `< 1 min`; "" where nobody knows."""
-        left = self.remaining_s(state)
-        # Of steps that take no time it cannot be said how long the next one takes.
-        if left is None or min(self._steps_s[-20:]) < _LEAST_STEP_S:
-            return ""
-        from studio.report.progress import duration_text
-
-        low, high = left
-        if high < 60:
-            return "< 1 min"
-        if low == high:
-            return duration_text(high)
-        return f"{duration_text(low) if low >= 60 else '< 1 min'} to {duration_text(high)}"

@@ -24,6 +24,6 @@ class StageClock:
             self._said, self._since = said, now
         if not self.is_running or now - self._since < _LEAST_S:
             return shown
-        from studio.report.progress import duration_text
+        from studio.report.step_clock import duration_text
 
         return (*shown, (f" {duration_text(now - self._since)}", ""))

@@ -152,9 +152,9 @@ def test_that_an_update_waits_is_told_once_a_step() -> None:
 
 
 def test_the_display_draws_the_curve_and_nothing_before_a_step_is_through() -> None:
-    drawn = display_lines(a_state(*history(), *tried(7)), None)
+    drawn = display_lines(a_state(*history(), *tried(7)))
     assert "reward    ▃▅▆▅█▂ 0.250 -> 0.083 (n=12) in 6 steps, policy v3" in drawn
-    first = display_lines(a_state(*begun(), *tried(1)), None)
+    first = display_lines(a_state(*begun(), *tried(1)))
     assert not any(line.startswith("reward  ") for line in first)
 
 

@@ -121,41 +121,41 @@ def test_a_step_whose_beginning_was_not_seen_tells_nothing_of_how_long_steps_tak
     tempo = Throughput()  # of a screen that attached during the review
     tempo.add_event(ev.LessonCommitted(1, 1, "", ()), 10.0)
     tempo.add_event(ev.StepFinished(1, 1), 10.1)
-    assert tempo.remaining_s(state) is None
+    assert tempo.steps.remaining_s(state) is None
     a_step(tempo, 20.0, 30.0)
-    assert tempo.remaining_s(state) == (40.0, 40.0)
+    assert tempo.steps.remaining_s(state) == (40.0, 40.0)
 
 
 def test_the_time_left_is_a_range_until_three_steps_are_known(state: RunState) -> None:
     tempo = Throughput()
-    assert tempo.remaining_s(state) is None
+    assert tempo.steps.remaining_s(state) is None
     a_step(tempo, 0.0, 10.0)
     a_step(tempo, 10.0, 40.0)
-    assert tempo.remaining_s(state) == (40.0, 120.0)  # 4 steps of 10 to 30 s
+    assert tempo.steps.remaining_s(state) == (40.0, 120.0)  # 4 steps of 10 to 30 s
     a_step(tempo, 40.0, 55.0)
-    assert tempo.remaining_s(state) == (60.0, 60.0)  # the median is 15 s
+    assert tempo.steps.remaining_s(state) == (60.0, 60.0)  # the median is 15 s
 
 
 def test_a_persons_time_is_not_the_runs(state: RunState) -> None:
     tempo = Throughput()
     a_step(tempo, 0.0, 1_011.0, review=(9.0, 1_009.0))
-    assert tempo.remaining_s(state) == (44.0, 44.0)  # 9 s before the review and 2 s after it
+    assert tempo.steps.remaining_s(state) == (44.0, 44.0)  # 9 s before the review and 2 s after it
 
 
 def test_a_finished_run_has_no_time_left(tmp_path: Path) -> None:
     tempo = Throughput()
     a_step(tempo, 0.0, 10.0)
-    assert tempo.remaining_s(finished_workspace(tmp_path).run("rehearsal").state()) is None
+    assert tempo.steps.remaining_s(finished_workspace(tmp_path).run("rehearsal").state()) is None
 
 
 def test_the_time_left_in_words_claims_no_more_than_is_known(state: RunState) -> None:
     tempo = Throughput()
-    assert tempo.remaining_text(state) == ""
+    assert tempo.steps.remaining_text(state) == ""
     a_step(tempo, 0.0, 0.4)
-    assert tempo.remaining_text(state) == ""  # four steps of 0.4 s are no estimate of the next one
+    assert tempo.steps.remaining_text(state) == ""  # 0.4 s is no estimate of the next one
     for taken, said in ((5.0, "< 1 min"), (70.0, "4m 40s")):
         tempo = Throughput()
         a_step(tempo, 0.0, taken)
-        assert tempo.remaining_text(state) == said
+        assert tempo.steps.remaining_text(state) == said
     a_step(tempo, 0.0, 10.0)
-    assert tempo.remaining_text(state) == "< 1 min to 4m 40s"
+    assert tempo.steps.remaining_text(state) == "< 1 min to 4m 40s"

@@ -74,7 +74,7 @@ class HeldOut:
 
     def timing_text(self, now: float) -> str:
         """`, 12 s, about 20 s left`, as far as it is known."""
-        from studio.report.progress import duration_text
+        from studio.report.step_clock import duration_text
 
         took, left = self.elapsed_s(now), self.remaining_s(now)
         text = f", {duration_text(took)}" if took is not None and took >= 1.0 else ""
