@@ -16,30 +16,26 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import (
     calls_per_try,
-    change_data,
     evaluation_text,
     interval_data,
     mean_acts_text,
-    rate_changes,
     reward_rate_text,
 )
 from studio.report.status import agent_lines, shown_status
 from studio.report.summary import (
     change_lines,
     counted_outcomes,
-    curation_data,
     curation_lines,
-    group_data,
     lost_text,
-    run_nothing_read,
     scripted_line,
+    shared_facts,
     usage_data,
     usage_text,
     version_text,
     withheld_text,
 )
 from studio.report.tables import indent_text, table
-from studio.report.training import figure_text, training_data, training_lines
+from studio.report.training import figure_text, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_LOSSES = 10
@@ -61,23 +57,16 @@ def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, An
         "next": shown.move,
         "reason": state.reason,
         **_plan_facts(state),
-        "training": training_data(state) if state.trains_weights else None,
+        **shared_facts(state),
         "training_lines": training_lines(state) if state.trains_weights else [],
         "epochs": [
             {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()
         ],
-        "groups": group_data(state),
-        "nothing_read": run_nothing_read(state) or None,
-        "doubts": dict(state.doubts) or None,
         "steps": [_step_facts(step) for step in state.steps.values()],
         "evaluations": [_evaluation_facts(state, found) for found in state.evaluations],
-        "changes": [change_data(change) for change in rate_changes(state.evaluations)],
         "change_lines": change_lines(state),
-        "best_step": state.best_step,
         **_review_facts(state),
-        "lost": dict(state.lost),
-        "remarks": list(state.remarks),
         "agent": dict(state.agent_facts),
         "losses": [
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
@@ -131,8 +120,6 @@ def _review_facts(state: RunState) -> dict[str, Any]:
             for r in state.repairs.values()
         ],
         "repaired": dict(state.repaired),
-        "withheld": state.withheld,
-        "curation": curation_data(state),
         "curation_lines": curation_lines(state),
     }
 

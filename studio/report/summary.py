@@ -72,9 +72,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()
         },
-        "groups": group_data(state),
-        "nothing_read": run_nothing_read(state) or None,
-        "doubts": dict(state.doubts) or None,
+        **shared_facts(state),
         "library": {
             "name": after.name,
             "before": before.version,
@@ -92,17 +90,26 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             | {"interval": interval_data(e)}
             for e in state.evaluations
         ],
+        "open": [operation.id for operation in state.open_operations],
+        "repairs": list(state.repairs),
+        **usage_data(state.total_usage),
+        "folder": place,
+    }
+
+
+def shared_facts(state: RunState) -> dict[str, Any]:
+    """What the end of a run and `studio runs show` tell alike, as plain values."""
+    return {
+        "groups": group_data(state),
+        "nothing_read": run_nothing_read(state) or None,
+        "doubts": dict(state.doubts) or None,
         "training": training_data(state) if state.trains_weights else None,
         "changes": [change_data(change) for change in rate_changes(state.evaluations)],
         "best_step": state.best_step,
-        "open": [operation.id for operation in state.open_operations],
-        "repairs": list(state.repairs),
         "withheld": state.withheld,
         "curation": curation_data(state),
         "lost": dict(state.lost),
         "remarks": list(state.remarks),
-        **usage_data(state.total_usage),
-        "folder": place,
     }
 
 
