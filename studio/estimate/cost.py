@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from engines.training_free.proposals import plan_calls
+from studio.config.settings.training import PracticeConfig
 
 _PURPOSES = {
     "rollouts": "rollout",
@@ -25,6 +25,7 @@ _PURPOSES = {
     "evaluation": "evaluation",
 }
 """The stages, and the purpose that their calls have in the records."""
+BYTES_A_TOKEN = 4.0
 REPAIR_TOKENS = 80
 """Of the message that says what was wrong with a reply."""
 ATTEMPT_TOKENS = 16
@@ -104,6 +105,7 @@ class Facts:
     """The input of the arithmetic. Lengths are tokens."""
 
     sampler: Sampler
+    practice: PracticeConfig
     group_size: int
     policy: CallPricing
     reflector: CallPricing
@@ -118,20 +120,12 @@ class Facts:
     judging: float
     judged: Range = Range()  # calls of judges a verdict takes
     turns: Range = Range(1.0, 1.0)  # replies of a try
-    summaries: Literal["auto", "always", "never"] = "auto"
-    summarise_above: float = 700.0
-    group_budget: float = 10_000.0  # of a group's tries together, above which long ones are retold
-    unlike_read: int = 0  # groups of a step that are read although no try was good
-    per_group: int = 1  # lessons a group may propose
-    per_call: int = 8  # proposals that one call consolidates
-    truth_given: bool = True
     lessons: bool = True  # False: weights are trained, and no reflector is asked
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
     experiences: int = 0
     experience: float = 40.0  # length of one
-    limit: int | None = 50
     growth: float = 2.0  # experiences a step adds
     steps_done: int = 0
     held_out: int = 0  # rollouts of one evaluation
@@ -153,7 +147,7 @@ class Facts:
         to 1, so all G tries agree in 2 of G + 1 cases. A measured share is scaled to another
         group size by the same rule.
         """
-        if not self.truth_given:
+        if not self.practice.given_ground_truth:
             return 1.0
         assumed = (group_size - 1) / (group_size + 1)
         if self.contrast is None:
@@ -250,23 +244,25 @@ def _run_calls(facts: Facts, most: bool) -> Iterator[_Calls]:
 
 def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     """One step's practice, with the library as it will likely be by then."""
-    batch, size = len(facts.sampler.batch(step)), facts.group_size
+    batch, size, practice = len(facts.sampler.batch(step)), facts.group_size, facts.practice
     library = _library_tokens(facts, step - 1, most)
     rollout = _reply_tokens(facts, "rollout", facts.policy, most)
     asked = facts.instructions + facts.question + library
     for calls in _try_calls(facts, most, "rollouts", batch * size, asked, rollout):
         if not (facts.replayed and calls.stage == "rollouts"):
             yield calls
-    if not facts.lessons or (size < 2 and facts.truth_given):
+    if not facts.lessons or (size < 2 and practice.given_ground_truth):
         return  # a single try differs from nothing
 
     share = facts.contrast_share(size)
     # Of the groups without contrast half are taken to be all wrong.
-    read = batch if most else batch * share + min(facts.unlike_read, batch * (1 - share) / 2)
+    unlike = min(practice.read_without_contrast, batch * (1 - share) / 2)
+    read = batch if most else batch * share + unlike
     # Without a truth all that is known is how often an answer was said, so all are shown.
-    shown = min(size, SHOWN.pick(most)) if facts.truth_given else size
-    exceeds = rollout * shown > facts.group_budget and rollout > facts.summarise_above
-    retold = facts.summaries == "always" or (facts.summaries == "auto" and (most or exceeds))
+    shown = min(size, SHOWN.pick(most)) if practice.given_ground_truth else size
+    budget = practice.read_chars / BYTES_A_TOKEN
+    exceeds = rollout * shown > budget and rollout > practice.summarise_above_chars / BYTES_A_TOKEN
+    retold = practice.summarise == "always" or (practice.summarise == "auto" and (most or exceeds))
     summary = _reply_tokens(facts, "summary", facts.reflector, most)
     if retold:
         prompt = facts.summarise + facts.question + rollout
@@ -274,7 +270,7 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     if size < 2:
         return  # a single try is summarised, but there is no other to compare it with
 
-    attempt = min(rollout, facts.group_budget) if most or not retold else summary
+    attempt = min(rollout, budget) if most or not retold else summary
     prompt = facts.extract + facts.question + facts.truth + library
     prompt += attempt * shown + ATTEMPT_TOKENS * size
     extraction = _reply_tokens(facts, "extraction", facts.reflector, most)
@@ -289,7 +285,8 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     yield _with_repeat("consolidation", asks * asked_n, prompt, reply, most)
 
     if facts.embedding is not None:  # each new wording, and with the first the whole library
-        wordings = batch * facts.per_group if most else min(facts.growth, batch * facts.per_group)
+        proposed = batch * practice.experiences_per_query
+        wordings = proposed if most else min(facts.growth, proposed)
         yield _Calls("embeddings", wordings, _longest(facts, most), 0.0)
         if step == facts.steps_done + 1 and facts.experiences:
             yield _Calls("embeddings", 1, facts.experiences * facts.experience, 0.0)
@@ -297,11 +294,11 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
 
 def _consolidation_calls(facts: Facts, read: float, most: bool) -> float:
     """Calls of one consolidation; merged, half of the proposals are likely to be left."""
-    n = math.ceil(read * facts.per_group)
-    if n <= facts.per_call:
+    n, a_call = facts.practice.experiences_per_query * read, facts.practice.proposals_per_call
+    if math.ceil(n) <= a_call:
         return 1.0
-    merging, last = plan_calls(n, facts.per_call)
-    return merging + min(last, math.ceil(n * (1 if most else 0.5) / facts.per_call))
+    merging, last = plan_calls(math.ceil(n), a_call)
+    return merging + min(last, math.ceil(n * (1 if most else 0.5) / a_call))
 
 
 def _evaluation_calls(facts: Facts, most: bool, tries: int, guidance: float) -> Iterator[_Calls]:
@@ -334,8 +331,10 @@ def _with_repeat(stage: str, n: float, prompt: float, reply: float, most: bool) 
 
 def _library_tokens(facts: Facts, after: int, most: bool) -> float:
     """What the library adds to a prompt after so many steps."""
-    a_step = facts.sampler.batch_size * facts.per_group if facts.lessons else 0
-    room = math.inf if facts.limit is None else max(0, facts.limit - facts.experiences)
+    practice = facts.practice
+    a_step = facts.sampler.batch_size * practice.experiences_per_query if facts.lessons else 0
+    limit = practice.library_limit
+    room = math.inf if limit is None else max(0, limit - facts.experiences)
     added = (after - facts.steps_done) * (a_step if most else min(facts.growth, a_step))
     return facts.guidance + min(added, room) * _longest(facts, most)
 

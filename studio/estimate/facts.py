@@ -25,7 +25,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
-from studio.estimate.cost import Facts, Range
+from studio.estimate.cost import BYTES_A_TOKEN, Facts, Range
 from studio.run.budget import embedding_terms, terms_of
 from studio.run.held_out import (
     evaluated_sets,
@@ -39,7 +39,6 @@ from studio.run.new_or_resume import RunPlan, forked_library
 
 READ_AT_MOST = 4000
 """Records of an earlier run that lengths are taken from: more hardly change a mean."""
-BYTES_A_TOKEN = 4.0
 BYTES_AT_LEAST = 3.0
 """Of a token, for "at most": what a budget reserves by."""
 _LESSONS: Mapping[str, float] = {"summary": 200, "extraction": 150, "consolidation": 300}
@@ -87,7 +86,7 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         growth=2.0 if measured.growth is None else measured.growth,
     )
     facts = _with_evaluation(_with_progress(facts, plan), plan, writer.describe(library))
-    if facts.lessons and facts.contrast is None and facts.truth_given:
+    if facts.lessons and facts.contrast is None and facts.practice.given_ground_truth:
         share = facts.contrast_share(facts.group_size)
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
     if facts.lessons and measured.growth is None:
@@ -148,15 +147,8 @@ def _prompt_facts(
         judging=_tokens(judge, form),
         judged=judge_questions(config.verifier.spec),
         turns=_turns(config, measured),
-        summaries=practice.summarise,
-        summarise_above=practice.summarise_above_chars / BYTES_A_TOKEN,
-        group_budget=practice.read_chars / BYTES_A_TOKEN,
-        unlike_read=practice.read_without_contrast,
-        per_group=practice.experiences_per_query,
-        per_call=practice.proposals_per_call,
-        truth_given=practice.given_ground_truth,
+        practice=practice,
         lessons=not config.trains,
-        limit=practice.library_limit,
         replayed=config.policy.model.startswith("replay:"),
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,

@@ -9,6 +9,7 @@ import pytest
 
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
+from studio.config.settings.training import PracticeConfig
 from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doubled
 from studio.estimate.facts import judge_questions
 from studio.estimate.text import estimate_line, estimate_text, exceeded_limits_text
@@ -21,6 +22,11 @@ REPLIES = {
     "consolidation": 40.0,
     "evaluation": 50.0,
 }
+
+
+def practising(**more: Any) -> PracticeConfig:
+    """Reads no group without contrast, and proposes one lesson a group."""
+    return replace(PracticeConfig(), read_without_contrast=0, experiences_per_query=1, **more)
 
 
 def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -> Facts:
@@ -41,6 +47,7 @@ def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -
         "summarise": 60.0,
         "judging": 70.0,
         "growth": 0.0,
+        "practice": practising(),
     }
     return Facts(**{**values, **more})
 
@@ -70,7 +77,7 @@ def test_a_measured_share_is_carried_to_other_group_sizes() -> None:
     facts = some_facts(contrast=0.3, contrast_of=3)
     assert facts.contrast_share(3) == pytest.approx(0.3)
     assert facts.contrast_share(7) == pytest.approx(0.3 * 0.75 / 0.5)
-    assert some_facts(truth_given=False).contrast_share(3) == 1.0
+    assert some_facts(practice=practising(given_ground_truth=False)).contrast_share(3) == 1.0
 
 
 def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None:
@@ -88,7 +95,7 @@ def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
 
 
 def test_guidance_grows_with_the_library_up_to_its_limit() -> None:
-    facts = some_facts(batch_size=10, epochs=4, growth=2.0, limit=3, experience=40.0)
+    facts = some_facts(batch_size=10, epochs=4, growth=2.0, practice=practising(library_limit=3))
     prompt = stage(estimate(facts), "rollouts").prompt_tokens
     # 30 rollouts a step; the library has 0, 2, 3, 3 experiences of 40 tokens.
     assert prompt.likely == 30 * (4 * 50 + (0 + 2 + 3 + 3) * 40)
@@ -98,12 +105,14 @@ def test_guidance_grows_with_the_library_up_to_its_limit() -> None:
 
 def test_tries_are_summarised_only_where_they_are_long() -> None:
     assert stage(estimate(some_facts()), "summaries").calls == Range(0, 60)
-    assert stage(estimate(some_facts(summarise_above=40.0)), "summaries").calls.likely == 0
-    long = some_facts(summarise_above=40.0, group_budget=100.0)  # the group has 3 times 50
+    single = practising(summarise_above_chars=160)
+    assert stage(estimate(some_facts(practice=single)), "summaries").calls.likely == 0
+    long = some_facts(practice=replace(single, read_chars=400))  # the group has 3 times 50 tokens
     assert stage(estimate(long), "summaries").calls == Range(25, 60)  # 10 groups, 2.5 tries each
-    never = estimate(some_facts(summaries="never"))
+    never = estimate(some_facts(practice=practising(summarise="never")))
     assert "summaries" not in [stage.name for stage in never.stages]
-    assert stage(estimate(some_facts(summaries="always")), "summaries").calls.likely == 25
+    always = some_facts(practice=practising(summarise="always"))
+    assert stage(estimate(always), "summaries").calls.likely == 25
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,7 @@ def test_a_single_try_a_group_teaches_nothing() -> None:
 def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twice_as_much() -> (
     None
 ):
-    found = dict(estimate_doubled(some_facts(n=16, truth_given=False)))
+    found = dict(estimate_doubled(some_facts(n=16, practice=practising(given_ground_truth=False))))
     whole, batch = found[""], found["practice.batch_size"]
     once, twice = stage(whole, "consolidation"), stage(batch, "consolidation")
     assert (once.calls.likely, twice.calls.likely) == (8, 4)
@@ -212,7 +221,8 @@ def test_a_fork_begins_with_an_evaluation_of_what_it_adopted() -> None:
 
 @pytest.mark.parametrize("truth_given", [True, False])
 def test_a_single_try_is_never_read_beside_another(truth_given: bool) -> None:
-    found = estimate(some_facts(group_size=1, truth_given=truth_given, contrast=None))
+    practice = practising(given_ground_truth=truth_given)
+    found = estimate(some_facts(group_size=1, practice=practice))
     assert {stage.name for stage in found.stages} <= {"rollouts", "summaries"}
 
 
