@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Literal
 
 from engines.core.events import EvaluationFinished
 from engines.core.state.curve import Point, practice_points
@@ -21,12 +20,15 @@ from studio.report.rates import interval_data, reward_rate_text
 from studio.report.summary import count_text, run_progress
 from studio.report.training import (
     WORDS,
+    Became,
     figures_text,
     is_fine_tuning,
     trained_step,
+    trained_steps,
     update_outcome_text,
 )
 
+SETTLED: tuple[Became, ...] = ("applied", "rejected", "rolled back")
 _SHOWN_METRICS = ("kl", "loss")
 """Figures of updates that have a curve beside the reward."""
 
@@ -46,7 +48,7 @@ class Commit:
 
     step: int
     version: int  # afterwards
-    outcome: Literal["applied", "rejected", "rolled back"] = "applied"
+    outcome: Became = "applied"  # one of `SETTLED`
     size: int | None = None  # experiences of the library then, where that is known
 
 
@@ -166,22 +168,14 @@ def _spent(state: RunState) -> tuple[Series, Series | None]:
 
 
 def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
-    found = []
-    for number, step in sorted(state.steps.items()):
-        if not step.outcomes:
-            continue
-        settled = next((one for one in step.outcomes if one.kind == "weights"), None)
-        if settled is not None:
-            outcome: Literal["applied", "rejected", "rolled back"] = "applied"
-            if not settled.applied:
-                outcome = "rejected"
-            elif number in state.rolled_back:
-                outcome = "rolled back"
-            found.append(Commit(number, _policy_after(state, number), outcome))
-        elif _committed_operations(step) and step.committed_version is not None:
-            version = step.committed_version
-            found.append(Commit(number, version, size=sizes.get(version)))
-    return found
+    if state.trains_weights:
+        settled = (one for one in trained_steps(state) if one.became in SETTLED)
+        return [Commit(one.step, _policy_after(state, one.step), one.became) for one in settled]
+    return [
+        Commit(number, step.committed_version, size=sizes.get(step.committed_version))
+        for number, step in sorted(state.steps.items())
+        if _committed_operations(step) and step.committed_version is not None
+    ]
 
 
 def _policy_after(state: RunState, step: int) -> int:
