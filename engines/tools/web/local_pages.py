@@ -20,15 +20,18 @@ class LocalPages:
 
     def __init__(self, source: Path, place: str) -> None:
         """Raises ToolError: it cannot be read, or something in it is no page."""
+        if not source.exists():
+            move = "Set source to one beside the run file, or to its whole path."
+            raise ToolError(place, f'there is no file or folder "{source}".', move)
         read, kind = (_read_folder, "folder") if source.is_dir() else (_read_lines, "fixture file")
         try:
             self._note = f"a page of the {kind} {source.name}"
             self._pages = [replace(page, note=self._note) for page in read(source)]
             if not self._pages:
                 raise ValueError("there is none")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             move = "Set source to a file of {title, url, text}, or a folder of *.md with # Title."
-            raise ToolError(place, f"{source} holds no pages ({error!r}).", move) from error
+            raise ToolError(place, f"{source} holds no pages ({error}).", move) from error
         words = [tokens(f"{page.title}\n{page.text}") for page in self._pages]
         self._words, self._find_best = list(map(set, words)), index_words(words)
 
@@ -54,10 +57,14 @@ def _read_lines(path: Path) -> Iterator[PageText]:
     # Not splitlines, which also ends a line at characters that a JSON text may hold, as U+2028.
     for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), start=1):
         if line.strip():
-            row = json.loads(line)
-            if not all(isinstance(row[name], str) for name in ("title", "url", "text")):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {number} is no JSON") from error
+            page = row if isinstance(row, dict) else {}
+            if not all(isinstance(page.get(name), str) for name in ("title", "url", "text")):
                 raise ValueError(f"line {number}: title, url and text are not all texts")
-            yield PageText(row["url"], row["title"], row["text"])
+            yield PageText(page["url"], page["title"], page["text"])
 
 
 def _read_folder(folder: Path) -> Iterator[PageText]:

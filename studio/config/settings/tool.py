@@ -28,6 +28,13 @@ _TOOLS_WITH = {
 _SOURCES = {"searxng": "https?://.+", "gemini": r"|[\w.-]+", "fixture": ".+", "folder": ".+"}
 _SOURCES["api"] = "|[a-z][a-z-]+|https?://.+"
 """What `source` may be, by the provider; the others have none."""
+_NEEDED = {
+    "searxng": "Set it to the address of your instance.",
+    "gemini": "Set it to a model of the Gemini API, or leave it out.",
+    "fixture": "Set it to a JSON lines file of {title, url, text}.",
+    "folder": "Set it to a folder of *.md pages that begin with # Title.",
+    "api": "Set it to a language, such as en, or the address of an api.php.",
+}
 
 
 class ToolConfig(Settings):
@@ -115,10 +122,11 @@ class ToolConfig(Settings):
         known = PROVIDERS.get(self.name or "", (None,))
         provider = self.provider or known[0]
         if provider not in known:
-            raise refusal("provider", "the tool has no such provider", f"Choose one of {known}.")
+            move = f"Choose {', '.join(map(str, known))}."
+            raise refusal("provider", "the tool has no such provider", move)
         usual = "|" if self.name == "read_page" else ""  # its fixture is that of the search
         if not re.fullmatch(_SOURCES.get(provider or "", "") + usual, self.source or ""):
-            move = "Give an address, model, language, file or folder to what needs one, else none."
+            move = _NEEDED.get(provider or "", "Leave it out.")
             raise refusal("source", "the source does not fit the provider", move)
         if not all(re.fullmatch(r"(\[[0-9a-f:]+\]|[\w.-]+)(:\d+)?", h) for h in self.allow_hosts):
             raise refusal("allow_hosts", "an entry is no host", "Write HOST or HOST:PORT.")

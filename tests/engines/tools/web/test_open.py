@@ -118,7 +118,7 @@ def test_where_no_tool_is_left_the_variable_is_named() -> None:
 def test_pages_that_cannot_be_read_stop_a_run_before_it_begins(tmp_path: Path) -> None:
     for name, provider in (("read_page", "fixture"), ("wikipedia", "folder")):
         for source in (str(tmp_path / "none"), None):
-            with pytest.raises(ToolError, match="Set source to a file of"):
+            with pytest.raises(ToolError, match="Set source to"):
                 opened(ToolSettings(name=name, provider=provider, source=source))
 
 

@@ -194,9 +194,10 @@ async def test_a_fixture_is_searched_by_words_and_every_result_says_what_it_is(
 )
 def test_a_line_that_is_no_page_is_refused(row: str, tmp_path: Path) -> None:
     (tmp_path / "pages.jsonl").write_text(row)
-    for name in ("pages.jsonl", "none.jsonl"):
-        with pytest.raises(ToolError, match=f"{name} holds no pages"):
-            LocalPages(tmp_path / name, "it")
+    with pytest.raises(ToolError, match=r"pages\.jsonl holds no pages \((line 1|there is none)"):
+        LocalPages(tmp_path / "pages.jsonl", "it")
+    with pytest.raises(ToolError, match="there is no file or folder"):
+        LocalPages(tmp_path / "none.jsonl", "it")
 
 
 async def test_what_was_found_is_kept_for_whoever_asks_the_same(tmp_path: Path) -> None:
