@@ -601,6 +601,30 @@ TABLE: tuple[Row, ...] = (
     bad("runs rm", "wrong format", "../up --yes", "up", "letters"),
     # presets, rehearsal
     bad("presets list", "wrong format", "extra", "extra", "unexpected"),
+    *(
+        row
+        for name in ("serve", "chat")
+        for row in (
+            bad(name, "missing", "", "Missing argument", f"studio {name} -h"),
+            bad(name, "not there", "nobody policy=rehearsal", "nobody", "There are: rehearsal"),
+            bad(name, "not there", "nothere.yaml", "nothere.yaml", "no such file"),
+            bad(name, "unreadable", "x.yaml", "x.yaml", "UTF-8", do=a_file("x.yaml", NOT_TEXT)),
+            bad(name, "wrong type", "rehearsal policy=rehearsal policy.timeout_s=x", "timeout_s"),
+            bad(name, "wrong format", "x.yaml", "YAML is broken", do=a_file("x.yaml", NO_YAML)),
+            bad(name, "wrong format", "rehearsal@x policy=rehearsal", "NAME@V"),
+            bad(name, "empty", "x.yaml", "policy", do=a_file("x.yaml", "")),
+            bad(
+                name,
+                "damaged",
+                "rehearsal policy=rehearsal",
+                "doctor --repair",
+                do=a_damaged(LIBRARY),
+            ),
+            bad(name, "contradictory", "rehearsal", "it names no model", "--run-file"),
+        )
+    ),
+    bad("serve", "wrong type", "rehearsal --port many", "--port", "whole number"),
+    bad("serve", "contradictory", "rehearsal policy=rehearsal --host 0.0.0.0", "--token-file"),
     bad("rehearsal serve", "wrong type", "--port many", "--port", "whole number"),
     bad("rehearsal serve", "wrong type", "--port 99999", "--port", "at most 65535"),
     bad("rehearsal serve", "missing", "--port", "--port", "requires an argument"),
@@ -724,6 +748,8 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
     "demo": dict.fromkeys(CLASSES, "it takes no words, and wants a terminal before all else"),
     "init": {"wrong format": ALL_TEXT, "locked": "a new file", "damaged": NO_FILE},
     "try": {"locked": NO_WRITING},
+    "serve": {"locked": NO_WRITING},
+    "chat": {"locked": NO_WRITING},
     "train": {
         "locked": "as with headless, which practises",
         "damaged": "as with headless, which practises",

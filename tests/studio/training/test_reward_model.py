@@ -69,9 +69,11 @@ def test_a_reward_model_is_learned_measured_and_judges_as_a_guess(practised: Pat
 def test_what_cannot_be_learned_or_loaded_says_why(practised: Path, tmp_path: Path) -> None:
     few = tmp_path / "few"
     words = ("practice.epochs=1", "data.truncate=4", "evaluation.do_eval=false")
-    assert studio("headless", "rehearsal", *words, workspace=few).code == 0
-    done = studio("train", "rehearsal", "--stage", "reward", workspace=few)
+    assert studio("headless", "tiny", *words, workspace=few).code == 0
+    done = studio("train", "tiny", "--stage", "reward", workspace=few)
     assert done.code == 2 and "of its groups have a try that was better" in done.stderr
+    done = studio("train", "rehearsal", "--stage", "reward", "--name", "tiny", workspace=few)
+    assert done.code == 2 and "a head on a model whose weights are here" in done.stderr
     done = studio("train", "rehearsal", "--stage", "reward", "--name", "no", workspace=few)
     assert done.code == 2 and "there is no such run" in done.stderr
     done = studio("try", "rehearsal", "verifier={name: reward_model, folder: none}", workspace=few)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -55,15 +54,11 @@ def test_the_planner_alone_learns_which_plan_pays(trained: Path) -> None:
 
 def test_one_command_shows_the_same_problem_before_and_after(trained: Path) -> None:
     words = ("try", "grpo-team", "--versus", "grpo-team", "policy.local.threads=1")
-    shown = studio(*words, "--json", workspace=trained)
-    facts = json.loads(shown.stdout)
-    assert list(facts) == ["before", "after"]
-    assert facts["before"]["problem"] == facts["after"]["problem"]
-    assert "calculator:" not in json.dumps(facts["before"]["messages"])
-    assert (facts["before"]["tool_calls"], facts["after"]["tool_calls"] > 0) == (0, True)
-    text = studio(*words, workspace=trained).stdout
-    assert (
-        text.index("== before") < text.index("== after") < text.index("[planner_main] calculator")
-    )
+    before, after = studio(*words, workspace=trained).stdout.split("== after\n")
+    # From where the run began, which is what fine-tuning made, to what it has learned.
+    assert "model    hf:tiny with adapter" in before and "/runs/grpo-team-sft/" in before
+    assert "model    hf:tiny with adapter" in after and "/runs/grpo-team/" in after
+    assert "[planner_main] calculator: " in before and "[planner_main] calculator: " in after
+    assert "== before reward 0" in after
     unknown = studio("try", "grpo-team", "--versus", "nobody", workspace=trained)
-    assert unknown.code == 2 and "run nobody has no checkpoint" in unknown.stderr
+    assert unknown.code == 2 and "run nobody" in unknown.stderr

@@ -678,7 +678,7 @@ async def test_a_wrong_key_is_named_without_being_shown() -> None:
     error = await ping_error(
         refuses(401, f"Incorrect key: {key}; also sk-ver*********y123"), api_key=key
     )
-    assert "the key was refused" in str(error) and "Set api_key" in error.move
+    assert "the key was refused" in str(error) and "set api_key" in error.move
     assert key not in str(error) and "y123" not in str(error)
     assert error.__cause__ is None
 

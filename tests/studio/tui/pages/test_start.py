@@ -256,7 +256,7 @@ async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
 
     app = opened(tmp_path)
     now = [a_run("one", "held", alive=True, waiting=2), a_run("two", "running", alive=True)]
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=(120, 50)) as pilot:
         await has_read(pilot)
         monkeypatch.setattr(listing, "known_runs", lambda *_: tuple(now))
         page = page_of(app)
