@@ -23,7 +23,7 @@ from engines.grpo.checkpoint.model_card import Kind
 from engines.grpo.loss.sft_data import demonstration_row, read_demonstrations
 from engines.record.appender import make_folder, write_atomic
 from studio.api import practise
-from studio.api.practise import checked, one_of, place_of
+from studio.api.practise import check_arguments, one_of, place_of
 from studio.api.tuner import policy_name
 from studio.config.source import Source
 from studio.data.catalogue import bundled_folder, find_data
@@ -62,7 +62,7 @@ class RLTrainingTool:
         made: dict[str, Any] = getattr(self, action)(**given)
         return made
 
-    @checked
+    @check_arguments
     def load_dataset(
         self,
         format: str = "sft",
@@ -82,7 +82,7 @@ class RLTrainingTool:
         doubts = doubts_line(check_rows(problems))
         return {"format": format, "split": split, **found, "sample": rows[0], "doubts": doubts}
 
-    @checked
+    @check_arguments
     def create_reward(
         self,
         reward_type: str = "accuracy",
@@ -98,7 +98,7 @@ class RLTrainingTool:
         about = {"reward_type": reward_type, "description": BUILT_IN[reward_type]}
         return {**about, "verifier": self._reward}
 
-    @checked
+    @check_arguments
     def train(
         self,
         algorithm: str,
@@ -143,7 +143,7 @@ class RLTrainingTool:
         ran = {"use_lora": use_lora, "run": made.run, "exit_code": made.exit_code}
         return {**named, **facts, **ran}
 
-    @checked
+    @check_arguments
     def evaluate(
         self,
         model_path: str,

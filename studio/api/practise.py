@@ -288,7 +288,7 @@ def one_of(place: str, given: str, known: Iterable[str]) -> str:
     return given
 
 
-def checked(call: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+def check_arguments(call: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
     """The same function, whose wrong arguments are a ConfigError instead of a TypeError."""
 
     @wraps(call)

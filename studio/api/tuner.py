@@ -22,7 +22,7 @@ from engines.data.source import DataSource
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import PREFIXES, open_policy
 from studio.api import practise
-from studio.api.practise import Checked, checked, one_of, place_of
+from studio.api.practise import Checked, check_arguments, one_of, place_of
 from studio.config.source import Source
 from studio.data.catalogue import find_data
 from studio.evaluation.evaluate import EvalPlan, load_eval, plan_eval
@@ -190,7 +190,7 @@ class OpenAIChatModel(ChatModelBase, metaclass=Checked):
             await policy.aclose()  # the next call may come from another event loop
 
 
-@checked
+@check_arguments
 def tune(
     *,
     workflow_func: Function,
@@ -264,7 +264,7 @@ def _training(
     return run
 
 
-@checked
+@check_arguments
 def tune_prompt(
     *,
     workflow: Function,
@@ -291,7 +291,7 @@ def tune_prompt(
     return system_messages(init_system_prompt, guidance)[0].content
 
 
-@checked
+@check_arguments
 def select_model(
     *,
     workflow_func: Function,

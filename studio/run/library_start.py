@@ -20,9 +20,9 @@ from studio.library.references import find_version
 from studio.run.models import is_rehearsal
 from studio.run.new_or_resume import RunPlan, forked_library
 
-_PROMPTS_OF = (
-    *("engines.core", "engines.tools", "engines.training_free", "engines.verifiers"),
-    "studio.config",
+PROMPTS_OF = (
+    *("engines.agents", "engines.core", "engines.policies.team", "engines.policies.tool_use"),
+    *("engines.tools", "engines.training_free", "engines.verifiers", "studio.config"),
 )
 """Packages whose prompt files a run may send; its journal names the hash of each."""
 
@@ -65,7 +65,7 @@ def opening_event(
             plan.fingerprint,
             again=True,
             steps_per_epoch=plan.sampler.steps_per_epoch,
-            prompts=prompt_hashes(_PROMPTS_OF),
+            prompts=prompt_hashes(PROMPTS_OF),
         )
     head = folder.head()
     return ev.RunStarted(
@@ -86,7 +86,7 @@ def opening_event(
         credited=head.credited,
         streaks=_adopted_streaks(plan),
         policy_version=policy_version_after(past),
-        prompts=prompt_hashes(_PROMPTS_OF),
+        prompts=prompt_hashes(PROMPTS_OF),
     )
 
 

@@ -88,14 +88,14 @@ class TeamPolicy:
         at = max(n for n, m in enumerate(messages) if m.role == "user" and not m.speaker)
         before, question = messages[:at], messages[at]  # instructions, and turns of a talk
 
-        def asked(room: int) -> tuple[Message, ...]:
+        def make_request(room: int) -> tuple[Message, ...]:
             content = self._render(messages, question.content, tools, room)
             return (*before, Message("user", content, images=question.images), *again)
 
         if self.context_tokens is None:
-            return asked(1_000_000)
-        left = self.context_tokens - prompt_tokens(asked(0))
-        whole = asked(max(left, 0))
+            return make_request(1_000_000)
+        left = self.context_tokens - prompt_tokens(make_request(0))
+        whole = make_request(max(left, 0))
         if left < 0 or prompt_tokens(whole) > self.context_tokens:
             text = (
                 f"the prompt of the {self.speaker} needs more than {self.context_tokens:,} tokens"

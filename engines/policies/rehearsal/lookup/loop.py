@@ -42,7 +42,7 @@ def look_up(
         return _call(said, READ, {"url": url, "question": question})
     results = [text for name, text in told if name == READ or not _ADDRESS.search(text)]
     right = draws_right(lookup.family, 1, question, instructions, seed, temperature)
-    act = lookup.act(results, right)
+    act = lookup.choose_act(results, right)
     said = step_line(number, act.step)
     if not told:
         said = f"{step_line(1, _apart(lookup))}\n{said}"
@@ -64,11 +64,11 @@ def _fitting_page(results: str, query: str) -> str:
     """The address of the result whose line shares most words with what was searched for."""
     words = set(re.findall(r"\w+", query.lower()))
 
-    def fit(found: re.Match[str]) -> int:
+    def count_shared_words(found: re.Match[str]) -> int:
         return len(words & set(re.findall(r"\w+", found[0].lower())))
 
     addresses: Sequence[re.Match[str]] = list(_ADDRESS.finditer(results))
-    return max(addresses, key=fit)[0].rstrip(").,;")
+    return max(addresses, key=count_shared_words)[0].rstrip(").,;")
 
 
 def _call(said: str, tool: str, arguments: Mapping[str, str]) -> Turn:

@@ -72,15 +72,11 @@ APART = Step("apart", "when a question names a thing by way of another, take the
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What is done next: a search, or with `query` None the end, and what is answered then.
-
-    `decides` where the right and the wrong way part here; `step` is then that of the way taken.
-    """
+    """What is done next: a search, or with `query` None the end, and what is answered then."""
 
     step: Step
     query: str | None = None
     answer: str = ""
-    decides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +90,10 @@ class Lookup:
     def family(self) -> LookupFamily:
         return self.kind.family
 
-    def act(self, results: Sequence[str], right: bool) -> Act:
+    def choose_act(self, results: Sequence[str], right: bool) -> Act:
         """The next act after so many results, on the way that is `right` or wrong.
 
-        Only the act that decides asks which; from then on what was found tells.
+        Only where the two ways part is it asked which; from then on what was found tells.
         """
         told = "\n".join(results)
         place, answer = _find(self.kind.first, told), _find(self.kind.second, told)
@@ -113,26 +109,26 @@ class Lookup:
         if self.family == "premature":
             if right:
                 clause = "when a page names the next place, read the page of that place, too"
-                return Act(Step("next page", clause, place), place, decides=True)
+                return Act(Step("next page", clause, place), place)
             decoy = _find(self.kind.decoy, told)
             step = Step("settled", "take the name that the first page gives", decoy)
-            return Act(step, answer=decoy, decides=True)
+            return Act(step, answer=decoy)
         return Act(Step("place", "read the page of the place", place), place)
 
-    def checked(self, results: Sequence[str], right: bool) -> tuple[bool, Step, bool]:
-        """Whether a verifier stops, why, and whether the two ways part here."""
+    def check_memory(self, results: Sequence[str], right: bool) -> tuple[bool, Step]:
+        """Whether a verifier stops, and why."""
         told = "\n".join(results)
         place, answer = _find(self.kind.first, told), _find(self.kind.second, told)
         decoy = _find(self.kind.decoy, told)
         if self.family == "unchecked" and place and not answer:
             if not right:
                 clause = "stop as soon as a word that fits stands in memory"
-                return True, Step("fits", clause, decoy), True
+                return True, Step("fits", clause, decoy)
             clause = "when memory is checked, stop only where it is stated of the place asked for"
-            return False, Step("asked place", clause, place), True
+            return False, Step("asked place", clause, place)
         stop = bool(place and answer)
         clause = "the answer is stated" if stop else "the answer is not stated yet"
-        return stop, Step("check", clause, self.named), False
+        return stop, Step("check", clause, self.named)
 
     def answer(self, results: Sequence[str]) -> str:
         """What is answered from the results, right or not."""
@@ -146,16 +142,16 @@ class Lookup:
         match self.family:
             case "order" if right:
                 clause = "when a question describes a thing, look up first what it names"
-                return Act(Step("named first", clause, named), named, decides=True)
+                return Act(Step("named first", clause, named), named)
             case "order":
                 step = Step("asked first", "look up the kind of thing that is asked for", "river")
-                return Act(step, "longest river", decides=True)
+                return Act(step, "longest river")
             case "ungrounded" if right:
                 clause = "when a fact is asked, let a page state it before you answer"
-                return Act(Step("evidence", clause, named), named, decides=True)
+                return Act(Step("evidence", clause, named), named)
             case "ungrounded":
                 step = Step("known", "answer from what is commonly known", "1400")
-                return Act(step, answer="1400", decides=True)
+                return Act(step, answer="1400")
             case "empty":
                 word = named.replace(" ", "").lower()
                 return Act(Step("one word", "search for the name as one word", word), word)
@@ -164,9 +160,9 @@ class Lookup:
     def _after_nothing(self, told: str, right: bool, searched: int) -> Act:
         if right and searched == 1:
             clause = "when a search finds nothing, search again with the name as it is written"
-            return Act(Step("once more", clause, self.named), self.named, decides=True)
+            return Act(Step("once more", clause, self.named), self.named)
         step = Step("no entry", "conclude from the empty result that there is none", "none")
-        return Act(step, answer="none", decides=searched == 1)
+        return Act(step, answer="none")
 
     def _guess(self, told: str) -> Act:
         found = _find(self.kind.decoy, told) or "none"

@@ -57,12 +57,12 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
     if lookup is None:
         return _reply_to_unknown(task[1], results)
     if task[1] == "plan":
-        act = lookup.act(results, takes_right(lookup))
+        act = lookup.choose_act(results, takes_right(lookup))
         tool = "none" if act.query is None else next(iter(_tools(found)), ("none", ""))[0]
         said = _said(act.step)
         return _object(justification=said, context="", sub_goal=act.query or "", tool_name=tool)
     if task[1] == "check":
-        stop, step, _ = lookup.checked(results, takes_right(lookup))
+        stop, step = lookup.check_memory(results, takes_right(lookup))
         return _object(analysis=_said(step), stop_signal=stop)
     return f"It was looked up in {len(results)} steps.\n#### {lookup.answer(results)}"
 

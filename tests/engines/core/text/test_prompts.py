@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from engines.core.text.prompts import load_prompt, parse_prompt, prompt_hashes, 
 from engines.verifiers.judge import DEFAULT_RUBRIC
 from studio.config.settings.agent import DEFAULT_INSTRUCTIONS
 from studio.config.settings.training import PracticeConfig
+from studio.run.library_start import PROMPTS_OF
 
 FILE = "---\nvariables: [who, what]\nreturns: text\n---\n\nTell {{who}} about {{what}}, {{who}}.\n"
 
@@ -129,3 +131,11 @@ def test_what_stood_in_code_before_is_sent_letter_by_letter() -> None:
     assert left.render(held="3", limit="50", left="47") == (
         "The library holds 3 of at most 50: 47 may be added."
     )
+
+
+def test_a_run_names_the_hash_of_every_prompt_file_there_is() -> None:
+    root = Path(__file__).parents[4]
+    files = [p for top in ("engines", "studio") for p in (root / top).rglob("prompts/*.md")]
+    packages = {".".join(p.parent.parent.relative_to(root).parts) for p in files}
+    assert packages == set(PROMPTS_OF)
+    assert len(prompt_hashes(PROMPTS_OF)) == len(files)  # no two of one name

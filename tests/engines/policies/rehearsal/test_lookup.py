@@ -37,14 +37,14 @@ def test_each_kind_of_question_has_a_right_way_a_wrong_one_and_a_skill(
     assert lookup is not None and lookup.family == kind
     if kind != "unchecked":  # there the verifier decides
         seen = ("Nothing found.",) if kind == "empty" else PAGES[:1] if kind == "premature" else ()
-        right, wrong = lookup.act(seen, True), lookup.act(seen, False)
-        assert right.decides and wrong.decides and right.step != wrong.step
+        right, wrong = lookup.choose_act(seen, True), lookup.choose_act(seen, False)
+        assert right.step != wrong.step
         assert right.query is not None
         rule = f"[E1] {right.step.label.capitalize()}: {right.step.clause}."
     else:
-        stops, step, decides = lookup.checked(PAGES[:1], right=True)
-        assert (stops, decides) == (False, True)
-        assert lookup.checked(PAGES[:1], right=False)[0]
+        stops, step = lookup.check_memory(PAGES[:1], right=True)
+        assert not stops
+        assert lookup.check_memory(PAGES[:1], right=False)[0]
         rule = f"[E1] {step.label.capitalize()}: {step.clause}."
     assert stance(lookup.family, rule) == "stated"
     assert stance(lookup.family, "[E1] Units: name the unit of every number.") == "silent"
