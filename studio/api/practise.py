@@ -92,11 +92,13 @@ class LibraryVersion:
 
 def practice(runfile: RunFile, **settings: Any) -> Result:
     """`practice_async` in a thread of its own: in a notebook this one has a loop already."""
+    refuse_while_loaded()  # before there is a coroutine that nobody would await
     return run_in_thread(practice_async(runfile, **settings))
 
 
 def evaluate(runfile: RunFile, **settings: Any) -> Result:
     """`evaluate_async` in a thread of its own: in a notebook this one has a loop already."""
+    refuse_while_loaded()
     return run_in_thread(evaluate_async(runfile, **settings))
 
 
@@ -258,7 +260,6 @@ def _spell(value: object) -> str:
 
 def run_in_thread(work: Coroutine[Any, Any, _Made]) -> _Made:
     """Wait for work that has a thread and a loop of its own."""
-    refuse_while_loaded()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
     with closing(loop), ThreadPoolExecutor(1) as pool:

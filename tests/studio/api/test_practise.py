@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import threading
 from concurrent.futures import Future
@@ -133,6 +134,7 @@ def test_a_file_that_a_run_loads_begins_no_other_run(
         api.practice("rehearsal", workspace=workspace, agent__function=f"{file}:solve", **SMALL)
     assert '__name__ == "__main__"' in str(refused.value)
     assert not (workspace / "runs/rehearsal-2").exists()
+    gc.collect()  # work that was begun and left would be told of here
 
 
 def test_a_practice_may_start_afresh_under_a_name(workspace: Path) -> None:
