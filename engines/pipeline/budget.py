@@ -20,7 +20,7 @@ from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.core.waiting.current_call import is_replayed
 from engines.core.waiting.deadline import pause_deadlines
-from engines.policies.limits.congestion import Congestion, with_congestion
+from engines.policies.limits.wrapped import WrappedPolicy
 
 BYTES_A_TOKEN = 3
 """Of a prompt. English has about four, figures and other scripts fewer; where an endpoint
@@ -235,7 +235,7 @@ class _EstimateCorrection:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetedPolicy:
+class BudgetedPolicy(WrappedPolicy):
     """A policy whose calls are reserved first, and each further try of a call again.
 
     It belongs below `Throttled`: who waits for money then holds a slot, and who has
@@ -243,30 +243,21 @@ class BudgetedPolicy:
     part of any deadline.
     """
 
-    policy: Policy
     budget: Budget
     terms: CallPricing
     aside: Aside = nullcontext  # entered while a call waits for money: no batch waits for its try
     correction: _EstimateCorrection = field(default_factory=_EstimateCorrection)
 
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    def with_congestion(self, congestion: Congestion) -> Policy:
-        """The same budget round the policy as it is seen from certain slots."""
-        return replace(self, policy=with_congestion(self.policy, congestion))
-
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
         if is_replayed():  # paid for when it was recorded
-            return await self.policy.complete(messages, sampling, on_text)
+            return await self.inner.complete(messages, sampling, on_text)
         asked = estimate_prompt_tokens(messages, sampling.tools)
         prompt = self.correction.corrected_estimate(asked)
         need = self.terms.amounts_of(Usage(prompt, self.terms.reply_tokens(sampling.max_tokens), 1))
         reservation = _CallReservation(self.budget, need, self.terms, self.aside)
-        policy = self.policy
+        policy = self.inner
         if isinstance(policy, ReservingPolicy):
             policy = policy.with_reservation(reservation)
         await reservation.take()
@@ -294,12 +285,6 @@ class BudgetedPolicy:
             raise asyncio.CancelledError(spent) from None
         finally:
             reservation.settle(spent)
-
-    async def ping(self) -> None:
-        await self.policy.ping()
-
-    async def aclose(self) -> None:
-        await self.policy.aclose()
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
+from engines.policies.limits.wrapped import WrappedPolicy
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
 from engines.rollouts.manager import RolloutManager
@@ -295,7 +296,7 @@ def make_rollouts(
 
 def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
     """A note where a log is too short for its groups; None where no reply repeats."""
-    if isinstance(policy, StreamPacedPolicy):
+    while isinstance(policy, WrappedPolicy):
         policy = policy.inner
     if not isinstance(policy, ReplayPolicy):
         return None

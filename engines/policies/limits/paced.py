@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from engines.core.protocols import OnText, Policy
-from engines.core.types import Completion, Job, Message, Sampling
+from engines.core.protocols import OnText
+from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.deadline import pause_deadlines
-from engines.policies.limits.congestion import Congestion, with_congestion
-from engines.policies.limits.throttle import bind_to_job
+from engines.policies.limits.wrapped import WrappedPolicy
 
 BEAT_S = 0.1
 """Between two pieces: screens are told no more often."""
@@ -22,7 +22,8 @@ CHARS_PER_TOKEN = 4
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class StreamPacedPolicy:
+@dataclass(frozen=True, slots=True)
+class StreamPacedPolicy(WrappedPolicy):
     """Asks at once, and hands the reply on little by little.
 
     It belongs above whatever reserves, limits or parks calls: who watches holds no money.
@@ -30,25 +31,9 @@ class StreamPacedPolicy:
     for before each piece, so that a pause on the spot stops the text where it is.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        tokens_per_s: float,
-        cleared: Callable[[], Awaitable[object]] | None = None,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self.inner = policy
-        self.tokens_per_s = tokens_per_s
-        self._cleared, self._sleep = cleared, sleep
-        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
-
-    def with_congestion(self, congestion: Congestion) -> Policy:
-        return self._wrap(with_congestion(self.inner, congestion))
-
-    def for_job(self, job: Job) -> Policy:
-        """The same round the policy bound to a job, where it can be."""
-        bound = bind_to_job(self.inner, job)
-        return self if bound is self.inner else self._wrap(bound)
+    tokens_per_s: float
+    cleared: Callable[[], Awaitable[object]] | None = None
+    sleep: Sleep = asyncio.sleep
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -68,11 +53,8 @@ class StreamPacedPolicy:
     async def _stream_text(self, text: str, on_text: OnText) -> None:
         step = CHARS_PER_TOKEN * max(1, int(self.tokens_per_s * BEAT_S))
         for start in range(0, len(text), step):
-            if self._cleared is not None:
-                await self._cleared()
+            if self.cleared is not None:
+                await self.cleared()
             piece = text[start : start + step]
             on_text(piece)
-            await self._sleep(len(piece) / CHARS_PER_TOKEN / self.tokens_per_s)
-
-    def _wrap(self, policy: Policy) -> Policy:
-        return StreamPacedPolicy(policy, self.tokens_per_s, self._cleared, self._sleep)
+            await self.sleep(len(piece) / CHARS_PER_TOKEN / self.tokens_per_s)

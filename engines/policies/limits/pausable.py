@@ -7,27 +7,23 @@ so that what is in the records already need not wait.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from engines.core.protocols import OnText, Policy
+from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.deadline import pause_deadlines
-from engines.policies.limits.congestion import Congestion, with_congestion
+from engines.policies.limits.wrapped import WrappedPolicy
 
 
-class PausablePolicy:
+@dataclass(frozen=True, slots=True)
+class PausablePolicy(WrappedPolicy):
     """Waits before each call until `cleared` returns; that is no part of any deadline."""
 
-    def __init__(self, policy: Policy, cleared: Callable[[], Awaitable[object]]) -> None:
-        self._policy = policy
-        self._cleared = cleared
-        self.name, self.ping, self.aclose = policy.name, policy.ping, policy.aclose
-
-    def with_congestion(self, congestion: Congestion) -> Policy:
-        return PausablePolicy(with_congestion(self._policy, congestion), self._cleared)
+    cleared: Callable[[], Awaitable[object]]
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
         with pause_deadlines():
-            await self._cleared()
-        return await self._policy.complete(messages, sampling, on_text)
+            await self.cleared()
+        return await self.inner.complete(messages, sampling, on_text)

@@ -12,15 +12,14 @@ from typing import Any
 
 from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
-from engines.core.protocols import OnText, Policy
+from engines.core.protocols import OnText
 from engines.core.team.memory import last_plan, memory_block, memory_lines, read_steps
 from engines.core.team.replies import PlanForm, Speaker, read_command
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ReplyProblem
 from engines.core.text.tokens import prompt_tokens
-from engines.core.types import Completion, Job, Message, Sampling, ToolCall
-from engines.policies.limits.congestion import Congestion, with_congestion
-from engines.policies.limits.throttle import bind_to_job
+from engines.core.types import Completion, Message, Sampling, ToolCall
+from engines.policies.limits.wrapped import WrappedPolicy
 from engines.policies.tool_use.protocol import describe_tool
 
 _PACKAGE = "engines.policies.team"
@@ -36,27 +35,16 @@ _PROMPTS: Mapping[Speaker, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TeamPolicy:
+class TeamPolicy(WrappedPolicy):
     """Speaks for one member. `max_steps` is what the planner is told of its limit.
 
     `context_tokens` None: whatever the memory comes to is sent.
     """
 
-    inner: Policy
     speaker: Speaker
     form: PlanForm = "json"
     max_steps: int = 5
     context_tokens: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def with_congestion(self, congestion: Congestion) -> Policy:
-        return replace(self, inner=with_congestion(self.inner, congestion))
-
-    def for_job(self, job: Job) -> Policy:
-        return replace(self, inner=bind_to_job(self.inner, job))
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -68,12 +56,6 @@ class TeamPolicy:
         reply = await self.inner.complete(asked, plain, on_text)
         calls = self._calls(reply, messages, tools) if self.speaker == "executor" else ()
         return replace(reply, speaker=self.speaker, tool_calls=calls)
-
-    async def ping(self) -> None:
-        await self.inner.ping()
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
     @property
     def _writes_lines(self) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engines.core.protocols import OnText, Policy
-from engines.core.types import Completion, Job, Message, Sampling, ToolCall
-from engines.policies.limits.congestion import Congestion, with_congestion
-from engines.policies.limits.throttle import bind_to_job
+from engines.core.protocols import OnText
+from engines.core.types import Completion, Message, Sampling, ToolCall
+from engines.policies.limits.wrapped import WrappedPolicy
 from engines.policies.tool_use.context import fit_context
 from engines.policies.tool_use.protocol import RESULTS, as_text, with_calls
 
@@ -17,25 +16,14 @@ Protocol = Literal["native", "text"]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUsePolicy:
+class ToolUsePolicy(WrappedPolicy):
     """Speaks a model's form of tool calls below the record, which holds the typed conversation.
 
     `context_tokens` None: whatever the conversation comes to is sent.
     """
 
-    inner: Policy
     protocol: Protocol = "native"
     context_tokens: int | None = None
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def with_congestion(self, congestion: Congestion) -> Policy:
-        return replace(self, inner=with_congestion(self.inner, congestion))
-
-    def for_job(self, job: Job) -> Policy:
-        return replace(self, inner=bind_to_job(self.inner, job))
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -54,12 +42,6 @@ class ToolUsePolicy:
             return reply
         taken = {call.id for message in messages for call in message.tool_calls}
         return replace(reply, tool_calls=tuple(_name_calls(reply.tool_calls, taken)))
-
-    async def ping(self) -> None:
-        await self.inner.ping()
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
 
 def _name_calls(calls: Iterable[ToolCall], taken: set[str]) -> Iterable[ToolCall]:

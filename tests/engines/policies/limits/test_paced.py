@@ -11,11 +11,9 @@ from engines.agents.single_turn import SingleTurn
 from engines.core.errors import lost_usage
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, Usage
 from engines.core.waiting.deadline import deadline
-from engines.policies.limits.congestion import Congestion
 from engines.policies.limits.paced import StreamPacedPolicy
-from engines.policies.limits.throttle import Slots, Throttled
-from engines.policies.open import is_scripted, open_policy
-from engines.policies.replay import ReplayPolicy
+from engines.policies.limits.throttle import Slots
+from engines.policies.open import is_scripted
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from tests.support.builders import a_timeout, answering
@@ -38,12 +36,6 @@ def played(policy: StreamPacedPolicy) -> tuple[Completion, list[tuple[float, str
         return made, heard
 
     return on_virtual_clock(listened())
-
-
-def a_log(tmp_path: Path) -> ReplayPolicy:
-    return ReplayPolicy(
-        tmp_path / "log.jsonl", {ASKED[0].content: (Completion("a"), Completion("b"))}
-    )
 
 
 def test_a_reply_streams_at_its_pace_and_says_the_same() -> None:
@@ -125,35 +117,6 @@ def test_a_pause_stops_the_text_where_it_is_and_it_goes_on_from_there() -> None:
 def test_a_call_that_fails_fails_as_without_a_pace() -> None:
     with pytest.raises(type(a_timeout())):
         played(StreamPacedPolicy(answering(a_timeout()), PACE))
-
-
-def test_it_is_named_as_what_it_paces_so_that_records_stay_those_of_the_run() -> None:
-    assert StreamPacedPolicy(open_policy("rehearsal"), PACE).name == "rehearsal"
-
-
-def test_every_reply_of_a_log_goes_to_its_rollout_through_slots_and_pace(tmp_path: Path) -> None:
-    def said(index: int) -> str:
-        job = Job(Problem("p", ASKED[0].content), "", CallKey("rollout", 1, 1, 0, index), 0, 0)
-        policy = Throttled(StreamPacedPolicy(a_log(tmp_path), PACE), Slots(1)).for_job(job)
-        heard: list[str] = []
-        made = on_virtual_clock(policy.complete(ASKED, Sampling(seed=0), heard.append))
-        assert heard == [made.text]
-        return made.text
-
-    assert [said(0), said(1)] == ["a", "b"]
-
-
-def test_what_cannot_be_bound_to_a_job_is_asked_as_it_is() -> None:
-    job = Job(Problem("p", "q"), "", CallKey("rollout", 1, 1, 0, 0), 0, 0)
-    policy = StreamPacedPolicy(answering(LONG), PACE)
-    assert policy.for_job(job) is policy
-
-
-def test_slots_see_the_endpoint_behind_the_pace() -> None:
-    policy = open_policy("rehearsal")
-    inside = StreamPacedPolicy(policy, PACE).with_congestion(Congestion(Slots(1)))
-    assert isinstance(inside, StreamPacedPolicy)
-    assert inside.inner is not policy  # a view of it
 
 
 def test_a_rollout_that_is_killed_midway_ends_at_once_as_a_failed_one(tmp_path: Path) -> None:
