@@ -46,7 +46,7 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
     name, section = dotted_name(key), section_of(key)
     if kind in _UNKNOWN:
         if "." in key[-1]:
-            return f'"{name}" is not a setting.', f"Write it nested: {_nested(key[-1])}."
+            return f'"{name}" is not a setting.', f"Write it nested: {_nest_setting(key[-1])}."
         parent = section_of(tuple(part for part in key[:-1] if not part.isdecimal()))
         siblings = declared_settings(parent) if parent else ()
         return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
@@ -68,10 +68,10 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
     return f'"{name}"{shown}: {plain_words(message).split(", unable to")[0]}.', move
 
 
-def _nested(dotted: str) -> str:
+def _nest_setting(dotted: str) -> str:
     """`data.limit` as YAML has it."""
     first, _, rest = dotted.partition(".")
-    return f"{first}: {{{_nested(rest)}}}" if rest else f"{first}: …"
+    return f"{first}: {{{_nest_setting(rest)}}}" if rest else f"{first}: …"
 
 
 def _value_text(key: Key, value: object) -> str:

@@ -181,7 +181,7 @@ def estimate_evaluation(facts: Facts, parts: Sequence[tuple[float, int]]) -> Est
     return _sum_stages(facts, calls(False), calls(True))
 
 
-def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
+def estimate_doublings(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
     """The whole run with each of three settings doubled, after it as it is ("")."""
     whole = replace(facts, steps_done=0, known=0, under_way={}, lesson_known=False, done={},
                     evaluated_first=True)  # fmt: skip

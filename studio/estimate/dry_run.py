@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from studio import exit_codes
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
-from studio.estimate.cost import Estimate, estimate, estimate_doubled
+from studio.estimate.cost import Estimate, estimate, estimate_doublings
 from studio.estimate.facts import gather_facts
 from studio.estimate.text import (
     estimate_data,
@@ -42,7 +42,7 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
     async with AsyncExitStack() as stack:
         await check_verifier(plan, stack)
     facts, notes = gather_facts(plan)
-    found, variants = estimate(facts), estimate_doubled(facts)
+    found, variants = estimate(facts), estimate_doublings(facts)
     if found.cost_usd is None and costs_money(config, found):
         notes += (NO_PRICE,)
     budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)

@@ -82,7 +82,7 @@ class Acting:
     embedders: list[EmbeddingClient | RehearsalEmbeddings] = field(default_factory=list)
     reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
 
-    def open_named(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
+    def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
         for name, settings in self.config.agent.models.items():
             model = ToolModel(open_model(settings), settings)
             self.models += (model,)

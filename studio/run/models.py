@@ -153,7 +153,7 @@ def open_roles(
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell)
-    acting.open_named(lambda other: open_one(other, frozen))
+    acting.open_models(lambda other: open_one(other, frozen))
 
     def open_vectors(wanted: object) -> EmbeddingClient | RehearsalEmbeddings:
         assert isinstance(wanted, EmbeddingConfig)

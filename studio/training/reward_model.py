@@ -16,7 +16,6 @@ from studio.run.models import LocalModels, is_local
 from studio.run.verifier import REWARD_MODEL
 
 if TYPE_CHECKING:
-    from engines.core.types import Message
     from engines.policies.hf_local.reward_head import JudgedAnswer
 
 LEAST_GROUPS = 10
@@ -76,12 +75,7 @@ def _judged_answers(run: RunDir) -> list[JudgedAnswer]:
             continue
         messages = read_trajectory(run.records, done.refs)
         group = numbers.setdefault((done.step, done.position), len(numbers))
-        asked, said = _said(messages, "user"), _said(messages, "assistant")
-        found.append(JudgedAnswer(asked, said, verdict.reward, group))
+        asked = next((m.content for m in messages if m.role == "user" and not m.speaker), "")
+        answer = next((m.content for m in reversed(messages) if m.role == "assistant"), "")
+        found.append(JudgedAnswer(asked, answer, verdict.reward, group))
     return found
-
-
-def _said(messages: tuple[Message, ...], role: str) -> str:
-    """The question of a try, or its last reply."""
-    texts = [m.content for m in messages if m.role == role and (role != "user" or not m.speaker)]
-    return texts[0 if role == "user" else -1] if texts else ""

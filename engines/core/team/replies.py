@@ -68,28 +68,28 @@ class MemoryVerification:
 
 
 def read_analysis(text: str) -> QueryAnalysis:
-    found = _texts(read_object(text, _names(QueryAnalysis)))
+    found = _as_texts(read_object(text, _field_names(QueryAnalysis)))
     if not found.get("concise_summary"):
         raise ReplyProblem('"concise_summary" is missing.')
-    return QueryAnalysis(**_known(QueryAnalysis, found))
+    return QueryAnalysis(**_keep_fields(QueryAnalysis, found))
 
 
 def read_plan(text: str, tools: Collection[str], form: PlanForm = "json") -> NextStep:
     """The next step, of a tool that there is."""
     if form == "lines":
         return _read_plan_line(text, tools)
-    found = _texts(read_object(text, _names(NextStep)))
+    found = _as_texts(read_object(text, _field_names(NextStep)))
     if "tool_name" not in found:
         raise ReplyProblem('"tool_name" is missing: name a tool, or write "none".')
     name = match_tool(found["tool_name"], tools)
     if name and not found.get("sub_goal"):
         raise ReplyProblem('"sub_goal" is missing: say what the tool should find out.')
-    return NextStep(**{**_known(NextStep, found), "tool_name": name})
+    return NextStep(**{**_keep_fields(NextStep, found), "tool_name": name})
 
 
 def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]]) -> ToolCommand:
     """The command for the tool `wanted`; `tools` are names with the schemas of their arguments."""
-    found = read_object(text, _names(ToolCommand) | {"command"})
+    found = read_object(text, _field_names(ToolCommand) | {"command"})
     said = found.get("command", found)
     own = tools.get(wanted, {}).get("properties", {})  # an argument may be called "name", too
     name = wanted
@@ -111,33 +111,33 @@ def read_command(text: str, wanted: str, tools: Mapping[str, Mapping[str, Any]])
         said = {next(iter(takes)): said}  # some models give a lone argument without its name
     if not isinstance(said, dict):
         raise ReplyProblem(f'"command" must hold the arguments {", ".join(takes)} as an object.')
-    texts = _texts(found)
+    texts = _as_texts(found)
     return ToolCommand(name, said, texts.get("analysis", ""), texts.get("explanation", ""))
 
 
 def read_check(text: str) -> MemoryVerification:
     """Whether to stop. The word STOP in a sentence is no signal: "do not STOP" holds it, too."""
-    found = read_object(text, _names(MemoryVerification))
+    found = read_object(text, _field_names(MemoryVerification))
     if "stop_signal" not in found:
         raise ReplyProblem('"stop_signal" is missing: write true or false.')
     word = str(found["stop_signal"]).strip().strip("\"'`.!").casefold()
     if word not in _YES | _NO:
         raise ReplyProblem(f'"stop_signal" must be true or false, and not {word[:40]!r}.')
-    return MemoryVerification(word in _YES, _texts(found).get("analysis", ""))
+    return MemoryVerification(word in _YES, _as_texts(found).get("analysis", ""))
 
 
 def match_tool(said: str, tools: Collection[str]) -> str:
     """The tool that is meant, whatever its quotes and capitals; "" for none."""
     bare = said.strip().strip("\"'`[]().").strip()
-    if _folded(bare) in _NO_TOOL:
+    if _fold_name(bare) in _NO_TOOL:
         return ""
     for name in (bare, *tools):  # of two that differ by a hyphen, the one that is written
-        if name in tools and _folded(bare) in (_folded(name), f"{_folded(name)}_tool"):
+        if name in tools and _fold_name(bare) in (_fold_name(name), f"{_fold_name(name)}_tool"):
             return name
     raise ReplyProblem(f"there is no tool {said[:60]!r}: name one of {', '.join(tools)}, or none.")
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name).casefold()
 
 
@@ -148,9 +148,9 @@ def read_object(text: str, names: Collection[str]) -> dict[str, Any]:
     text = drop_thoughts(text).strip()
     if not text:
         raise ReplyProblem("it is empty: reply with one JSON object.")
-    found = [row for part in (text, *_FENCE.findall(text)) for row in _objects(part)]
+    found = [row for part in (text, *_FENCE.findall(text)) for row in _find_objects(part)]
     if not (fitting := [row for row in found if names & row.keys()]):
-        fitting = [row for row in _mended(text) if names & row.keys()]
+        fitting = [row for row in _mend_objects(text) if names & row.keys()]
     if not fitting:
         wanted = ", ".join(sorted(names))
         what = "it has none of the keys" if found else "no JSON object was found in it. It needs"
@@ -163,12 +163,12 @@ def spoken_lines(text: str) -> list[str]:
     with suppress(ValueError, RecursionError):
         found = json.loads(fenced[1] if (fenced := _FENCE.fullmatch(text.strip())) else text)
         if isinstance(found, dict):
-            rows = _texts(found).items()
+            rows = _as_texts(found).items()
             return [" ".join(f"{key}: {said}".split()) for key, said in rows if said]
     return text.splitlines()
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
+def _find_objects(text: str) -> Iterator[dict[str, Any]]:
     """Objects of a text that are whole, and not part of another one."""
     decoder, at = json.JSONDecoder(strict=False), 0
     for _ in range(MAX_STARTS):
@@ -182,7 +182,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def _mended(text: str) -> Sequence[dict[str, Any]]:
+def _mend_objects(text: str) -> Sequence[dict[str, Any]]:
     """What `json-repair` makes of the text from its first bracket on."""
     from json_repair import repair_json
 
@@ -209,7 +209,7 @@ def _read_plan_line(text: str, tools: Collection[str]) -> NextStep:
     return NextStep(match_tool(lines[-1], tools))
 
 
-def _texts(row: Mapping[str, Any]) -> dict[str, str]:
+def _as_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Values as texts: lists a comma apart, objects as JSON."""
 
     def text(value: Any) -> str:
@@ -220,9 +220,9 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str]:
     return {key: "" if value is None else text(value) for key, value in row.items()}
 
 
-def _names(kind: type[Any]) -> set[str]:
+def _field_names(kind: type[Any]) -> set[str]:
     return {field.name for field in fields(kind)}
 
 
-def _known(kind: type[Any], found: Mapping[str, str]) -> dict[str, str]:
-    return {name: found[name] for name in _names(kind) if name in found}
+def _keep_fields(kind: type[Any], found: Mapping[str, str]) -> dict[str, str]:
+    return {name: found[name] for name in _field_names(kind) if name in found}

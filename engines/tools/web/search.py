@@ -74,7 +74,7 @@ async def search_searxng(fetcher: Fetcher, address: str, query: str) -> Found:
 async def search_gemini(fetcher: Fetcher, address: str, key: str, query: str) -> Found:
     body = {"contents": [{"parts": [{"text": query}]}], "tools": [{"google_search": {}}]}
     headers = {"x-goog-api-key": key}
-    return read_grounded(await fetcher.ask_service(f"{address}:generateContent", headers, body))
+    return read_cited_answer(await fetcher.ask_service(f"{address}:generateContent", headers, body))
 
 
 async def search_pages(pages: LocalPages, query: str) -> Found:
@@ -93,7 +93,7 @@ async def check_searxng(fetcher: Fetcher, address: str, place: str) -> None:
             raise ToolError(place, f"SearXNG cannot be used: {failed}", move) from failed
 
 
-def read_grounded(reply: Mapping[str, Any]) -> Found:
+def read_cited_answer(reply: Mapping[str, Any]) -> Found:
     """Gemini's answer, `[1][3]` behind each statement that sources support.
 
     Raises FetchFailed: there is no text, or it comes from no search: then it is the model's own.

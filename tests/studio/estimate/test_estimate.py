@@ -10,7 +10,7 @@ import pytest
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from studio.config.settings.training import PracticeConfig
-from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doubled
+from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doublings
 from studio.estimate.facts import judge_questions
 from studio.estimate.text import estimate_line, estimate_text, exceeded_limits_text
 
@@ -173,7 +173,9 @@ def test_a_single_try_a_group_teaches_nothing() -> None:
 def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twice_as_much() -> (
     None
 ):
-    found = dict(estimate_doubled(some_facts(n=16, practice=practising(given_ground_truth=False))))
+    found = dict(
+        estimate_doublings(some_facts(n=16, practice=practising(given_ground_truth=False)))
+    )
     whole, batch = found[""], found["practice.batch_size"]
     once, twice = stage(whole, "consolidation"), stage(batch, "consolidation")
     assert (once.calls.likely, twice.calls.likely) == (8, 4)
@@ -185,7 +187,7 @@ def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twi
 
 def test_doubling_group_size_and_epochs() -> None:
     facts = some_facts(held_out=5)
-    found = dict(estimate_doubled(facts))
+    found = dict(estimate_doublings(facts))
     group, epochs = found["practice.group_size"], found["practice.epochs"]
     assert stage(group, "rollouts").calls.likely == 120
     assert stage(group, "extraction").calls.likely == round(20 * 5 / 7)
@@ -198,7 +200,7 @@ def test_a_price_that_is_unknown_makes_the_whole_cost_unknown() -> None:
     found = estimate(some_facts(reflector=CallPricing(100)))
     assert stage(found, "rollouts").cost_usd is not None
     assert stage(found, "extraction").cost_usd is None and found.cost_usd is None
-    assert "unknown" in estimate_text(found, estimate_doubled(some_facts()), ())
+    assert "unknown" in estimate_text(found, estimate_doublings(some_facts()), ())
     assert "$" not in estimate_line(found)
 
 

@@ -39,19 +39,19 @@ def look_up(
     if told and told[-1][0] == SEARCH and READ in offered and _ADDRESS.search(told[-1][1]):
         url = _fitting_page(told[-1][1], _query_of(calls.values()))
         said = step_line(number, Step("page", "open the page that fits", url))
-        return _call(said, READ, {"url": url, "question": question})
+        return _make_call(said, READ, {"url": url, "question": question})
     results = [text for name, text in told if name == READ or not _ADDRESS.search(text)]
     right = draws_right(lookup.family, 1, question, instructions, seed, temperature)
     act = lookup.choose_act(results, right)
     said = step_line(number, act.step)
     if not told:
-        said = f"{step_line(1, _apart(lookup))}\n{said}"
+        said = f"{step_line(1, _name_apart(lookup))}\n{said}"
     if act.query is not None:
-        return _call(said, SEARCH, {"query": act.query})
+        return _make_call(said, SEARCH, {"query": act.query})
     return Turn(f"{said}\n#### {act.answer or 'none'}")
 
 
-def _apart(lookup: Lookup) -> Step:
+def _name_apart(lookup: Lookup) -> Step:
     return Step(APART.label, APART.clause, lookup.named)
 
 
@@ -71,5 +71,5 @@ def _fitting_page(results: str, query: str) -> str:
     return max(addresses, key=count_shared_words)[0].rstrip(").,;")
 
 
-def _call(said: str, tool: str, arguments: Mapping[str, str]) -> Turn:
+def _make_call(said: str, tool: str, arguments: Mapping[str, str]) -> Turn:
     return Turn(said, orjson.dumps(arguments).decode(), tool)

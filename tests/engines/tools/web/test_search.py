@@ -20,7 +20,7 @@ from engines.tools.web.open import SHOWN_CHARS
 from engines.tools.web.search import (
     Search,
     check_searxng,
-    read_grounded,
+    read_cited_answer,
     search_gemini,
     search_pages,
     search_searxng,
@@ -151,7 +151,7 @@ def test_marks_count_from_the_part_they_are_of_and_thoughts_are_left_out() -> No
         {"segment": {"partIndex": part, "endIndex": end}, "groundingChunkIndices": numbers}
         for part, end, numbers in supports
     ]
-    assert read_grounded(reply)[0] == "A.[1]B.[2]"
+    assert read_cited_answer(reply)[0] == "A.[1]B.[2]"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_marks_count_from_the_part_they_are_of_and_thoughts_are_left_out() -> No
 )
 def test_an_answer_without_sources_is_none(change: Mapping[str, Any], said: str) -> None:
     with pytest.raises(FetchFailed, match=said):
-        read_grounded({**GEMINI, **change})
+        read_cited_answer({**GEMINI, **change})
 
 
 async def test_a_fixture_is_searched_by_words_and_every_result_says_what_it_is(
