@@ -108,7 +108,7 @@ def _read_tools(found: dict[str, list[str]]) -> list[tuple[str, str]]:
 
 
 def _format_step(step: Step, instance: str = "") -> str:
-    return f"({step.label}) {step.clause}: {step.instance or instance}."
+    return f"({step.label}) {step.clause}: {(step.instance or instance).rstrip('.')}."
 
 
 def _as_json(**values: object) -> str:
