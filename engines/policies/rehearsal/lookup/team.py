@@ -64,7 +64,8 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
     if task[1] == "check":
         stop, step = lookup.check_memory(results, takes_right(lookup))
         return _as_json(analysis=_format_step(step), stop_signal=stop)
-    return f"It was looked up in {len(results)} steps.\n#### {lookup.answer(results)}"
+    steps = "1 step" if len(results) == 1 else f"{len(results)} steps"
+    return f"It was looked up in {steps}.\n#### {lookup.answer(results)}"
 
 
 def _select_pages(question: str, titles: list[str]) -> str:
