@@ -54,20 +54,20 @@ def read_steps(
     """The steps of a trajectory, those whose command could not be read included."""
     steps: list[MemoryStep] = []
     plan: NextStep | None = None
+    again = False
     for message in messages:
         if message.role == "tool" and steps:
             steps[-1] = replace(steps[-1], result=message.content)
         elif message.role == "assistant" and message.speaker == "planner_main":
-            plan = last_plan((message,), tools, form)
+            plan, again = last_plan((message,), tools, form), False
         elif message.role == "assistant" and message.speaker == "executor" and plan:
             step = MemoryStep(plan.tool_name, plan.sub_goal[:SHOWN_CHARS])
             if message.tool_calls:
                 call = message.tool_calls[0]
                 said = argument_text(call.arguments)[:SHOWN_CHARS]
                 step = replace(step, tool=call.name, command=said)
-            if steps and steps[-1].result is UNREADABLE and not steps[-1].command:
-                steps.pop()  # the same command, asked for once more
-            steps.append(step)
+            steps[len(steps) - again :] = [step]  # what is asked for once more replaces what was
+            again = True
     return tuple(steps)
 
 

@@ -204,7 +204,7 @@ def _read_plan_line(text: str, tools: Collection[str]) -> NextStep:
         raise ReplyProblem("it is empty: write a line `TOOL: SUB-GOAL`, or none.")
     if found := _LINE.fullmatch(lines[-1]):
         if name := match_tool(found[1], tools):
-            return NextStep(name, found[2].strip(), "\n".join(lines[:-1]))
+            return NextStep(name, found[2].strip())
         return NextStep("")
     return NextStep(match_tool(lines[-1], tools))
 

@@ -78,7 +78,7 @@ class TeamPolicy(WrappedPolicy):
             return make_request(1_000_000)
         left = self.context_tokens - prompt_tokens(make_request(0))
         whole = make_request(max(left, 0))
-        if left < 0 or prompt_tokens(whole) > self.context_tokens:
+        if prompt_tokens(whole) > self.context_tokens:
             text = (
                 f"the prompt of the {self.speaker} needs more than {self.context_tokens:,} tokens"
             )

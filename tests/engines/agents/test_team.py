@@ -52,7 +52,7 @@ def tools() -> CheckedToolbox:
             raise RuntimeError("the service is down")
         if word == "slow":
             await asyncio.Event().wait()
-        return ToolResult(PAGES.get(word, f"{NOTHING_FOUND}."))
+        return ToolResult(PAGES.get(word, f"{NOTHING_FOUND}."), usage=Usage(1, 1, 1))
 
     return CheckedToolbox([Entry(FunctionTool(look_up), "look_up", 0.05)])
 
@@ -109,7 +109,8 @@ async def test_every_role_speaks_and_the_trajectory_is_recorded_once(tmp_path: P
     assert (attempt.answer, attempt.status, attempt.tool_calls) == ("#### Orle", "ok", 2)
     assert attempt.metrics == {"grounded": 1.0, "steps": 2.0, "unreadable_replies": 0.0}
     assert read_trajectory(tmp_path, refs) == attempt.messages
-    assert attempt.usage == Usage(80, 40, 8)
+    assert attempt.usage == Usage(82, 42, 10)  # of eight replies, and of the tool twice
+    assert [c.id for m in attempt.messages for c in m.tool_calls] == ["call-1", "call-2"]
     systems = {r[0].content for model in models.of.values() for r in model.requests}
     assert systems == {"Be exact.\n\n[E1] Look twice."}  # the library stands before every role
 
@@ -148,13 +149,13 @@ async def test_a_tools_error_goes_to_memory_so_that_the_planner_changes_course(
     tmp_path: Path, word: str, told: str
 ) -> None:
     models = Colleagues(
-        planner_main=[plan("Ada"), plan("its river")],
-        executor=[command(word), command("Kelden")],
-        verifier=[GO_ON, STOP],
+        planner_main=[plan("Ada"), plan("its river"), plan("nobody")],
+        executor=[command(word), command("Kelden"), command("Nobody")],
+        verifier=[GO_ON, GO_ON, STOP],
     )
     attempt, _ = await tried(tmp_path, models)
     assert f"| {told}" in models.asked("planner_main", 1)
-    assert attempt.metrics["grounded"] == 1.0
+    assert attempt.metrics["grounded"] == 1.0  # by one step of three
 
 
 async def test_a_command_is_a_tool_and_arguments_and_never_run_as_code(tmp_path: Path) -> None:
@@ -214,13 +215,15 @@ async def test_an_unreadable_reply_is_asked_for_once_more_with_what_was_wrong(
     models = Colleagues(
         planner_main=["I would look it up.", plan("Ada"), NONE],
         executor=["{}", command("Ada")],
-        verifier=["maybe", GO_ON],
+        verifier=[Completion("maybe", finish="length"), GO_ON],
     )
     attempt, _ = await tried(tmp_path, models)
     again = models.of["planner_main"].requests[1][-2:]
     assert [m.role for m in again] == ["assistant", "user"]
     assert "no JSON object was found" in again[1].content
     assert "stop_signal" in models.asked("verifier", 1)
+    assert "It was cut off at its length limit." in models.asked("verifier", 1)
+    assert "cut off" not in again[1].content
     assert (attempt.tool_calls, attempt.metrics["unreadable_replies"]) == (1, 0.0)
 
 
@@ -253,6 +256,20 @@ async def test_what_stays_unreadable_degrades_gracefully(
         assert "no command could be read" in told and told.count("### Step") == 1
 
 
+async def test_a_step_without_a_command_is_remembered_when_the_next_one_is_taken(
+    tmp_path: Path,
+) -> None:
+    models = Colleagues(
+        planner_main=[plan("Ada"), plan("its river"), NONE],
+        executor=["?", "?", command("Kelden")],
+        verifier=[GO_ON, GO_ON],
+    )
+    await tried(tmp_path, models)
+    told = models.asked("planner_main")
+    assert "no command could be read" in told and "### Step 2" in told
+    assert "Steps left: 3." in told
+
+
 async def test_the_steps_are_limited_and_then_it_is_answered(tmp_path: Path) -> None:
     models = Colleagues(
         planner_main=[plan("Ada")] * 2, executor=[command("Ada")] * 2, verifier=[GO_ON] * 2
@@ -276,6 +293,31 @@ async def test_an_answer_without_evidence_is_labelled_or_refused(
     assert (labelled.answer, labelled.metrics["grounded"]) == ("#### Orle", 0.0)
     refused, _ = await tried(tmp_path / "b", models(), refuse_ungrounded=True)
     assert (refused.answer, refused.status) == ("", "truncated")
+    silent = models()
+    silent.of["generator"] = answering(Completion("", finish="content_filter"))
+    failed, _ = await tried(tmp_path / "c", silent, refuse_ungrounded=True)
+    assert failed.status == "failed"  # by the endpoint, and not for want of evidence
+
+
+async def test_a_member_who_fails_is_named_and_what_it_took_is_counted(tmp_path: Path) -> None:
+    late = CallFailed("timeout", "no reply within 1 s", Usage(3, 0, 1))
+    attempt, _ = await tried(tmp_path, Colleagues(planner_main=[plan("Ada")], executor=[late]))
+    assert attempt.status == "failed"
+    assert attempt.error == "timeout: executor: no reply within 1 s"
+    assert attempt.usage == Usage(23, 10, 3)  # of two replies, and of the call that failed
+
+
+async def test_images_are_seen_and_ids_belong_to_a_whole_reply_alone() -> None:
+    """The ids of a reply that is cut for a prompt would say more than its text."""
+    said = [Message("assistant", text, token_ids=(7,)) for text in ("short", "so " * 5_000)]
+    asked = Message("user", "What is this?", images=("a.png",))
+    mended = Message("user", "?", speaker="planner_main")
+    model = answering(NONE, NONE)
+    for one in said:
+        messages = (asked, one, mended)
+        await TeamPolicy(model, "planner_main").complete(messages, Sampling())
+    assert [request[0].images for request in model.requests] == [("a.png",)] * 2
+    assert [request[1].token_ids for request in model.requests] == [(7,), ()]
 
 
 async def test_each_turn_of_the_planner_keeps_its_own_prompt_and_no_other_role_is_trained(
@@ -300,9 +342,10 @@ async def test_each_turn_of_the_planner_keeps_its_own_prompt_and_no_other_role_i
 
 
 async def test_a_planner_may_write_lines_and_reads_them(tmp_path: Path) -> None:
+    PAGES["lines"] = "Kelden lies on the Orle.\nIt has a mill."
     models = Colleagues(
         planner_main=["look_up: Ada", "look_up: Kelden", "none"],
-        executor=[command("Ada"), command("Kelden")],
+        executor=[command("Ada"), command("lines")],
         verifier=[GO_ON, GO_ON],
     )
     attempt, _ = await tried(tmp_path, models, form="lines")
@@ -326,6 +369,11 @@ async def test_a_prompt_keeps_to_its_budget_by_leaving_out_the_oldest_results(
     await tried(tmp_path, models, context=620)
     assert "(left out to save room: 1,500 characters)" in models.asked("planner_main")
     assert "Kelden lies on the Orle." in models.asked("planner_main")
+    models = Colleagues(planner_main=[plan("one"), NONE], executor=[command("long")])
+    models.of["verifier"] = answering(GO_ON)
+    await tried(tmp_path / "one", models, context=500)  # of the last one a part is kept
+    assert "| word word" in models.asked("planner_main")
+    assert "(cut to save room)" in models.asked("planner_main")
     with pytest.raises(CallFailed, match=r"agent\.context_tokens"):
         models = Colleagues()
         await TeamPolicy(models.of["planner_fixed"], "planner_fixed", context_tokens=50).complete(
@@ -337,14 +385,15 @@ async def test_a_member_who_cannot_stop_does_not_fill_the_prompts_of_the_others(
     tmp_path: Path,
 ) -> None:
     said = orjson.dumps({"concise_summary": "so " * 50_000}).decode()
-    chosen = orjson.dumps({"context": "so " * 50_000, "sub_goal": "Ada", "tool_name": "look_up"})
+    endless = dict.fromkeys(("context", "sub_goal"), "so " * 30_000)
+    chosen = orjson.dumps({**endless, "tool_name": "look_up"})
     models = Colleagues(
         planner_fixed=["so " * 50_000, said],
         planner_main=[chosen.decode(), NONE],
-        executor=[command("Ada")],
+        executor=[command("so " * 50_000)],
         verifier=[GO_ON],
     )
-    attempt, _ = await tried(tmp_path, models, context=6_000)
+    attempt, _ = await tried(tmp_path, models, context=9_000)
     assert (attempt.answer, attempt.metrics["steps"]) == ("#### Orle", 1.0)
 
 
