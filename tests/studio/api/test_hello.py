@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.api.hello import RLTrainingTool
+from studio.api.hello import RLTrainingTool, run_pipeline
 from tests.studio.api import rewards
 from tests.support.run_studio import studio
 
@@ -123,6 +123,38 @@ def test_own_rows_and_an_own_reward(tool: RLTrainingTool, workspace: Path, tmp_p
     assert state.settings["verifier"]["function"] == "tolerant_reward"
     assert state.steps_finished == 1
     assert not state.lost
+
+
+def test_each_argument_of_a_training_is_a_setting(
+    tool: RLTrainingTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(tool, "_carry_out", lambda run, tuning: made.append(run))
+    given = {**SHORT, "max_samples": 2, "learning_rate": 1e-3, "lora_r": 4, "lora_alpha": 8}
+    given |= {"output_dir": str(tmp_path / "out"), "num_generations": 3, "batch_size": 6}
+    for algorithm in ("sft", "grpo"):
+        reply(tool, action="train", algorithm=algorithm, **given)
+    sft, grpo = made
+    lora, loop = {"lora": {"rank": 4, "alpha": 8}}, {"epochs": 1, "batch_size": 6}
+    assert (sft["policy"]["max_tokens"], sft["grpo"]) == (40, lora)
+    assert len(Path(sft["sft"].pop("data")).read_text().splitlines()) == 2
+    assert sft["sft"] == {**loop, "learning_rate": 1e-3}
+    assert (grpo["grpo"], grpo["data"]["truncate"]) == ({**lora, "learning_rate": 1e-3}, 2)
+    assert grpo["practice"].items() >= {**loop, "group_size": 3}.items()
+
+
+def test_a_pipeline_repeats_what_is_asked_for_otherwise(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(RLTrainingTool, "reply_to", lambda _, one: asked.append(one) or {})
+    file = tmp_path / "config.json"
+    for limit in (4, 5):
+        stages = {"sft": {"max_samples": 3}, "eval": {"max_samples": limit}}
+        file.write_text(json.dumps({"output_dir": str(tmp_path / "out"), **stages}))
+        run_pipeline(file, workspace)
+    done = [("load_dataset", 3), ("train", 3), ("evaluate", 4), ("evaluate", 5)]
+    assert [(one["action"], one["max_samples"]) for one in asked] == done
 
 
 def test_the_documented_reward() -> None:

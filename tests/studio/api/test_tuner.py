@@ -132,6 +132,24 @@ def test_weights_that_are_here_are_trained_by_grpo(dataset: Path, workspace: Pat
     assert state.settings["practice.algorithm"] == "grpo"
 
 
+def test_each_argument_is_a_setting(
+    dataset: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("studio.api.tuner._practise", lambda run, *_, anew: (run, anew))
+    data, url = DatasetConfig(path=str(dataset)), "http://127.0.0.1:1/v1"
+    model = TunerModelConfig("rehearsal", 900, temperature=0.5, top_p=0.8, base_url=url)
+    given = {"algorithm": AlgorithmConfig("dr_grpo", 2e-5, 4, 2, 3), "eval_dataset": data}
+    others = {"critic": TunerModelConfig("rehearsal:critic"), "judge": model}
+    given |= {"model": model, "auxiliary_models": others, "experiment_name": "b"}
+    run, anew = tuned(dataset, workspace, **given)  # type: ignore[misc]
+    policy = {"model": "rehearsal", "top_p": 0.8, "max_tokens": 900, "base_url": url}
+    assert (run["policy"], run["judge"], anew) == (policy, {**policy, "temperature": 0.5}, False)
+    loss = {"aggregation": "dr_grpo", "advantage_scale": "none", "monitor": None}
+    assert run["grpo"] == {**loss, "learning_rate": 2e-5, "checkpoint_steps": 3}
+    assert run["practice"]["temperature"] == run["evaluation"]["temperature"] == 0.5
+    assert run["evaluation"]["every_steps"] == 2  # of four rows: 100 would never come
+
+
 @pytest.mark.parametrize(
     ("given", "n", "expected"),
     [

@@ -203,12 +203,13 @@ async def test_only_the_token_opens_it_and_without_one_no_web_page_does(practise
             await ask(client, extra_headers={"Origin": "https://example.com"})
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com", "127.0.0.1.example.com"])
 def test_off_loopback_a_token_is_needed(host: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     assert read_token(host, file, None, {}) == TOKEN
-    for variable, value in ((None, ""), ("T", ""), ("T", "short")):
+    odd = ("", "short", "é" * 20, "two\nlines" * 3)
+    for variable, value in ((None, ""), *(("T", one) for one in odd)):
         with pytest.raises(StudioError) as refused:
             read_token(host, None, variable, {"T": value})
         assert "short" not in str(refused.value)

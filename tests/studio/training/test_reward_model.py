@@ -7,17 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from engines.verifiers.learned import LearnedVerifier
+from studio.data.catalogue import bundled_folder
+from tests.support.builders import a_problem, a_rollout
 from tests.support.run_studio import studio
 
 pytest.importorskip("peft", reason="needs the extra grpo")
 torch = pytest.importorskip("torch")
 
 from engines.core.errors import DataError  # noqa: E402
+from engines.policies.hf_local.loading import load_local  # noqa: E402
 from engines.policies.hf_local.reward_head import (  # noqa: E402
+    JudgedAnswer,
+    features_of,
     fit_head,
+    learn,
     load_head,
     pair_accuracy,
 )
+from engines.policies.hf_local.settings import LocalSettings  # noqa: E402
 
 SHORT = ("practice.epochs=1", "data.truncate=32", "evaluation.do_eval=false")
 LEARNED = "verifier={name: reward_model, folder: 'run:grpo-tiny'}"
@@ -63,6 +71,26 @@ def test_a_reward_model_is_learned_measured_and_judges_as_a_guess(practised: Pat
     head.write_bytes(head.read_bytes() + b" ")
     again = studio(*words, "practice.epochs=2", workspace=practised)
     assert again.code == 2 and "verifier" in again.stderr
+
+
+async def test_each_answer_gets_its_own_reward_and_silence_none() -> None:
+    tries = [a_rollout("four"), a_rollout(None), a_rollout("seven")]
+    verifier = LearnedVerifier(lambda pairs: [len(said) / 10 for _, said in pairs], "a guess")
+    found = [(one.reward, one.error) for one in await verifier.verify(a_problem(), tries)]
+    assert found == [(0.4, None), (None, "failed: there is no answer to judge"), (0.5, None)]
+
+
+def test_of_a_long_text_the_end_counts_and_a_fifth_of_the_groups_measures() -> None:
+    local = load_local(LocalSettings(str(bundled_folder() / "tiny"), threads=1), lambda _: None)
+    end = "9" * local.window
+    assert torch.equal(*features_of(local, [("How?", end), ("9", end)]))
+    # Rewards that the text says nothing about are learned by heart, and not those held back.
+    right = [(n + (n // 2) ** 2 // 3) % 2 for n in range(60)]
+    rows = [JudgedAnswer(str(n), str(n), float(one), n // 2) for n, one in enumerate(right)]
+    head, agreement, pairs = learn(local, rows)
+    texts = features_of(local, [(row.question, row.answer) for row in rows])
+    by_heart = pair_accuracy(head.rewards(texts), torch.tensor(right), torch.arange(60) // 2)
+    assert by_heart == (1.0, 30) and agreement < 0.5 and 0 < pairs < 15
 
 
 def test_what_cannot_be_learned_or_loaded_says_why(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ FOUND = ("wikipedia", "find X")
 ASKED = ("wikipedia", {"question": "X"})
 
 TABLE: list[tuple[Callable[[str], Any], str, Any]] = [
-    # plans that are mended
+    # 1-12: plans that are mended
     (plan, f"```json\n{WHOLE}\n```", FOUND),
     (plan, f"Let me think. Next I look it up.\n{WHOLE}\nThat is all.", FOUND),
     (plan, f'<think>{{"tool_name": "none"}}</think>{WHOLE}', FOUND),
@@ -71,23 +71,19 @@ TABLE: list[tuple[Callable[[str], Any], str, Any]] = [
     ),
     (plan, f'{{"tool_name": "calculator", "sub_goal": "a draft"}} No: {WHOLE}', FOUND),
     (plan, '{"sub_goal": "", "tool_name": "No tool"}', ("", "")),
-    # plans that are not
+    # 13-18: plans that are not
     (plan, "", "it is empty"),
     (plan, "I would search the web.", "no JSON object was found"),
     (plan, '{"sub_goal": "find X", "tool_name": "bing"}', "there is no tool 'bing'"),
     (plan, '{"tool_name": "wikipedia"}', '"sub_goal" is missing'),
     (plan, '{"sub_goal": "find X"}', '"tool_name" is missing'),
     (plan, "{" * (MAX_REPLY_CHARS + 1), "characters"),
-    (plan, f"<think>{WHOLE}</think>", "it is empty"),
-    (plan, f"{WHOLE[:-2]} {'x' * 20_000}", "no JSON object was found"),  # too long to be mended
-    (plan, '{"a":' * 4_000, "no JSON object was found"),  # deeper than can be read
-    # lines
+    # 19-22: lines
     (line, "First the page.\n- `wikipedia`: Ada Arnem", ("wikipedia", "Ada Arnem")),
     (line, "none", ("", "")),
     (line, "search: Ada Arnem", "there is no tool 'search'"),
     (line, "\n", "it is empty"),
-    (line, "<think>\nwikipedia: Ada Arnem</think>", "it is empty"),
-    # commands
+    # 23-29: commands
     (command, '{"command": {"tool": "wikipedia", "arguments": {"question": "X"}}}', ASKED),
     (command, '{"command": {"question": "X"}}', ASKED),
     (command, '{"command": "X", "analysis": "one argument alone"}', ASKED),
@@ -95,7 +91,7 @@ TABLE: list[tuple[Callable[[str], Any], str, Any]] = [
     (command, '{"command": {"tool": "shell", "arguments": {}}}', "there is no tool 'shell'"),
     (command, '{"command": ["X"]}', "must hold the arguments question"),
     (command, 'execution = tool.execute(query="X")', "no JSON object was found"),
-    # verdicts on the memory; the word STOP in a sentence is none
+    # 30-36: verdicts on the memory; the word STOP in a sentence is none
     (check, '{"analysis": "do not STOP here", "stop_signal": false}', False),
     (check, '{"stop_signal": "True"}', True),
     (check, '{"stop_signal": "STOP."}', True),
@@ -103,9 +99,14 @@ TABLE: list[tuple[Callable[[str], Any], str, Any]] = [
     (check, '{"stop_signal": "do not STOP yet"}', "must be true or false"),
     (check, '{"analysis": "STOP"}', '"stop_signal" is missing'),
     (check, "The memory is complete. STOP", "no JSON object was found"),
-    # analyses
+    # 37-38: analyses
     (analysis, '{"concise_summary": "who?", "required_skills": {"search": "to find"}}', "who?"),
     (analysis, '{"required_skills": "search"}', '"concise_summary" is missing'),
+    # 39-42: thoughts are no reply; too long to be mended; deeper than can be read
+    (plan, f"<think>{WHOLE}</think>", "it is empty"),
+    (line, "<think>\nwikipedia: Ada Arnem</think>", "it is empty"),
+    (plan, f"{WHOLE[:-2]} {'x' * 20_000}", "no JSON object was found"),
+    (plan, '{"a":' * 4_000, "no JSON object was found"),
 ]
 
 

@@ -220,6 +220,7 @@ async def test_a_service_is_asked_in_json_and_its_refusal_is_quoted() -> None:
         assert await FETCHER.ask_service(f"{web.url}/ok", {"X-Key": "k"}, {"q": "ü"}) == {"a": 1}
         (asked,) = web.asked
         assert (asked.method, asked.headers["x-key"]) == ("POST", "k")
+        assert asked.headers["content-type"] == "application/json"
         assert asked.body == b'{"q": "\\u00fc"}'
         for path in ("/limit", "/list", "/deep", "/away"):
             with pytest.raises(FetchFailed) as failed:
