@@ -14,6 +14,7 @@ import pytest
 
 from engines.agents.team import Member, Team
 from engines.core.errors import CallFailed
+from engines.core.protocols import ToolTry
 from engines.core.team.replies import FIXED, PlanForm, Speaker
 from engines.core.tools import NOTHING_FOUND, ToolResult
 from engines.core.types import Attempt, Completion, Message, RecordRef, Sampling, Usage
@@ -41,13 +42,14 @@ def command(word: str, tool: str = "look_up") -> str:
 PAGES = {"Ada": "Ada was born in Kelden.", "Kelden": "Kelden lies on the Orle."}
 
 
-def tools() -> CheckedToolbox:
-    async def look_up(word: str) -> ToolResult:
+def tools(seen: list[list[str]]) -> CheckedToolbox:
+    async def look_up(word: str, within: ToolTry) -> ToolResult:  # noqa: D417
         """Look a word up.
 
         Args:
             word: a name
         """
+        seen.append([call.arguments for call in within.earlier])
         if word == "broken":
             raise RuntimeError("the service is down")
         if word == "slow":
@@ -77,13 +79,16 @@ async def tried(
     form: PlanForm = "json",
     context: int | None = None,
     history: tuple[Message, ...] = (),
+    seen: list[list[str]] | None = None,
     **team: Any,
 ) -> tuple[Attempt, tuple[RecordRef, ...]]:
     def member(speaker: Speaker) -> TeamPolicy:
         return TeamPolicy(models.of[speaker], speaker, form, team.get("max_steps", 5), context)
 
     members: Mapping[Speaker, Member] = {s: Member(member(s), Sampling(0.0)) for s in FIXED}
-    agent = Team("Be exact.", Sampling(0.7), tools(), members, form=form, **team)
+    agent = Team(
+        "Be exact.", Sampling(0.7), tools([] if seen is None else seen), members, form=form, **team
+    )
     ledger = RecordLedger(folder, 1)
     manager = RolloutManager(agent, member("planner_main"), ledger, Slots(1), 60.0)
     try:
@@ -393,3 +398,15 @@ async def test_a_try_that_is_made_again_asks_nobody_twice(tmp_path: Path) -> Non
     again, same = await tried(tmp_path, nobody)
     assert (again.messages, same) == (first.messages, refs)
     assert not any(model.requests for model in nobody.of.values())
+
+
+async def test_calls_of_before_a_kill_are_told_to_a_tool_with_state(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    _, refs = await tried(tmp_path, two_steps(), seen=seen)
+    assert seen == [[], []]
+    path, last = tmp_path / refs[0].file, refs[6]  # the second command; its result is cut off
+    path.write_bytes(path.read_bytes()[: last.offset + last.length])
+    rest = Colleagues(planner_fixed=[], verifier=[STOP])
+    attempt, _ = await tried(tmp_path, rest, seen=seen)
+    assert attempt.status == "ok"
+    assert seen[2:] == [['{"word": "Ada"}']]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -56,10 +57,13 @@ async def test_it_is_named_and_reached_as_the_one_inside(
     inner = open_policy("rehearsal")
     policy = around(inner)
     assert policy.name == "rehearsal"  # in the records, and so in what is found there again
-    await policy.ping()
     seen = policy.with_congestion(Congestion(Slots(1)))
     assert type(seen) is type(policy) and seen.inner is not inner  # a view of it
-    await policy.aclose()
+    inner = AsyncMock()
+    await around(inner).ping()
+    inner.ping.assert_awaited_once_with()
+    await around(inner).aclose()
+    inner.aclose.assert_awaited_once_with()
 
 
 def test_what_cannot_be_bound_to_a_job_is_asked_as_it_is() -> None:

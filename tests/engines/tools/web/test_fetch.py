@@ -136,6 +136,19 @@ async def test_of_a_gigabyte_the_first_megabytes_are_read() -> None:
     assert web.sent < 100_000_000
 
 
+async def test_a_packed_body_of_which_nothing_can_be_unpacked_ends_too() -> None:
+    async def endless_name() -> AsyncIterator[bytes]:
+        """Of a gzip file, the name that stands in its header."""
+        yield HEAD + b"content-encoding: gzip\r\n\r\n" + b"\x1f\x8b\x08\x08" + bytes(6)
+        for _ in range(100):
+            yield b"x" * 1_000_000
+
+    async with serving(lambda asked: endless_name()) as web:
+        fetched = await FETCHER.fetch(web.url)
+    assert (fetched.body, fetched.is_cut) == (b"", True)
+    assert web.sent < 90_000_000
+
+
 async def test_a_body_that_drips_ends_at_the_limit() -> None:
     async def dripping() -> AsyncIterator[bytes]:
         yield HEAD + b"\r\n"

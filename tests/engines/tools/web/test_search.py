@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -210,8 +211,24 @@ async def test_what_was_found_is_kept_for_whoever_asks_the_same(tmp_path: Path) 
         assert len(web.asked) == 3
         kept = {json.loads(path.read_bytes())["about"]: path for path in tmp_path.iterdir()}
         assert set(json.loads(kept["ostden"].read_bytes())) == {"kind", "about", "at", "found"}
-        kept["ostden"].write_text("{damaged")
-        assert await searched(search, tmp_path) == first and len(web.asked) == 4
+        for number, damaged in enumerate(("{damaged", "{}", "[]"), start=4):
+            kept["ostden"].write_text(damaged)
+            assert await searched(search, tmp_path) == first and len(web.asked) == number
+
+
+async def test_what_several_ask_at_once_is_looked_up_once_for_each_kind(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def look_up(kind: str) -> str:
+        asked.append(kind)
+        await asyncio.sleep(0)
+        return kind
+
+    cache = WebCache(tmp_path / "new")
+    kinds = ["page", "search"] * 3
+    found = await asyncio.gather(*(cache.get(k, "it", partial(look_up, k)) for k in kinds))
+    assert (found, sorted(asked)) == (kinds, ["page", "search"])
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0  # what was read is nobody else's
 
 
 def test_pages_may_hold_any_character_and_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
