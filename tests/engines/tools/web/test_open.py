@@ -19,6 +19,7 @@ from engines.rollouts.manager import RolloutManager
 from engines.tools.open import open_toolbox
 from engines.tools.settings import ToolSettings
 from engines.tools.toolbox import CheckedToolbox
+from engines.tools.web.open import with_provider
 from tests.support.builders import a_job, a_problem, answering
 from tests.support.tool_tries import a_call, a_try
 from tests.support.web_server import Asked, json_reply, reply, serving
@@ -178,3 +179,44 @@ def test_models_are_those_of_the_tool(name: str, tmp_path: Path) -> None:
     tool = ToolSettings(name=name, model="openai:small", embedding="openai:vectors")
     opened(tool, open_model=keep("model"), open_embedder=keep("vectors"))
     assert sorted(asked, key=str) == [("model", "openai:small"), ("vectors", "openai:vectors")]
+
+
+async def test_key_and_model_reach_the_service_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"SERPER_API_KEY": "of-serper", "GEMINI_API_KEY": "of-gemini", "JINA_API_KEY": "of-jina"}
+    asked: list[tuple[str, ...]] = []
+    async with serving(lambda request: json_reply({}, 400)) as web:
+        for place in ("SERPER", "GEMINI", "JINA"):
+            monkeypatch.setattr(f"engines.tools.web.open.{place}", f"{web.url}/{place}/")
+        host = web.url.removeprefix("http://")
+        for name, provider, source in (
+            ("web_search", "serper", None),
+            ("web_search", "gemini", "gemini-9"),
+            ("read_page", "jina", None),
+        ):
+            tool = ToolSettings(name=name, provider=provider, source=source, allow_hosts=(host,))
+            given = {"query": "q"} if name == "web_search" else {"url": web.url, "question": "q"}
+            await called(opened(tool, environment=keys), name, **given)
+        for request in web.asked:
+            sent = request.headers
+            key = sent.get("x-api-key") or sent.get("x-goog-api-key") or sent.get("authorization")
+            asked.append((request.path.split("/")[1], str(key), request.path.rpartition("/")[2]))
+    assert asked == [
+        ("SERPER", "of-serper", "search"),
+        ("GEMINI", "of-gemini", "gemini-9:generateContent"),
+        ("JINA", "Bearer of-jina", host),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "source"),
+    [
+        (ToolSettings(name="read_page"), "search.jsonl"),
+        (ToolSettings(name="read_page", provider="fixture"), "search.jsonl"),
+        (ToolSettings(name="read_page", source="own.jsonl"), "own.jsonl"),
+        (ToolSettings(name="read_page", provider="jina"), None),
+        (ToolSettings(name="wikipedia"), None),
+    ],
+)
+def test_pages_are_those_of_the_search_unless_told(tool: ToolSettings, source: str | None) -> None:
+    search = ToolSettings(name="web_search", provider="fixture", source="search.jsonl")
+    assert with_provider(tool, (search, tool)).source == source
