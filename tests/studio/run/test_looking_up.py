@@ -53,6 +53,7 @@ def test_the_same_question_is_shown_before_and_after(researched: Path) -> None:
     assert "library  none (0 experiences)" in before and "## Experiences" not in before
     assert "library  research@" in after and "## Experiences" in after
     assert all("[planner_main]" in text and "verdict  reward" in text for text in (before, after))
+    assert done.stderr.rstrip().endswith(" runs show research")
 
 
 def test_an_agent_learns_to_search_a_web_that_is_a_file_and_says_so(tmp_path: Path) -> None:
