@@ -18,7 +18,8 @@ from engines.record.ledger import read_trajectory
 from engines.record.run_dir import Workspace
 from studio import api
 from studio.api import practise
-from studio.exit_codes import BUDGET_REACHED
+from studio.exit_codes import BUDGET_REACHED, WITH_LOSSES
+from tests.support.fake_endpoint import an_endpoint, refuses, says
 from tests.support.run_studio import studio
 
 SMALL = {"practice.epochs": 1, "practice.batch_size": 8, "data.truncate": 8, "evaluation.limit": 4}
@@ -143,6 +144,32 @@ def test_a_practice_may_start_afresh_under_a_name(workspace: Path) -> None:
             "rehearsal", name="mine", restart_step=restart_step, workspace=workspace, **SMALL
         )
         assert found.run == run
+
+
+def test_a_changed_setting_is_refused_until_it_is_accepted(
+    practised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDIO_WORKSPACE", str(practised))
+    same = {"practice.batch_size": 4, "data.truncate": 8, "evaluation.do_eval": False}
+    changed = {**same, "practice.epochs": 2, "practice.group_size": 4}
+    with pytest.raises(ConfigError, match="group_size: 3 → 4"):
+        api.practice("rehearsal", **changed)
+    assert api.practice("rehearsal", **changed, accept_changes=True).run == "rehearsal"
+
+
+def test_an_evaluation_with_gaps_says_how_many(workspace: Path) -> None:
+    with an_endpoint(*[says("#### 7")] * 19, refuses(400, "no more today")) as endpoint:
+        settings = {
+            "policy": "openai:m",
+            "policy.base_url": endpoint.base_url,
+            "policy.max_retries": 0,
+            "evaluation.data": ["arithmetic-heldout"],
+            "evaluation.limit": 30,
+            "evaluation.concurrency": 1,
+        }
+        found = api.evaluate("rehearsal", workspace=workspace, **settings)
+    assert found.exit_code == WITH_LOSSES
+    assert found.losses.keys() == {"verdict"} and found.losses["verdict"] > 0
 
 
 def test_a_section_without_its_second_underscore_is_told(workspace: Path) -> None:
