@@ -78,3 +78,7 @@ def test_an_agent_uses_its_tools_in_a_talk(practised: Path) -> None:
     done = run_here(practised, "chat", "rehearsal", "--run-file", "math", typed=typed)
     assert done.returncode == 0 and "[calls python]" in done.stdout
     assert "[python: ok]" in done.stdout and "#### " in done.stdout
+    done = run_here(
+        practised, "chat", "rehearsal", "--run-file", "math", "agent.max_turns=1", typed=typed
+    )
+    assert done.returncode == 4 and "not part of the talk: it gave no answer" in done.stderr

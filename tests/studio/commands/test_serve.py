@@ -9,22 +9,32 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import sample_data
-from engines.core.errors import StudioError
+from engines.core.errors import CallFailed, StudioError
 from engines.core.ids import call_seed
-from engines.core.types import Attempt, Problem
+from engines.core.types import Attempt, Message, Problem
 from engines.data.dataset import read_problems
 from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
 from studio.evaluation.try_problem import KEY, Trial, run_trial
 from studio.library.edit import commit_changes
 from studio.run.library_start import choose_library
-from studio.serving.enhanced_agent import EnhancedAgent, load_enhanced, read_token, serving
+from studio.secrets.output import mask_text
+from studio.serving import enhanced_agent
+from studio.serving.enhanced_agent import (
+    EnhancedAgent,
+    load_enhanced,
+    read_token,
+    serving,
+    status_of,
+)
+from tests.support.builders import answering
 from tests.support.fake_endpoint import Exchange, fake_endpoint, hangs, refuses, says
 from tests.support.forked_studio import STUDIO, ForkedStudio
 from tests.support.run_studio import studio
@@ -139,6 +149,21 @@ async def test_a_commit_reaches_the_next_call_and_a_version_stays(practised: Pat
     assert "Units" not in before and "Units" not in old
 
 
+def test_of_a_long_library_all_that_the_user_said_chooses(practised: Path) -> None:
+    agent = a_library(practised, "library.select_above=1", "library.select_most=1")
+    change: Any = [("add", None, "Zebras: count stripes."), ("add", None, "Units: name them.")]
+    commit_changes(Workspace(practised), "rehearsal", lambda _: change, person="p", reason="")
+    said = (
+        ("system", "zebras"),
+        ("user", "Name units!"),
+        ("assistant", "stripes"),
+        ("user", "So?"),
+    )
+    called = agent.begin_call(answering(), [Message(*one) for one in said])
+    for guidance in (called.guidance, agent.begin_turn((), "Name units!").guidance):
+        assert "Units: name them." in guidance and guidance.count("[E") == 1
+
+
 async def test_a_library_that_is_gone_fails_the_call_and_is_told(
     practised: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,7 +173,8 @@ async def test_a_library_that_is_gone_fails_the_call_and_is_told(
         (practised / "libraries/rehearsal/journal.jsonl").unlink()
         with pytest.raises(InternalServerError, match="standard error") as failed:
             await ask(client)
-    assert str(practised) not in str(failed.value)
+    assert str(practised) not in str(failed.value) and failed.value.status_code == 500
+    assert [status_of(CallFailed(kind, "")) for kind in ("timeout", "cut")] == [504, 502]
     told = capsys.readouterr().err
     assert "a call failed: library rehearsal" in told and "failed 1" in told
 
@@ -208,6 +234,7 @@ def test_off_loopback_a_token_is_needed(host: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     assert read_token(host, file, None, {}) == TOKEN
+    assert TOKEN not in mask_text(f"sent {TOKEN}")
     odd = ("", "short", "é" * 20, "two\nlines" * 3)
     for variable, value in ((None, ""), *(("T", one) for one in odd)):
         with pytest.raises(StudioError) as refused:
@@ -238,6 +265,48 @@ def test_what_cannot_be_served_is_refused_with_a_way_out(
         refused = studio("serve", *given, workspace=practised)
     assert (refused.code, refused.stdout) == (2, "")
     assert said in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "told", "unsaid"),
+    [
+        (("rehearsal",), "127.0.0.1", "API_KEY=anything\nCtrl-C", "the token"),
+        (
+            ("math", "--token-env", "T"),
+            "::1",
+            "API_KEY=the token\nnote: this tools agent",
+            "anything",
+        ),
+    ],
+)
+def test_how_to_ask_is_told(
+    practised: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    host: str,
+    told: str,
+    unsaid: str,
+) -> None:
+    async def serve_until_ready(server: Any, on_ready: Any) -> None:
+        async with server as url:
+            on_ready(url)
+
+    monkeypatch.setattr("studio.process.serve_until_signal", serve_until_ready)
+    monkeypatch.setattr(
+        enhanced_agent, "open_listener", lambda *_: socket.create_server(("127.0.0.1", 0))
+    )
+    monkeypatch.setenv("T", TOKEN)
+    done = studio("serve", "rehearsal", "--host", host, "--run-file", *words, workspace=practised)
+    assert done.stdout.startswith(f"http://{'[::1]' if host == '::1' else host}:")
+    assert told in done.stderr and unsaid not in done.stderr
+
+
+def test_who_answers_is_described(practised: Path) -> None:
+    asked = a_library(practised, "policy=openai:m", "policy.base_url=http://127.0.0.1:1/v1")
+    assert " of openai:m at http://127.0.0.1:1/v1: " in asked.description.replace("front ", "")
+    policy = asked.config.policy.model_copy(update={"model": "hf:tiny", "adapter": "mine"})
+    config = asked.config.model_copy(update={"policy": policy})
+    assert "hf:tiny with adapter mine: " in replace(asked, config=config).description
 
 
 def test_ctrl_c_ends_it_and_tells_what_it_did(practised: Path, tmp_path: Path) -> None:
