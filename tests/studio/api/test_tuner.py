@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,6 +217,32 @@ def test_a_config_bypasses_the_arguments(dataset: Path, workspace: Path, tmp_pat
     )
     assert found.run == "expert"
     assert run_file_of(found, workspace).state().settings["agent.kind"] == "function"
+
+
+def test_each_argument_of_a_prompt_tuning_is_a_setting(
+    dataset: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[dict[str, Any]] = []
+    learned = SimpleNamespace(library="learned", prompt=lambda *, cite: "" if cite else "E1")
+    monkeypatch.setattr(
+        "studio.api.tuner._practise", lambda run, *_, anew: runs.append(run) or learned
+    )
+    monkeypatch.setattr("studio.api.practise.find_library", lambda *_, **__: learned)
+    data = DatasetConfig(path=str(dataset))
+    for compared in (True, False):
+        made = tune_prompt(
+            workflow=documented.prompt_workflow,
+            init_system_prompt="Be exact.",
+            train_dataset=data,
+            eval_dataset=data,
+            config=PromptTuneConfig("openai/m", "heavy", 3, compared),
+            workspace=workspace,
+        )
+        assert made == "Be exact.\n\nE1"
+    run = runs[0]
+    assert (run["policy"], run["practice"]["concurrency"]) == ("openai:m", 3)
+    assert run["agent"].items() >= {"instructions": "Be exact.", "cite": False}.items()
+    assert ["evaluation" in run for run in runs] == [True, False]
 
 
 def test_a_prompt_is_tuned_by_practice(dataset: Path, workspace: Path) -> None:
