@@ -152,10 +152,8 @@ def try_once(
 
         trials = before_and_after(loaded, run, chosen, workspace, library, load)
     code = print_trials(trials, workspace, json=json)
-    if not json and code == exit_codes.DONE:
-        if run is not None:
-            tell_next(shlex.join(["studio", "runs", "show", run.run]), context.obj)
-        elif Path(runfile).name != "run.yaml":  # that of a run is practised already
-            practise = "train" if loaded.config.trains else "headless"
-            tell_next(shlex.join(["studio", practise, runfile, *(overrides or [])]), context.obj)
+    if not json and code == exit_codes.DONE and (run or Path(runfile).name != "run.yaml"):
+        practise = "train" if loaded.config.trains else "headless"
+        words = ["runs", "show", run.run] if run else [practise, runfile, *(overrides or [])]
+        tell_next(shlex.join(["studio", *words]), context.obj)  # the file of a run is practised
     return code
