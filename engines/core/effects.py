@@ -1,0 +1,27 @@
+"""What an operation or an experience is worth, as it was measured: one value for every method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.core.types import NO_USAGE, Usage
+
+EffectVerdict = Literal["helps", "hurts", "cannot tell"]
+
+EffectMethod = Literal["gate", "inclusion", "practice"]
+"""Measured for a decision, by random halves of a library, or from practice with dropout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Mean reward with it less mean reward without it, in [-1, 1]."""
+
+    difference: float
+    low: float  # ends of its 95 % interval
+    high: float
+    verdict: EffectVerdict
+    problems: int
+    rollouts: int  # all that it rests on, with it and without
+    method: EffectMethod
+    usage: Usage = NO_USAGE  # what was paid for it
