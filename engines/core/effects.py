@@ -25,3 +25,10 @@ class Effect:
     rollouts: int  # all that it rests on, with it and without
     method: EffectMethod
     usage: Usage = NO_USAGE  # what was paid for it
+
+    @property
+    def text(self) -> str:
+        """`+0.18 [+0.06, +0.31] on 40 problems, 160 rollouts`."""
+        problems = "1 problem" if self.problems == 1 else f"{self.problems} problems"
+        interval = f"[{self.low:+.2f}, {self.high:+.2f}]"
+        return f"{self.difference:+.2f} {interval} on {problems}, {self.rollouts} rollouts"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.codec import from_dict, to_dict
+from engines.core.effects import Effect
 from engines.core.library import Experience, OperationOutcome
 from engines.core.review_memory import PastDecision
 from engines.core.state.use_counts import UseCounts
@@ -137,6 +138,21 @@ class LessonProposed:
 
     step: int
     lesson: Lesson
+
+
+@dataclass(frozen=True, slots=True)
+class EffectMeasured:
+    """Operations were tried together before they are decided: the library with them and without.
+
+    `error` is the chance that the verdict was allowed to be wrong, `base` the content hash of the
+    library without them.
+    """
+
+    step: int
+    operations: tuple[str, ...]
+    effect: Effect
+    error: float
+    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +373,7 @@ class LibraryCommitted:
 
 RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded
 StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | StepFinished
-LessonEvent = LessonProposed | LessonReturned | LessonCommitted
+LessonEvent = LessonProposed | EffectMeasured | LessonReturned | LessonCommitted
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
 EngineEvent = EvaluationFinished | EngineOpened | AgentOpened | CheckpointSaved
@@ -381,7 +397,9 @@ class TextStreamed:
 
 @dataclass(frozen=True, slots=True)
 class StageEntered:
-    """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit".
+    """The batch as a whole moved on: "rollouts", "consolidation", "gate", "review", "commit".
+
+    In "gate" so many `operations` are tried together: `made` tries of `most`, so far.
 
     Before a process takes up training, "restore" says that it brings the weights to `step`.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from engines.core.effects import EffectVerdict
 from engines.core.types import BASE_MOVED
 
 DUPLICATE = "duplicate"
@@ -32,6 +35,12 @@ CONFLICT = "conflict"
 BAD_WORDINGS = (OVERGENERAL, ONE_PROBLEM, FORMAT_ONLY, INJECTION, AGAINST_TOOLS, SHOUTING)
 """What a lesson should not be, whatever it is about."""
 
+HELPS = "helps"
+HURTS = "hurts"
+UNPROVEN = "unproven"
+"""What trying it showed, with and without it (`review.gate`); unproven where it cannot be told."""
+PROVED: Mapping[EffectVerdict, str] = {"helps": HELPS, "hurts": HURTS, "cannot tell": UNPROVEN}
+
 UNSCORED = (
     PINNED,
     SAME_TARGET,
@@ -40,6 +49,7 @@ UNSCORED = (
     BASE_MOVED,
     *BAD_WORDINGS,
     CONFLICT,
+    *PROVED.values(),
 )
 """Flags that say something is so, and not how much."""
 
@@ -54,5 +64,7 @@ REJECTED_BY_AUTO = (
     FROM_TOOL,
     CONFLICT,
     DUPLICATE,
+    HURTS,
+    UNPROVEN,
 )
 """What it rejects by itself, unless `review.rejects` says otherwise."""

@@ -22,6 +22,8 @@ MAX_COUNT = 10_000
 MAX_ROWS = 1_000_000_000
 LONGEST_NAME = 120
 """Characters in the name of a library or a run, which is the name of its folder."""
+LEAST_TRIED = 8
+"""Problems with fewer than which no operation is tried: hardly any could be found to help."""
 SHOWN_WHOLE = 30
 """Experiences up to which all stand in a prompt, where a run file does not say otherwise."""
 

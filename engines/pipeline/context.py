@@ -18,6 +18,7 @@ from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
+from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.guidance import PromptWriter
@@ -55,6 +56,7 @@ class RunContext:
     publisher: Callable[[Library], None]  # writes what follows from a committed library
     mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
+    effects: EffectGate | None = None  # None: operations are decided untried
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run
     pace_tokens_per_s: float | None = None  # of scripted rollouts; None: nothing is paced
@@ -94,6 +96,13 @@ class RunContext:
         weights = "" if self.weights is None else self.weights()
         await evaluate(measured, self.recorder, step, self.gate.library, weights)
         await self.publish()  # another version may be the best now
+
+    async def try_lesson(self, step: int) -> None:
+        """Try what the step proposes, where that is wanted, before anybody decides about it."""
+        state = self.recorder.state
+        if self.effects is not None and not state.decisions and state.flagged_stale is None:
+            steps = self.sampler.total_steps - step + 1
+            await self.effects.try_lesson(self.recorder, self.gate.library, step, steps)
 
     async def publish(self) -> None:
         """Write what follows from the library and from the evaluations as they are now."""

@@ -54,6 +54,7 @@ async def practise_step(practice: RunContext, step: int) -> None:
     if now.lesson is None and not now.committed:
         await _propose(practice, now, await _practise_batch(practice, now))
     if not now.committed:
+        await practice.try_lesson(step)
         waiting = {"open": len(practice.recorder.state.open_operations)}
         practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
         await practice.gate.review(step)

@@ -58,6 +58,11 @@ class RunDir:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""
         return _started_at(self.path) if self.journal.exists() else 0.0
 
+    @property
+    def account(self) -> str:
+        """What it pays under: its own also among runs of one name."""
+        return f"{self.run} of {self.started_at():.3f}"
+
     def entries(self) -> tuple[Entry, ...]:
         return tuple(read_journal(self.journal))
 

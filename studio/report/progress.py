@@ -148,6 +148,9 @@ def _review_lines(event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
         case ev.ReplyDropped():
             why = f": {one_line(event.reason, 160)}" if event.reason else ""
             return [f"reply {event.repair}: dropped{_reviewer_text(event.reviewer)}{why}"]
+        case ev.EffectMeasured(effect=effect):
+            tried = ", ".join(event.operations)
+            return [f"step {event.step}: {tried} tried: {effect.verdict}, {effect.text}"]
         case ev.LessonReturned():
             moved = f"the library moved from v{event.based_on} to v{event.head} meanwhile"
             return [f"step {event.step}: {moved}; its operations are reviewed again"]

@@ -31,7 +31,14 @@ from studio.config.run_yaml import dump_run_yaml
 from studio.report.status import agent_lines
 from studio.run.acting import sampling_of
 from studio.run.budget import apply_budget, open_budget, prior_usage
-from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation, prompt_writer
+from studio.run.held_out import (
+    evaluated_sets,
+    measuring_setup,
+    open_effect_gate,
+    open_evaluation,
+    prompt_writer,
+    tried_pool,
+)
 from studio.run.library_start import open_library, opening_event
 from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
@@ -149,7 +156,8 @@ class _RunParts:
         roles.acting.reserve = lambda wanted: count_vectors(wanted, self.budget, self.ledger)
         self.slots = Slots(config.practice.concurrency, tell)
         self.sets = evaluated_sets(loaded)
-        judged = (plan.problems, *(held_out.problems for held_out in self.sets))
+        self.pool = tried_pool(loaded, plan.problems, self.sets)
+        judged = (plan.problems, self.pool, *(held_out.problems for held_out in self.sets))
         self.verifier = open_run_verifier(
             loaded, plan.workspace, self.roles, self.ledger, self.slots, sets=judged, stack=stack
         )
@@ -212,6 +220,17 @@ class _RunParts:
         setup = measuring_setup(
             config, roles, ledger, slots, self.verifier, wait=wait, outage=outage
         )
+        own = measuring_setup(
+            config,
+            roles,
+            ledger,
+            slots,
+            self.verifier,
+            wait=wait,
+            outage=outage,
+            temperature=config.practice.temperature,
+        )
+        weights = roles.weights if config.trains else partial(weights_digest, config.policy)
         # Evaluations are never paced: nobody watches them stream.
         streamed = apply_pace(roles, pace, control.wait_before_call)
         writer = prompt_writer(config)
@@ -245,7 +264,8 @@ class _RunParts:
             cohort=roles.local is not None,
             checkpoints=training.checkpoints if training else None,
             history=self.past,
-            weights=roles.weights if config.trains else partial(weights_digest, config.policy),
+            effects=open_effect_gate(plan, self.pool, own, writer, weights),
+            weights=weights,
             tell=self.tell,
             writer=writer,
             learnable=config.practice.sampling == "learnable",

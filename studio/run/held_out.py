@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.protocols import Ledger, Verifier
+from engines.core.settings import LEAST_TRIED
 from engines.core.text.masking import NO_SECRETS, Mask
+from engines.core.types import Problem
 from engines.data.dataset import read_problems
+from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.comparison import minimum_detectable_effect
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.guidance import PromptWriter
@@ -102,16 +106,16 @@ def measuring_setup(
     *,
     outage: Outage,
     wait: Callable[[], Awaitable[None]] | None = None,
+    temperature: float | None = None,
 ) -> MeasurementSetup:
-    """How held-out rollouts are made: as in practice, at the evaluation's temperature.
+    """How held-out rollouts are made: as in practice, at the evaluation's `temperature`.
 
     `wait` is awaited before each, so that a paused run rolls out nothing.
     """
     evaluation = config.evaluation
     slots = slots_for(evaluation, shared)
-    rollouts = make_rollouts(
-        config, roles, ledger, slots, wait=wait, temperature=evaluation.temperature
-    )
+    temperature = evaluation.temperature if temperature is None else temperature
+    rollouts = make_rollouts(config, roles, ledger, slots, wait=wait, temperature=temperature)
     return MeasurementSetup(rollouts, verifier, config.seed, evaluation.k, outage)
 
 
@@ -135,11 +139,67 @@ def open_evaluation(
         folder=plan.run.path / "evals",
         book=score_book_opener(plan.workspace.evaluations, facts, loaded.config, loaded.mask),
         fingerprint=digest(facts),
-        account=f"{plan.run.run} of {plan.run.started_at():.3f}",
+        account=plan.run.account,
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
         mask=loaded.mask,
         writer=writer,
+    )
+
+
+def tried_pool(
+    loaded: LoadedRun, practised: tuple[Problem, ...], sets: Sequence[HeldOutSet]
+) -> tuple[Problem, ...]:
+    """The problems that operations may be tried on: none of a held-out set, and each once.
+
+    () where `review.gate` tries none. Raises ConfigError: too few are left.
+    """
+    config, gate = loaded.config, loaded.config.review.gate
+    if gate.problems is None:
+        return ()
+    problems, batch = practised, config.practice.batch_size
+    if gate.data is not None:
+        path, batch = loaded.data_path(gate.data, "review.gate.data"), 0
+        asks = needs_answer(config.verifier.spec)
+        problems = read_problems(path, fields=config.data.fields, needs_answer=asks)
+    held_out = {problem.id for one in sets for problem in one.problems}
+    pool = tuple({p.id: p for p in problems if p.id not in held_out}.values())
+    if len(pool) - batch < LEAST_TRIED:
+        raise ConfigError(
+            loaded.place("review.gate.problems"),
+            f"only {max(0, len(pool) - batch)} problems are left to try operations on, without "
+            f"those of a batch and of the held-out sets; it takes {LEAST_TRIED}.",
+            "Name a larger set in review.gate.data, or leave review.gate out.",
+        )
+    return pool
+
+
+def open_effect_gate(
+    plan: RunPlan,
+    pool: tuple[Problem, ...],
+    setup: MeasurementSetup,
+    writer: PromptWriter,
+    weights: Callable[[], str] | None,
+) -> EffectGate | None:
+    """How proposed operations are tried; None where there is no pool of problems for it."""
+    loaded, config = plan.loaded, plan.loaded.config
+    gate = config.review.gate
+    if not pool or gate.problems is None:
+        return None
+    temperature = config.practice.temperature
+    facts = measurement_settings(config, plan.fingerprint) | {"evaluation.temperature": temperature}
+    return EffectGate(
+        pool=pool,
+        problems=gate.problems,
+        k=gate.k,
+        error=gate.error,
+        by_lesson=gate.unit == "lesson",
+        held_back=gate.data is None,
+        measuring=setup,
+        book=score_book_opener(plan.workspace.evaluations, facts, config, loaded.mask),
+        account=plan.run.account,
+        writer=writer,
+        weights=weights,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from engines.core import events as ev
+from engines.core.flags import HELPS, PROVED
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
@@ -97,6 +98,9 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 if decision.action == "defer" and decision.reason:
                     state.notes[decision.operation_id] = decision.reason
             _spend_at(state, event.step, event.usage, "review")
+        case ev.EffectMeasured():
+            _fold_effect(state, event)
+            _spend_at(state, event.step, event.effect.usage, "gate")
         case ev.OperationProposed():
             operation = event.operation
             state.operations[operation.id] = operation
@@ -266,7 +270,7 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
     match decision.action:
         case "approve":
             counted.approved += 1
-            counted.flagged += bool(operation and operation.flags)
+            counted.flagged += bool(operation and {f.name for f in operation.flags} - {HELPS})
         case "edit":
             counted.edited += 1
             counted.flagged += bool(decision.flags)
@@ -281,6 +285,19 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
 def has_applied_update(event: ev.LessonCommitted) -> bool:
     """Whether a commit made its step's weight update the current weights."""
     return any(outcome.kind == "weights" and outcome.applied for outcome in event.outcomes)
+
+
+def _fold_effect(state: RunState, event: ev.EffectMeasured) -> None:
+    """Flag the operations that were tried; what was measured of them before no longer counts."""
+    state.effects.append(event)
+    for name in event.operations:
+        if (operation := state.operations.get(name)) is None:
+            continue
+        others = [other for other in event.operations if other != name]
+        detail = event.effect.text + (f", together with {', '.join(others)}" if others else "")
+        kept = (flag for flag in operation.flags if flag.name not in PROVED.values())
+        flag = Flag(PROVED[event.effect.verdict], detail=detail)
+        state.operations[name] = replace(operation, flags=(*kept, flag))
 
 
 def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:

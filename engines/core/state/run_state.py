@@ -23,8 +23,9 @@ from engines.core.types import (
     Verdict,
 )
 
-Stage = Literal["rollouts", "judging", "reading", "consolidation", "review", "evaluation"]
-"""Where money goes: "reading" is of groups, summaries included, "review" the lint of edits."""
+Stage = Literal["rollouts", "judging", "reading", "consolidation", "gate", "review", "evaluation"]
+"""Where money goes: "reading" is of groups, summaries included, "gate" the trying of operations,
+"review" the lint of edits."""
 
 Status = Literal["new", "running", "paused", "reviewing", "held", "stopped", "failed", "finished"]
 
@@ -134,6 +135,7 @@ class RunState:
     own: set[str] = field(default_factory=set)  # ids of all that persons proposed so far
     deferred: set[str] = field(default_factory=set)
     decisions: dict[str, Decision] = field(default_factory=dict)  # standing, as last made
+    effects: list[ev.EffectMeasured] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)  # why an operation was last put off
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
     events: int = 0  # taken in so far: how far into the journal this state reaches
@@ -239,6 +241,11 @@ class RunState:
     def best_step(self) -> int | None:
         """See `engines.core.state.best.best_step`."""
         return best_step(self.evaluations)
+
+    def effect_of(self, operation_id: str) -> ev.EffectMeasured | None:
+        """What was last measured of an operation, alone or with others."""
+        found = (one for one in reversed(self.effects) if operation_id in one.operations)
+        return next(found, None)
 
     def group_sizes(self, step: StepState) -> tuple[int, ...]:
         """The tries of each problem of a step, in sample order."""

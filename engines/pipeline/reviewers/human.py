@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
-from engines.core.flags import AUTO, CONFLICT, DUPLICATE, HELD_OUT_LEAK, REJECTED_BY_AUTO
+from engines.core.flags import AUTO, CONFLICT, DUPLICATE, HELD_OUT_LEAK, HURTS, REJECTED_BY_AUTO
 from engines.core.library import Library
 from engines.core.types import BASE_MOVED, Decision, Flag, Operation
 
@@ -41,7 +41,7 @@ class AutoReviewer:
                 yield Decision(operation.id, "defer", reason=reason, reviewer=self.name)
             elif leak := flags.get(HELD_OUT_LEAK):
                 yield Decision(operation.id, "defer", reason=leak.detail, reviewer=self.name)
-            elif fault is not None and operation.kind in ("add", "modify"):
+            elif fault is not None and (operation.kind in ("add", "modify") or fault.name == HURTS):
                 reason = f"{fault.name}: {fault.detail}"
                 yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
             else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from engines.core.flags import FLAG_NAMES, REJECTED_BY_AUTO
-from engines.core.settings import LONGEST_NAME, MAX_COUNT, SHOWN_WHOLE
+from engines.core.settings import LEAST_TRIED, LONGEST_NAME, MAX_COUNT, SHOWN_WHOLE
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.base import (
     Float,
@@ -71,8 +71,40 @@ class LibraryConfig(Settings):
         return self
 
 
+class GateConfig(Settings):
+    """Whether what is proposed is tried before anybody decides about it."""
+
+    problems: Int | None = key(
+        None,
+        "problems on which each operation is tried, with it and without; null: none is tried",
+        ge=LEAST_TRIED,
+        le=MAX_COUNT,
+        examples=[40],
+    )
+    k: Int = key(4, "tries of each such problem at most, at practice.temperature", ge=1, le=64)
+    error: Float = key(
+        0.05,
+        "chance that a whole run finds help in any operation that has no effect",
+        gt=0,
+        le=0.5,
+    )
+    data: str | None = key(
+        None,
+        "data set to try on, held out from everything else; null: practice problems that are not "
+        "in the batch",
+        examples=["arithmetic-larger"],
+    )
+    unit: Literal["operation", "lesson"] = key(
+        "operation",
+        "what is tried at once: each operation, or a whole lesson and, where that does not help, "
+        "its halves",
+    )
+
+
 class ReviewConfig(Settings):
     """Who decides what is learned."""
+
+    gate: GateConfig = GateConfig()
 
     by: str | None = key(
         None,
@@ -183,6 +215,22 @@ class RunConfig(Settings):
         if self.practice.sampling == "learnable" and not self.practice.given_ground_truth:
             cause = "learnable goes by rewards, which practice.given_ground_truth=false hides"
             raise refusal("practice.sampling", cause, "Leave one of them out.")
+        return self
+
+    @model_validator(mode="after")
+    def _validate_gate(self) -> RunConfig:
+        gate = self.review.gate
+        if gate.problems is None:
+            return self
+        if self.practice.temperature == 0 and gate.k > 1:
+            cause = "at practice.temperature 0 all tries of a problem are the same"
+            raise refusal("review.gate.k", cause, "Set it to 1, or the temperature above 0.")
+        if not self.practice.given_ground_truth:
+            cause = "without rewards nothing shows whether an operation helps"
+            raise refusal("review.gate.problems", cause, "Leave it out.")
+        if gate.data in self.evaluation.data:
+            cause = "that set is evaluated, too, and what was decided by proves nothing any more"
+            raise refusal("review.gate.data", cause, "Name another set, or leave it out.")
         return self
 
     @model_validator(mode="after")

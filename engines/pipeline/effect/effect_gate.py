@@ -1,0 +1,251 @@
+"""The gate by effect: proposed operations are tried before anybody decides about them.
+
+Owns which problems an operation is tried on, what each verdict may spend of the run's error, and
+when tries stop. Decides nothing: a verdict becomes a flag that reviewers see. Each rollout is kept
+by content (`engines.record.scores`), so that the library without the operation is measured once for
+many, and a run that was cut repeats none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from engines.core import events as ev
+from engines.core.effects import Effect
+from engines.core.ids import digest
+from engines.core.library import Library
+from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Operation, Problem
+from engines.core.waiting.gather import gather_all
+from engines.core.waiting.threads import run_to_end
+from engines.pipeline.effect.sequential import SequentialPlan, judge_look
+from engines.pipeline.evaluation.evaluate import (
+    Measurement,
+    MeasurementSetup,
+    PinnedVersion,
+    measure,
+)
+from engines.pipeline.guidance import PromptWriter
+from engines.pipeline.recorder import Recorder
+from engines.record.scores import ScoreBook
+
+TRIED = ("add", "modify", "delete")
+"""Kinds of operation that change what stands in a prompt."""
+
+
+@dataclass(frozen=True)
+class EffectGate:
+    """How a run's operations are tried.
+
+    `pool` is what a verdict is about; each committed version of the library is tried on the next
+    `problems` of it. The error of the whole run is shared among its steps and, in a step, among
+    its operations; what was spent on an operation that was found to help may be spent again
+    (online fallback, Tian and Ramdas 2021), so that the chance that a run finds help in any
+    operation without effect stays below `error`, however its verdicts depend on each other.
+    """
+
+    pool: tuple[Problem, ...]
+    problems: int
+    k: int
+    error: float
+    by_lesson: bool  # try a whole lesson first, and parts of it only where it does not help
+    held_back: bool  # the batch's own problems are in the pool, and stay out of its lesson's tries
+    measuring: MeasurementSetup
+    book: Callable[[str, str], ScoreBook]
+    account: str
+    writer: PromptWriter
+    weights: Callable[[], str] | None
+
+    @cached_property
+    def _order(self) -> tuple[Problem, ...]:
+        """By chance, so that every slice is a sample of the pool."""
+        seed = self.measuring.seed
+        return tuple(sorted(self.pool, key=lambda problem: digest([seed, problem.id])))
+
+    def plan(self, error: float, batch: Sequence[str] = ()) -> SequentialPlan:
+        """What a decision takes at most, and what it could see."""
+        pool = len(self._pool(batch))
+        return SequentialPlan(min(self.problems, pool), self.k, error, pool)
+
+    def choose_problems(self, version: int, batch: Sequence[str] = ()) -> tuple[Problem, ...]:
+        """The slice that operations on a version of the library are tried on."""
+        pool = self._pool(batch)
+        count = min(self.problems, len(pool))
+        at = version * count % max(1, len(pool))
+        return (pool + pool)[at : at + count]
+
+    def _pool(self, batch: Sequence[str]) -> tuple[Problem, ...]:
+        own = frozenset(batch if self.held_back else ())
+        return tuple(problem for problem in self._order if problem.id not in own)
+
+    async def try_lesson(self, recorder: Recorder, base: Library, step: int, steps: int) -> None:
+        """Try what a step proposes, as far as that is not done; each verdict is journalled.
+
+        `steps` are left, this one included.
+        """
+        state = recorder.state
+        lesson = state.steps[step].lesson
+        wanted = lesson.operations if lesson else ()
+        earlier = [one for one in state.effects if one.step != step]
+        share = max(0.0, self.error - spent_error(earlier)) / steps
+        await self.try_operations(recorder, base, step, wanted, share)
+
+    async def try_operations(
+        self,
+        recorder: Recorder,
+        base: Library,
+        step: int,
+        wanted: Sequence[Operation],
+        error: float,
+    ) -> None:
+        """Try operations with so much error to share, each with those that were found to help."""
+        wanted = [op for op in wanted if op.kind in TRIED]
+        trials = _Trials(self, recorder, step)
+        if self.by_lesson and len(wanted) > 1:
+            await trials.bisect(wanted, base, error / 2, error / 2 / (2 * len(wanted) - 2))
+            return
+        for number, operation in enumerate(wanted):
+            share = error / (len(wanted) - number)
+            found, base = await trials.try_together([operation], base, share)
+            if found is not None and found.effect.verdict != "helps":
+                error -= share
+
+    async def measure(
+        self,
+        base: Library,
+        candidate: Library,
+        *,
+        payer: str,
+        step: int,
+        batch: Sequence[str],
+        error: float,
+        tell: Callable[[int, int], None] = lambda made, most: None,
+    ) -> Effect:
+        """Try two libraries on the same problems with the same seeds until the tries tell.
+
+        `tell` gets, before each look, how many tries of `candidate` there are, and may be at most.
+        """
+        plan = self.plan(error, batch)
+        problems = self.choose_problems(base.version, batch)
+        weights = "" if self.weights is None else self.weights()
+        payer, made = f"{self.account} gate {payer}", 0
+        books = [
+            await run_to_end(partial(self.book, self.writer.describe(library), weights))
+            for library in (base, candidate)
+        ]
+        writers = [replace(self.writer) for _ in books]
+        for writer, library in zip(writers, (base, candidate), strict=True):
+            await writer.prepare(library)
+        try:
+            for number, look in enumerate(plan.looks):
+                tell(made, plan.problems * plan.k)
+                made = look.problems * look.tries
+                arms = await gather_all(
+                    measure(
+                        replace(self.measuring, k=look.tries),
+                        book,
+                        problems[: look.problems],
+                        PinnedVersion(partial(writer.write, library), library.version),
+                        step=step,
+                        payer=payer,
+                    )
+                    for book, writer, library in zip(books, writers, (base, candidate), strict=True)
+                )
+                rows = tuple(pair_rewards(*arms))
+                result = judge_look(plan, number, rows)
+                if result.verdict is not None:
+                    break
+        finally:
+            for book in books:
+                book.close()
+        return Effect(
+            difference=result.difference,
+            low=result.interval.low,
+            high=result.interval.high,
+            verdict=result.verdict or "cannot tell",
+            problems=sum(map(bool, rows)),
+            rollouts=sum(arm.known_count for arm in arms),
+            method="gate",
+            usage=arms[0].paid + arms[1].paid,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """The operations of one step, tried in turn."""
+
+    gate: EffectGate
+    recorder: Recorder
+    step: int
+
+    async def bisect(
+        self, group: Sequence[Operation], base: Library, error: float, error_of_part: float
+    ) -> Library:
+        """Try all at once, and halves of what does not help; returns the library with what did."""
+        found, tried = await self.try_together(group, base, error)
+        if len(group) == 1 or (found is not None and found.effect.verdict == "helps"):
+            return tried
+        half = len(group) // 2
+        for part in (group[:half], group[half:]):
+            base = await self.bisect(part, base, error_of_part, error_of_part)
+        return base
+
+    async def try_together(
+        self, group: Sequence[Operation], base: Library, error: float
+    ) -> tuple[ev.EffectMeasured | None, Library]:
+        """The verdict, journalled, and the library with the operations if they help.
+
+        None where they do not fit the library. A verdict that is known is not asked for again.
+        """
+        candidate = with_operations(base, group)
+        if candidate is None:
+            return None, base
+        state, names, about = self.recorder.state, tuple(op.id for op in group), base.content_hash
+        found = next((e for e in state.effects if (e.operations, e.base) == (names, about)), None)
+        if found is None:
+            batch = state.steps[self.step].problems if self.step in state.steps else ()
+
+            def tell(made: int, most: int) -> None:
+                tried = {"operations": len(group), "made": made, "most": most}
+                self.recorder.emit(ev.StageEntered(self.step, "gate", tried))
+
+            effect = await self.gate.measure(
+                base,
+                candidate,
+                payer=" ".join(names),
+                step=self.step,
+                batch=batch,
+                error=error,
+                tell=tell,
+            )
+            found = ev.EffectMeasured(self.step, names, effect, error, about)
+            await self.recorder.record(found)
+        return found, candidate if found.effect.verdict == "helps" else base
+
+
+def pair_rewards(before: Measurement, after: Measurement) -> Iterator[tuple[float, ...]]:
+    """Of each problem, what each of its tries gained; tries with an unknown reward are left out."""
+    for one, other in zip(before.rewards, after.rewards, strict=True):
+        pairs = zip(one, other, strict=True)
+        yield tuple(b - a for a, b in pairs if a is not None and b is not None)
+
+
+def with_operations(base: Library, operations: Sequence[Operation]) -> Library | None:
+    """The library with operations carried out; None where one of them does not fit."""
+    reviewed = [(op, Decision(op.id, "approve", reviewer="gate")) for op in operations]
+    done = base.commit(reviewed)
+    fits = all(outcome.applied for outcome in done.outcomes)
+    return replace(done.library, version=base.version) if fits else None
+
+
+def spent_error(effects: Sequence[ev.EffectMeasured]) -> float:
+    """What verdicts have used up; those that found help leave theirs to be used again."""
+    return math.fsum(one.error for one in effects if one.effect.verdict != "helps")
+
+
+def error_left(gate: EffectGate, state: RunState) -> float:
+    """What may be spent on operations that somebody asks about: half of what is left each time."""
+    return max(0.0, gate.error - spent_error(state.effects)) / 2
