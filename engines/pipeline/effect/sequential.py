@@ -31,7 +31,7 @@ from statistics import NormalDist
 from engines.core.effects import EffectVerdict
 from engines.pipeline.evaluation.intervals import Interval, paired_interval_of, t_tail
 
-HOPELESS = 0.03
+HOPELESS = 0.02
 """Predictive power below which tries are saved for something better."""
 MOST_LOOKS = 4
 POWER = 0.8
