@@ -144,8 +144,8 @@ class LessonProposed:
 class EffectMeasured:
     """Operations were tried together before they are decided: the library with them and without.
 
-    `error` is the chance that the verdict was allowed to be wrong, `base` the content hash of the
-    library without them.
+    `error` is the chance that the verdict was allowed to be wrong, `base` a hash of the library
+    without them and of the problems they were tried on.
     """
 
     step: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Engine, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
-from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
+from engines.core.types import NO_USAGE, CallKey, Job, Operation, Problem, Usage
 from engines.core.waiting.threads import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
@@ -100,9 +100,21 @@ class RunContext:
     async def try_lesson(self, step: int) -> None:
         """Try what the step proposes, where that is wanted, before anybody decides about it."""
         state = self.recorder.state
-        if self.effects is not None and not state.decisions and state.flagged_stale is None:
+        if self.effects is None or not self.effects.by_itself:
+            return
+        if not state.decisions and state.flagged_stale is None:
             steps = self.sampler.total_steps - step + 1
             await self.effects.try_lesson(self.recorder, self.gate.library, step, steps)
+
+    async def try_asked(self, wanted: Sequence[Operation]) -> None:
+        """Try open operations that somebody asks about; needs `effects`."""
+        assert self.effects is not None
+        await self.effects.try_asked(self.recorder, self.trial_base, wanted)
+
+    @property
+    def trial_base(self) -> Library:
+        """The draft, tried on the problems of the version that it is made from."""
+        return replace(self.gate.draft(), version=self.gate.library.version)
 
     async def publish(self) -> None:
         """Write what follows from the library and from the evaluations as they are now."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from studio.commands import NewestRun
+from studio.commands import AsJson, DryRun, NewestRun, Run
 from studio.process import login_name
 from studio.report.tables import wrap_text
 
@@ -65,3 +65,47 @@ def review(
         tell_next(f"studio attach {quote(folder.run)}", context.obj)
     else:
         tell_next(command_after_run(state), context.obj)
+
+
+def gate(
+    context: typer.Context,
+    run: Run,
+    operations: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OP", help="Open operations. Default: all that change a wording."),
+    ] = None,
+    problems: Annotated[
+        int | None, typer.Option(min=1, help="Problems to try on. Default: review.gate.problems.")
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Tries of each at most. Default: review.gate.k."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="SET", help="Problems of this set, not of practice.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> int:
+    """Try open operations: the library with each, against the library without it.
+
+    Verdicts stand beside the operations in the review. Tries end as soon as they tell.
+
+    Examples:
+        studio gate mine --dry-run
+        studio gate mine op2.1 op2.3
+    """
+    from studio.config.source import Source
+    from studio.evaluation.gating import gate_run, load_gate_request
+    from studio.run.new_or_resume import RunRequest
+    from studio.secrets.workspace import masking_workspace
+
+    workspace = masking_workspace(context.obj)
+    request = load_gate_request(
+        RunRequest(workspace=workspace, source=Source(overrides=(), resume=run)),
+        run,
+        problems=problems,
+        k=k,
+        data=data,
+    )
+    return gate_run(request, workspace.run(run), operations or [], dry_run=dry_run, json=json)

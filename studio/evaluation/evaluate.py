@@ -5,20 +5,17 @@ Made in two steps, tries wait in the record of replies, so that nothing is paid 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from engines.core.errors import CallFailed, ConfigError
+from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
-from engines.core.protocols import Verifier
-from engines.core.types import NO_USAGE, Problem, Rollout, Usage, Verdict
+from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.evaluate import (
@@ -30,32 +27,22 @@ from engines.pipeline.evaluation.evaluate import (
 )
 from engines.pipeline.evaluation.metrics import group_by_question
 from engines.pipeline.guidance import PromptWriter, Shown
-from engines.pipeline.outage import Outage
-from engines.policies.limits.pausable import PausablePolicy
-from engines.policies.limits.throttle import Slots
-from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
-from studio.config.settings.evaluation import VerifierConfig
 from studio.config.source import Source
+from studio.evaluation.measuring import EvalStep, GivenUp, open_measuring
 from studio.evaluation.try_problem import without_lessons
-from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import (
     held_out_sets,
     measurement_settings,
-    measuring_setup,
     prompt_writer,
     score_book_opener,
 )
 from studio.run.library_start import choose_library
-from studio.run.linter import count_vectors
-from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each, weights_digest
-from studio.run.verifier import fingerprint_of, open_run_verifier
-
-GivenUp = Literal["budget", "failed"]
-"""Why an evaluation ended before it was done."""
+from studio.run.models import Tell, weights_digest
+from studio.run.verifier import fingerprint_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,29 +201,17 @@ async def measure_missing(
     replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
     async with AsyncExitStack() as stack:
         stack.enter_context(write_lock(replies))
-        budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
-        unjudged = UnjudgedTries() if plan.step == "rollout" else None
-        asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
-        roles = open_roles(asked, stack, tell, workspace=plan.workspace.path)
-        roles = apply_budget(roles, config, budget)
-        roles.acting.folder = programs = replies / "programs"
-        stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
-        ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
-        stack.callback(lambda: account(ledger.paid))
-        stack.push_async_callback(ledger.aclose)
-        roles.acting.reserve = lambda wanted: count_vectors(wanted, budget, ledger)
-        slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
-        verifier: Verifier = unjudged or open_run_verifier(
-            plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
-        )
-        await verifier.check()
-        tell_each(tell, (await roles.acting.check()).get("absent", ()))
-        roles, outage = await _ready_roles(plan.step, roles, partial(give_up, "failed"))
-        stack.callback(lambda: tell_each(tell, roles.notes))
-        stack.callback(roles.tell_strays, tell)
-        setup = measuring_setup(
-            config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
+        setup, ledger, unjudged = await open_measuring(
+            replace(plan.loaded, config=config),
+            plan.workspace,
+            replies,
+            stack,
+            tell,
+            give_up,
+            judged=judged,
+            step=plan.step,
+            account=account,
         )
         for book in opened.values():
             stack.callback(book.close)
@@ -254,23 +229,6 @@ async def measure_missing(
         )
     tried = None if unjudged is None else unjudged.count
     return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing, tried)
-
-
-async def _ready_roles(
-    step: EvalStep, roles: Roles, give_up: Callable[[str], None]
-) -> tuple[Roles, Outage]:
-    """The models once they answer; where only what was tried is judged, none need."""
-    if step != "judge":
-        await roles.ping()
-        return roles, Outage(give_up)
-    # What was not tried is no sign that nothing works.
-    return replace(roles, policy=PausablePolicy(roles.policy, refuse_new_try)), Outage(
-        lambda _: None
-    )
-
-
-_ASKS_NONE = VerifierConfig(name="math")
-"""A verifier that no model is opened for."""
 
 
 def known_result(plan: EvalPlan, paid: Usage, missing_before: int) -> EvaluationResult:
@@ -310,28 +268,3 @@ def load_eval(
     given = [*source.overrides, *([] if k is None else [f"evaluation.k={k}"])]
     name, youtu = source.runfile or "", source.youtu
     return load_run(name, given, workspace, agent=agent, youtu=youtu, keyless=keyless)
-
-
-EvalStep = Literal["all", "rollout", "judge"]
-
-
-@dataclass(slots=True)
-class UnjudgedTries:
-    """A verifier that leaves every try for later, and counts those that can be judged."""
-
-    count: int = 0
-
-    async def check(self) -> None:
-        """There is nothing to check."""
-
-    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        self.count += sum(rollout.attempt.answer is not None for rollout in rollouts)
-        return tuple(Verdict(None) for _ in rollouts)
-
-    async def aclose(self) -> None:
-        """There is nothing to close."""
-
-
-async def refuse_new_try() -> None:
-    """What a policy of which only recorded replies are had waits for: they need not wait."""
-    raise CallFailed("refused", "it was not tried yet, and --step judge makes no tries")

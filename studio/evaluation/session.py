@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from engines.core.types import NO_USAGE, Usage
 from studio import exit_codes
@@ -18,10 +19,10 @@ from studio.estimate.text import estimate_data, estimate_table, limits_text
 from studio.evaluation.evaluate import (
     EvalPlan,
     EvaluationResult,
-    GivenUp,
     known_result,
     measure_missing,
 )
+from studio.evaluation.measuring import GivenUp
 from studio.evaluation.report import eval_data, eval_text, eval_title, text_after_eval
 from studio.evaluation.try_problem import without_lessons
 from studio.report.next_step import tell_next
@@ -109,7 +110,24 @@ class EarlyEnd:
     cause: GivenUp | Literal["interrupted"] = "interrupted"
     paid: Usage = NO_USAGE
     condition: str = ""  # on which the same command goes on
-    task: asyncio.Future[EvaluationResult] | None = None
+    task: asyncio.Task[Any] | None = None
+    ended: bool = False
+
+    @contextmanager
+    def cancel_on_signal(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM cancel this task in order, so that what has ended is kept."""
+        loop, self.task = asyncio.get_running_loop(), asyncio.current_task()
+        assert self.task is not None
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self.task.cancel)
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.ended = True
+            raise
+        finally:
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)
 
     def __call__(self, cause: GivenUp, reason: str) -> None:
         if self.task is None or self.cause != "interrupted":
@@ -128,17 +146,8 @@ class EarlyEnd:
 async def _measure_until_signal(
     plan: EvalPlan, progress: Callable[[], None], early: EarlyEnd
 ) -> EvaluationResult:
-    """Ctrl-C and SIGTERM cancel in order, so that what has ended is kept."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    early.task = task
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, task.cancel)
-    try:
+    with early.cancel_on_signal():
         return await measure_missing(plan, to_stderr, progress, early, early.record_paid)
-    finally:
-        for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)
 
 
 class _ProgressCounter:

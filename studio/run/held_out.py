@@ -28,6 +28,8 @@ from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for
 from studio.run.new_or_resume import RunPlan
 
+TRIED_PROBLEMS = 40
+"""On which an operation is tried that somebody asks about, where `review.gate` says no number."""
 _MEASURED_BY = (
     "seed",
     *(f"policy.{name}" for name in ("model", "top_p", "max_tokens", "stop", "extra_body")),
@@ -152,11 +154,9 @@ def tried_pool(
 ) -> tuple[Problem, ...]:
     """The problems that operations may be tried on: none of a held-out set, and each once.
 
-    () where `review.gate` tries none. Raises ConfigError: too few are left.
+    Raises ConfigError: `review.gate` is on, and too few are left.
     """
     config, gate = loaded.config, loaded.config.review.gate
-    if gate.problems is None:
-        return ()
     problems, batch = practised, config.practice.batch_size
     if gate.data is not None:
         path, batch = loaded.data_path(gate.data, "review.gate.data"), 0
@@ -164,7 +164,7 @@ def tried_pool(
         problems = read_problems(path, fields=config.data.fields, needs_answer=asks)
     held_out = {problem.id for one in sets for problem in one.problems}
     pool = tuple({p.id: p for p in problems if p.id not in held_out}.values())
-    if len(pool) - batch < LEAST_TRIED:
+    if gate.problems is not None and len(pool) - batch < LEAST_TRIED:
         raise ConfigError(
             loaded.place("review.gate.problems"),
             f"only {max(0, len(pool) - batch)} problems are left to try operations on, without "
@@ -177,24 +177,27 @@ def tried_pool(
 def open_effect_gate(
     plan: RunPlan,
     pool: tuple[Problem, ...],
-    setup: MeasurementSetup,
+    setup: MeasurementSetup | None,
     writer: PromptWriter,
     weights: Callable[[], str] | None,
 ) -> EffectGate | None:
-    """How proposed operations are tried; None where there is no pool of problems for it."""
+    """How proposed operations are tried; None where that is not possible in this run."""
     loaded, config = plan.loaded, plan.loaded.config
     gate = config.review.gate
-    if not pool or gate.problems is None:
+    own = 0 if gate.data is not None else config.practice.batch_size
+    if len(pool) - own < LEAST_TRIED or config.trains or not config.practice.given_ground_truth:
         return None
     temperature = config.practice.temperature
     facts = measurement_settings(config, plan.fingerprint) | {"evaluation.temperature": temperature}
     return EffectGate(
         pool=pool,
-        problems=gate.problems,
-        k=gate.k,
+        problems=gate.problems or TRIED_PROBLEMS,
+        k=gate.k if temperature else 1,
         error=gate.error,
         by_lesson=gate.unit == "lesson",
+        by_itself=gate.problems is not None,
         held_back=gate.data is None,
+        seed=config.seed,
         measuring=setup,
         book=score_book_opener(plan.workspace.evaluations, facts, config, loaded.mask),
         account=plan.run.account,

@@ -298,6 +298,10 @@ class Session(ABC):
             )
         )
 
+    async def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+        """Have the run's process try open operations; verdicts come as events. [] means all."""
+        return await self.send(Request("gate", {"operations": list(names)}, dict))
+
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         """Hand in a corrected reply; the operations it holds are open from then on."""
         from engines.core.text.reply import MAX_REPLY_CHARS, too_long_reason

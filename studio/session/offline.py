@@ -18,7 +18,7 @@ from engines.core.events import DurableEvent, TransientEvent
 from engines.core.protocols import Linter
 from engines.core.state.fold import fold, fold_events
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.recorder import Recorder
+from engines.pipeline.recorder import Listener, Recorder
 from engines.record.catalogue import write_run_row
 from engines.record.journal import Journal
 from engines.record.lock import write_lock
@@ -150,7 +150,16 @@ class OfflineSession(Session):
     async def _take_lock(self) -> None:
         self._opening = []
         enter = self._stack.enter_context
-        locked: LockedRun = await self._in_worker(enter, self._lock_run())
+        locked: LockedRun = await self._in_worker(
+            enter,
+            lock_run(
+                self._workspace,
+                self.run,
+                self._linter,
+                holder=self._holder,
+                on_event=self._on_event,
+            ),
+        )
         self._locked = locked
         opening, self._opening = self._opening, None
         if locked.events_read == self.state.events:
@@ -161,38 +170,10 @@ class OfflineSession(Session):
             self._wrote = bool(opening)
             self._enqueue(SnapshotReceived())
 
-    @contextlib.contextmanager
-    def _lock_run(self) -> Iterator[LockedRun]:
-        """Take the run's lock and open its gate; used in the worker thread."""
-        run = self.run
-        with write_lock(run.path, who=self._holder), asyncio.Runner() as runner:
-            if is_alive(run):
-                raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-            journal = Journal(run.journal, mask=self._workspace.mask)
-            try:
-                state = fold_events(entry.event for entry in journal.take_entries())
-                if state.started is None:
-                    raise ConflictError(
-                        f"run {run.run}",
-                        "it was cut off before it began: there is nothing to review.",
-                        "Start it again with `studio headless`, or remove it: "
-                        f"studio runs rm {run.run}.",
-                    )
-                events_read = state.events
-                recorder = Recorder(journal, state)
-                recorder.listen(self._on_event)
-                gate = Gate(
-                    recorder,
-                    self._workspace.library(state.started.library),
-                    (),
-                    run=run.run,
-                    limit=state.settings.get("practice.library_limit"),
-                    linter=self._linter,
-                )
-                runner.run(gate.follow_head(state.step))
-                yield LockedRun(self._workspace, run, state, gate, runner, events_read)
-            finally:
-                runner.run(journal.aclose())
+    def _lock_run(self) -> contextlib.AbstractContextManager[LockedRun]:
+        return lock_run(
+            self._workspace, self.run, self._linter, holder=self._holder, on_event=self._on_event
+        )
 
     def _on_event(self, event: DurableEvent | TransientEvent) -> None:
         """An event is on disk; called in the worker thread."""
@@ -233,3 +214,46 @@ class OfflineSession(Session):
         # Shielded: whoever stops waiting must not leave half a decision behind.
         working = asyncio.get_running_loop().run_in_executor(self._worker, do, *arguments)
         return await asyncio.shield(working)
+
+
+@contextlib.contextmanager
+def lock_run(
+    workspace: Workspace,
+    run: RunDir,
+    linter: Linter | None,
+    *,
+    holder: str,
+    on_event: Listener,
+) -> Iterator[LockedRun]:
+    """Take the lock of a run without a process, and open its gate.
+
+    Used by one thread. `holder` is what others are told who has the lock.
+    """
+    with write_lock(run.path, who=holder), asyncio.Runner() as runner:
+        if is_alive(run):
+            raise LockedError(str(run.path), "a process just took it up.", "Try again.")
+        journal = Journal(run.journal, mask=workspace.mask)
+        try:
+            state = fold_events(entry.event for entry in journal.take_entries())
+            if state.started is None:
+                raise ConflictError(
+                    f"run {run.run}",
+                    "it was cut off before it began: there is nothing to review.",
+                    "Start it again with `studio headless`, or remove it: "
+                    f"studio runs rm {run.run}.",
+                )
+            events_read = state.events
+            recorder = Recorder(journal, state)
+            recorder.listen(on_event)
+            gate = Gate(
+                recorder,
+                workspace.library(state.started.library),
+                (),
+                run=run.run,
+                limit=state.settings.get("practice.library_limit"),
+                linter=linter,
+            )
+            runner.run(gate.follow_head(state.step))
+            yield LockedRun(workspace, run, state, gate, runner, events_read)
+        finally:
+            runner.run(journal.aclose())

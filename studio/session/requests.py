@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
+from engines.core.state.run_state import RunState
 from engines.core.types import KILLED, Decision, Operation
 from engines.pipeline.context import RunContext
+from engines.pipeline.effect.effect_gate import EffectGate, batch_of, open_trials
 from engines.record.run_dir import RunDir
 from studio.session.base import ReviewQueue
 from studio.session.idempotency import events_since, prior_result
@@ -20,7 +22,7 @@ from studio.session.unparsed_replies import resubmit_reply
 
 T = TypeVar("T")
 
-DECIDING = frozenset(("decide", "decide_all", "undo", "propose", "mend", "drop", "commit"))
+DECIDING = frozenset(("decide", "decide_all", "undo", "propose", "gate", "mend", "drop", "commit"))
 """Only the controlling screen may ask these, where there is one."""
 STEERING = frozenset((*DECIDING, "kill", "pause", "resume", "step", "stop"))
 """A screen may ask these only while it controls the run."""
@@ -39,13 +41,16 @@ class RequestHandler:
         # One at a time: a request that is sent again may come while its first is still being
         # written, and only the journal tells that it was done.
         self._turn = asyncio.Lock()
+        self._trying: asyncio.Task[None] | None = None  # operations, as somebody asked
         self._committing: dict[asyncio.Future[dict[str, Any]], int] = {}  # → step
 
     def status(self) -> dict[str, Any]:
         return status_of(self._context.recorder.state, self._context.budget)
 
     def close(self) -> None:
-        """The run ends: answer everyone who waits for a commit."""
+        """The run ends: answer everyone who waits for a commit; what is tried is kept so far."""
+        if self._trying is not None:
+            self._trying.cancel()
         for waiting in tuple(self._committing):
             if not waiting.done():
                 waiting.set_result({"said": "the run's process ends; nothing is lost"})
@@ -150,6 +155,8 @@ class RequestHandler:
                 (reviewer,) = text_fields(request, "reviewer")
                 wanted = _parse_field(Operation, "operation", request)
                 return {"operation": to_dict(await gate.queue.propose(wanted, reviewer))}
+            case "gate":
+                return self._start_trying(request)
             case "mend":
                 repair, text, reviewer = text_fields(request, "repair", "text", "reviewer")
                 return to_dict(await resubmit_reply(self._run, gate, repair, text, reviewer))
@@ -158,6 +165,30 @@ class RequestHandler:
                 await gate.queue.drop(repair, reason, reviewer)
                 return {}
         return self.status()
+
+    def _start_trying(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Try open operations beside the review; each verdict comes as an event."""
+        context, named = self._context, request.get("operations")
+        state = context.recorder.state
+        if not isinstance(named, list):
+            move = 'Send a list of their ids as "operations", [] for all.'
+            raise ConflictError("request gate", "it names no operations.", move)
+        if self._trying is not None and not self._trying.done():
+            cause = "operations are being tried already."
+            raise ConflictError(f"run {self._run.run}", cause, "Wait for their verdicts.")
+        wanted = open_trials(state, [str(name) for name in named])
+        if context.effects is None:
+            raise no_trials_error(self._run.run)
+        self._trying = asyncio.create_task(context.try_asked(wanted))
+        self._trying.add_done_callback(self._tell_of_trial)
+        return {
+            "operations": [op.id for op in wanted],
+            **trial_facts(context.effects, state, wanted),
+        }
+
+    def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._context.tell(f"operations could not be tried: {error}")
 
     def _kill(self, rollout: str, who: str) -> dict[str, Any]:
         if (found := _ROLLOUT.fullmatch(rollout)) is None:
@@ -221,6 +252,27 @@ def text_fields(request: Mapping[str, Any], *names: str) -> list[str]:
                 f"request {request.get('do')}", f'its "{name}" is no text.', "Send a string."
             )
     return found
+
+
+def no_trials_error(run: str) -> ConflictError:
+    return ConflictError(
+        f"run {run}",
+        "its operations cannot be tried: it trains weights, knows no answers, or has too few "
+        "problems outside a batch.",
+        "Name a set of problems in review.gate.data.",
+    )
+
+
+def trial_facts(gate: EffectGate, state: RunState, wanted: Sequence[Operation]) -> dict[str, Any]:
+    """What trying them takes at most, and the smallest effect it would likely show."""
+    plan = gate.plan(gate.error / 2 / max(1, len(wanted)), batch_of(state, state.step))
+    effect = plan.smallest_effect()
+    return {
+        "problems": plan.problems,
+        "k": plan.k,
+        "most_rollouts": plan.problems * plan.k * (len(wanted) + 1),
+        "smallest_effect": round(effect, 3) if effect <= 1 else None,
+    }
 
 
 _FIELDS = {

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 
 from engines.core import events as ev
 from engines.core.effects import Effect
+from engines.core.errors import ConflictError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
@@ -52,8 +53,10 @@ class EffectGate:
     k: int
     error: float
     by_lesson: bool  # try a whole lesson first, and parts of it only where it does not help
+    by_itself: bool  # whether every lesson is tried; else only what somebody asks about
     held_back: bool  # the batch's own problems are in the pool, and stay out of its lesson's tries
-    measuring: MeasurementSetup
+    seed: int
+    measuring: MeasurementSetup | None  # None: nothing is opened, it can only plan
     book: Callable[[str, str], ScoreBook]
     account: str
     writer: PromptWriter
@@ -62,8 +65,7 @@ class EffectGate:
     @cached_property
     def _order(self) -> tuple[Problem, ...]:
         """By chance, so that every slice is a sample of the pool."""
-        seed = self.measuring.seed
-        return tuple(sorted(self.pool, key=lambda problem: digest([seed, problem.id])))
+        return tuple(sorted(self.pool, key=lambda problem: digest([self.seed, problem.id])))
 
     def plan(self, error: float, batch: Sequence[str] = ()) -> SequentialPlan:
         """What a decision takes at most, and what it could see."""
@@ -113,6 +115,16 @@ class EffectGate:
             if found is not None and found.effect.verdict != "helps":
                 error -= share
 
+    async def try_asked(
+        self, recorder: Recorder, draft: Library, wanted: Sequence[Operation]
+    ) -> None:
+        """Try operations that somebody asks about, on the draft that holds earlier decisions.
+
+        They may spend half of the error that is left, so that there always is some.
+        """
+        error = max(0.0, self.error - spent_error(recorder.state.effects)) / 2
+        await self.try_operations(recorder, draft, recorder.state.step, wanted, error)
+
     async def measure(
         self,
         base: Library,
@@ -128,7 +140,8 @@ class EffectGate:
 
         `tell` gets, before each look, how many tries of `candidate` there are, and may be at most.
         """
-        plan = self.plan(error, batch)
+        assert self.measuring is not None
+        plan, measuring = self.plan(error, batch), self.measuring
         problems = self.choose_problems(base.version, batch)
         weights = "" if self.weights is None else self.weights()
         payer, made = f"{self.account} gate {payer}", 0
@@ -145,7 +158,7 @@ class EffectGate:
                 made = look.problems * look.tries
                 arms = await gather_all(
                     measure(
-                        replace(self.measuring, k=look.tries),
+                        replace(measuring, k=look.tries),
                         book,
                         problems[: look.problems],
                         PinnedVersion(partial(writer.write, library), library.version),
@@ -203,10 +216,12 @@ class _Trials:
         candidate = with_operations(base, group)
         if candidate is None:
             return None, base
-        state, names, about = self.recorder.state, tuple(op.id for op in group), base.content_hash
+        state, names = self.recorder.state, tuple(op.id for op in group)
+        batch = batch_of(state, self.step)
+        problems = [problem.id for problem in self.gate.choose_problems(base.version, batch)]
+        about = digest([base.content_hash, problems])
         found = next((e for e in state.effects if (e.operations, e.base) == (names, about)), None)
         if found is None:
-            batch = state.steps[self.step].problems if self.step in state.steps else ()
 
             def tell(made: int, most: int) -> None:
                 tried = {"operations": len(group), "made": made, "most": most}
@@ -246,6 +261,24 @@ def spent_error(effects: Sequence[ev.EffectMeasured]) -> float:
     return math.fsum(one.error for one in effects if one.effect.verdict != "helps")
 
 
-def error_left(gate: EffectGate, state: RunState) -> float:
-    """What may be spent on operations that somebody asks about: half of what is left each time."""
-    return max(0.0, gate.error - spent_error(state.effects)) / 2
+def batch_of(state: RunState, step: int) -> tuple[str, ...]:
+    """The problems that a step's lesson was learned from."""
+    return state.steps[step].problems if step in state.steps else ()
+
+
+def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:
+    """The open operations of these ids; without any, all open ones that can be tried.
+
+    Raises ConflictError: one is not open, or is of a kind that changes no prompt.
+    """
+    known = {op.id: op for op in state.open_operations}
+    for name in names:
+        if name not in known:
+            move = f"Open are: {', '.join(known) or 'none'}."
+            raise ConflictError(f"operation {name}", "it is not open in this run.", move)
+        if known[name].kind not in TRIED:
+            cause = f"it is of the kind {known[name].kind}, which changes no wording."
+            raise ConflictError(f"operation {name}", cause, f"Tried are: {', '.join(TRIED)}.")
+    return tuple(known[name] for name in names) or tuple(
+        op for op in known.values() if op.kind in TRIED
+    )

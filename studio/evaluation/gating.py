@@ -1,0 +1,186 @@
+"""`studio gate`: try open operations of a run, before anybody decides about them.
+
+A living run tries them itself; of another one the models are opened here, under the run's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from shlex import quote
+from typing import Any
+
+from engines.core.codec import to_dict
+from engines.core.errors import ConflictError
+from engines.core.events import DurableEvent, EffectMeasured, StageEntered, TransientEvent
+from engines.core.state.run_state import RunState
+from engines.core.types import Operation
+from engines.pipeline.effect.effect_gate import EffectGate, open_trials
+from engines.pipeline.evaluation.evaluate import MeasurementSetup
+from engines.record.run_dir import RunDir
+from studio import exit_codes
+from studio.config.source import Source
+from studio.evaluation.measuring import open_measuring
+from studio.evaluation.session import EarlyEnd
+from studio.report.next_step import tell_next
+from studio.report.progress import to_stderr
+from studio.report.summary import count_text
+from studio.report.tables import print_json, print_result
+from studio.run.held_out import evaluated_sets, open_effect_gate, prompt_writer, tried_pool
+from studio.run.linter import LazyLinter
+from studio.run.models import weights_digest
+from studio.run.new_or_resume import RunPlan, RunRequest, plan_run
+from studio.session.base import LockedRun
+from studio.session.client import is_alive
+from studio.session.live import LiveSession
+from studio.session.offline import lock_run
+from studio.session.requests import no_trials_error, trial_facts
+
+POLL_S = 1.0
+"""Between two looks at what a living run has tried."""
+
+
+def gate_run(
+    request: RunRequest, run: RunDir, names: Sequence[str], *, dry_run: bool, json: bool
+) -> int:
+    """Try operations, and print what came of each; returns the exit code."""
+    wanted = open_trials(run.state(), names)
+    if not wanted:
+        print_result([], f"run {run.run}: no open operation changes a wording", json=json)
+        return exit_codes.DONE
+    if is_alive(run) and not dry_run:
+        asyncio.run(_have_tried(run, [op.id for op in wanted]))
+        return _print_effects(run, wanted, json=json)
+    plan = plan_run(request, request.load())
+    gate = _describe_gate(plan)
+    facts = trial_facts(gate, run.state(), wanted)
+    if dry_run:
+        print_result(facts, _facts_text(facts, wanted), json=json)
+        return exit_codes.DONE
+    to_stderr(_facts_text(facts, wanted))
+    early, workspace = EarlyEnd(), plan.workspace
+    linter = LazyLinter(workspace, run, to_stderr)
+    with lock_run(workspace, run, linter, holder="`studio gate`", on_event=_tell_event) as locked:
+        try:
+            locked.runner.run(_try_offline(plan, locked, [op.id for op in wanted], early))
+        except asyncio.CancelledError:
+            to_stderr(f"{early.reason}; the tries are kept, and the same command goes on")
+    code = _print_effects(run, wanted, json=json)
+    return early.exit_code if early.ended else code
+
+
+def load_gate_request(
+    request: RunRequest, run: str, *, problems: int | None, k: int | None, data: str | None
+) -> RunRequest:
+    """The run by its own run file, with what the command line says of its gate."""
+    given = {"problems": problems, "k": k, "data": data}
+    overrides = [f"review.gate.{name}={v}" for name, v in given.items() if v is not None]
+    return replace(request, source=Source(overrides=tuple(overrides), resume=run))
+
+
+async def _have_tried(run: RunDir, names: Sequence[str]) -> None:
+    """Ask the run's process, and wait until it has a verdict on each, or is gone."""
+    before = len(run.state().effects)
+    session = LiveSession(run, "studio gate", as_screen=False)
+    listening = asyncio.create_task(_drain(session))
+    try:
+        facts = await session.try_operations(names)
+        to_stderr(_facts_text(facts, facts["operations"]))
+    finally:
+        await session.close()
+        await listening
+    while is_alive(run):
+        since = run.state().effects[before:]
+        if set(names) <= {name for one in since for name in one.operations}:
+            return
+        await asyncio.sleep(POLL_S)
+    raise ConflictError(
+        f"run {run.run}",
+        "its process ended before all was tried.",
+        "Give the command again: what was tried is kept.",
+    )
+
+
+async def _drain(session: LiveSession) -> None:
+    async for _ in session.messages():
+        pass
+
+
+def _describe_gate(plan: RunPlan) -> EffectGate:
+    """What would be tried on what, with nothing opened."""
+    gate = _open_gate(plan, None)
+    if gate is None:
+        raise no_trials_error(plan.run.run)
+    return gate
+
+
+def _open_gate(plan: RunPlan, setup: MeasurementSetup | None) -> EffectGate | None:
+    config = plan.loaded.config
+    pool = tried_pool(plan.loaded, plan.problems, evaluated_sets(plan.loaded))
+    return open_effect_gate(
+        plan, pool, setup, prompt_writer(config), lambda: weights_digest(config.policy)
+    )
+
+
+async def _try_offline(
+    plan: RunPlan, locked: LockedRun, names: Sequence[str], early: EarlyEnd
+) -> None:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(early.cancel_on_signal())
+        loaded = plan.loaded
+        setup, _, _ = await open_measuring(
+            loaded,
+            plan.workspace,
+            plan.run.records,
+            stack,
+            to_stderr,
+            early,
+            judged=(plan.problems,),
+            temperature=loaded.config.practice.temperature,
+        )
+        gate = _open_gate(plan, setup)
+        assert gate is not None
+        base = replace(locked.gate.draft(), version=locked.gate.library.version)
+        await gate.try_asked(locked.gate.recorder, base, open_trials(locked.state, names))
+
+
+def _tell_event(event: DurableEvent | TransientEvent) -> None:
+    match event:
+        case StageEntered(stage="gate", detail=detail) if detail["made"]:
+            to_stderr(f"  {detail['made']} of at most {detail['most']} tries")
+        case EffectMeasured():
+            to_stderr(f"{', '.join(event.operations)}: {event.effect.verdict}")
+
+
+def _facts_text(facts: dict[str, Any], wanted: Sequence[Any]) -> str:
+    smallest = facts["smallest_effect"]
+    shown = "no effect could be told" if smallest is None else f"would likely show {smallest:.2f}"
+    return (
+        f"{count_text(len(wanted), 'operation')} on {facts['problems']} problems, "
+        f"{facts['k']} tries each at most: {facts['most_rollouts']} rollouts or fewer; {shown} "
+        "or more, and miss smaller ones"
+    )
+
+
+def _print_effects(run: RunDir, wanted: Sequence[Operation], *, json: bool) -> int:
+    state = run.state()
+    if json:
+        print_json([_effect_data(state, op) for op in wanted])
+        return exit_codes.DONE
+    rows = []
+    for op in wanted:
+        found = state.effect_of(op.id)
+        said = "not tried" if found is None else f"{found.effect.verdict}, {found.effect.text}"
+        rows.append(f"{op.id} {op.kind} {op.target or ''}".rstrip() + f": {said}")
+    print("\n".join(rows))
+    tell_next(f"studio review {quote(run.run)}", run.path.parents[1])
+    return exit_codes.DONE
+
+
+def _effect_data(state: RunState, op: Operation) -> dict[str, Any]:
+    found = state.effect_of(op.id)
+    return {"operation": op.id, "kind": op.kind, "target": op.target, "text": op.text} | (
+        {"effect": None} if found is None else to_dict(found)
+    )
