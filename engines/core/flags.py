@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engines.core.effects import EffectVerdict
-from engines.core.types import BASE_MOVED
+from engines.core.types import BASE_MOVED, HELPS
 
 DUPLICATE = "duplicate"
 LEAK = "leak"
@@ -35,7 +35,6 @@ CONFLICT = "conflict"
 BAD_WORDINGS = (OVERGENERAL, ONE_PROBLEM, FORMAT_ONLY, INJECTION, AGAINST_TOOLS, SHOUTING)
 """What a lesson should not be, whatever it is about."""
 
-HELPS = "helps"
 HURTS = "hurts"
 UNPROVEN = "unproven"
 """What trying it showed, with and without it (`review.gate`); unproven where it cannot be told."""

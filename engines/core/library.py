@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from engines.core.entry_index import EntryIndex
 from engines.core.ids import digest
 from engines.core.review_memory import (
     KEPT_CURATED,
@@ -18,6 +17,7 @@ from engines.core.review_memory import (
     drop_own_decisions,
     new_past_decisions,
 )
+from engines.core.state.entry_index import EntryIndex
 from engines.core.state.use_counts import (
     KEPT_CREDITS,
     StepCredits,

@@ -347,6 +347,9 @@ class Flag:
 BASE_MOVED = "base moved"
 """Flag of an operation whose target was changed since it was decided on."""
 
+HELPS = "helps"
+"""Flag of an operation that was tried and found to help."""
+
 GATE = "gate"
 """Reviewer name of a rejection that the gate made because an approval did not fit."""
 
@@ -378,6 +381,11 @@ class Operation:
     prompt_hash: str = ""
     flags: tuple[Flag, ...] = ()
     problems: tuple[str, ...] = ()  # ids of those of its evidence
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether a flag asks for care: that it was found to help does not."""
+        return any(flag.name != HELPS for flag in self.flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 
-FORMAT = 6
+FORMAT = 7
 """Version of the line and event format that is written; every line carries its own."""
 
 
@@ -28,7 +28,8 @@ OLDEST_FORMAT = 1
 """An older format knew fewer fields: each new one says by its default that nobody noted it. A
 journal may hold lines of several; format 3 names the hashes of prompt files, format 4 knows pins
 and batches of decisions, format 5 what a prompt showed, credits, doubts and fates of proposals,
-format 6 what an agent acts with, and the turns and calls of its tries."""
+format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
+experiences were found to be worth."""
 
 
 @dataclass(frozen=True, slots=True)

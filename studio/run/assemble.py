@@ -217,18 +217,14 @@ class _RunParts:
         linter = open_run_linter(plan, self.sets, state, self.embedder)
         slots = rollout_slots(config, self.slots)
         wait, pace = control.wait_while_paused, pace_of(config, watched=watched)
-        setup = measuring_setup(
-            config, roles, ledger, slots, self.verifier, wait=wait, outage=outage
-        )
-        own = measuring_setup(
-            config,
-            roles,
-            ledger,
-            slots,
-            self.verifier,
-            wait=wait,
-            outage=outage,
-            temperature=config.practice.temperature,
+        setup, trials = (
+            measuring_setup(
+                *(config, roles, ledger, slots, self.verifier),
+                wait=wait,
+                outage=outage,
+                temperature=temperature,
+            )
+            for temperature in (config.evaluation.temperature, config.practice.temperature)
         )
         weights = roles.weights if config.trains else partial(weights_digest, config.policy)
         # Evaluations are never paced: nobody watches them stream.
@@ -264,7 +260,7 @@ class _RunParts:
             cohort=roles.local is not None,
             checkpoints=training.checkpoints if training else None,
             history=self.past,
-            effects=open_effect_gate(plan, self.pool, own, writer, weights),
+            effects=open_effect_gate(plan, self.pool, trials, writer, weights),
             weights=weights,
             tell=self.tell,
             writer=writer,

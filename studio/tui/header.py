@@ -92,7 +92,7 @@ def _waiting_counts(state: RunState) -> tuple[int, int]:
     """How many operations are to decide, and how many of these are flagged: the sign `!`."""
     later = {operation.id for operation in state.put_off_operations}
     waiting = [operation for operation in state.open_operations if operation.id not in later]
-    return len(waiting), sum(bool(operation.flags) for operation in waiting)
+    return len(waiting), sum(operation.is_flagged for operation in waiting)
 
 
 def tokens_text(tokens: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from engines.core import events as ev
-from engines.core.flags import HELPS, PROVED
+from engines.core.flags import PROVED
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
@@ -270,7 +270,7 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
     match decision.action:
         case "approve":
             counted.approved += 1
-            counted.flagged += bool(operation and {f.name for f in operation.flags} - {HELPS})
+            counted.flagged += bool(operation and operation.is_flagged)
         case "edit":
             counted.edited += 1
             counted.flagged += bool(decision.flags)

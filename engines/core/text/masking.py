@@ -31,7 +31,7 @@ PLACEHOLDERS = frozenset(_PLACEHOLDERS.split())
 """What is written for a key where none is needed: masking `ollama` everywhere would maim text."""
 
 _STRUCTURE = """
-kind action status purpose role finish how outcome stage
+kind action status purpose role finish how outcome stage verdict method
 request content_hash prompt_hash digest checksum file fate use
 """
 STRUCTURE = frozenset(_STRUCTURE.split())

@@ -121,7 +121,7 @@ class Conditions(BaseModel):
             self.groups_below is None or groups < self.groups_below,
             self.words_above is None or len(operation.text.split()) > self.words_above,
             self.matches is None or re.search(self.matches, operation.text) is not None,
-            self.flagged is None or bool(operation.flags) is self.flagged,
+            self.flagged is None or operation.is_flagged is self.flagged,
             not (self.flag or self.score_at_least is not None) or self._has_flag(operation),
         ]
         if not all(checks):

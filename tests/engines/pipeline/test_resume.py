@@ -198,3 +198,36 @@ async def test_restart_at_step_0_starts_a_new_run_with_an_empty_library(tmp_path
     measured = sum(e.reused for e in fresh.state.evaluations)
     assert fresh.asked + measured == old.asked + sum(e.reused for e in old.state.evaluations)
     assert measured > 0
+
+
+GATED = (
+    "practice.epochs=1",
+    "practice.batch_size=3",
+    "practice.group_size=3",
+    "data.truncate=12",
+    "data.shuffle=false",
+    "evaluation.do_eval=false",
+    "review.gate={problems: 9, k: 4, error: 0.5}",
+)
+
+
+async def test_a_run_that_tries_its_operations_can_be_cut_at_any_event_too(tmp_path: Path) -> None:
+    workspace, photographs = tmp_path / "undisturbed", tmp_path / "album"
+    photographs.mkdir()
+    camera = type("Camera", (Photographed,), {"workspace": workspace, "album": photographs})
+    first = await practised(workspace, *GATED, open_journal=camera)
+    everything = recorded(workspace / "runs/rehearsal")
+    wanted = [(e.operations, e.effect, e.error) for e in first.state.effects]
+    assert wanted and {e.verdict for _, e, _ in wanted} >= {"helps"}
+    cuts = {_mark(photograph): photograph for photograph in sorted(photographs.iterdir())}
+    tried = [cut for cut in cuts.values() if "Effect" in cut.name or "Lesson" in cut.name]
+    assert len(tried) > 3
+    for cut in tried:
+        again = tmp_path / cut.name
+        shutil.copytree(cut, again, symlinks=True)
+        before = recorded(cut / "runs/rehearsal")
+        got = await practised(again, *GATED)
+        found = [(e.operations, e.effect, e.error) for e in got.state.effects]
+        assert (found, got.texts) == (wanted, first.texts), cut.name
+        assert got.asked == len(everything) - len(before), cut.name
+        assert recorded(again / "runs/rehearsal") == everything, cut.name

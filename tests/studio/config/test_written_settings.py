@@ -30,6 +30,7 @@ NEWER_SETTINGS = re.compile(
     r"|tools: \[\]|tool_protocol: auto|context_tokens: 24000|sandbox: required|command: \[\]"
     r"|function: null|problem_as: stdin|answer_from: last_line|pass_env: \[\]|network: none"
     r"|readable: \[\]|allow_hosts: \[\]"
+    r"|gate:\n +problems: null\n +k: 4\n +error: 0.05\n +data: null\n +unit: operation"
     r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n",
     re.MULTILINE,
 )

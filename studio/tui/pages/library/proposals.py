@@ -165,7 +165,7 @@ class ProposalKeys:
             made = [await session.propose(operation) for operation in operations]
             self._typed.pop(key, None)
             names = " and ".join(one.id for one in made)
-            flagged = " (flagged)" if any(one.flags for one in made) else ""
+            flagged = " (flagged)" if any(one.is_flagged for one in made) else ""
             return f"{names}{flagged} {'is' if len(made) == 1 else 'are'} to be decided in 2 Review"
 
         self._page.host.ask_run(ask)

@@ -185,7 +185,7 @@ def detail_lines(
     elif one.mark == "-":
         parts.append(("draft", [("it is deleted with the next commit", "removed")]))
     for operation in one.waiting:
-        what = f"{operation.id} {operation.kind}" + (" flagged" if operation.flags else "")
+        what = f"{operation.id} {operation.kind}" + (" flagged" if operation.is_flagged else "")
         parts.append(("open", [(f"{what} (2 Review)", "flag")]))
     if one.pinned:
         parts.append(("pinned", "nothing may change or delete it (p unpins it)"))

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
+from studio.report.summary import count_text
 from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.held_out import HeldOut
 
@@ -88,6 +89,9 @@ class BatchTracker:
                 self.under_way.discard(rollout_id(event.step, event.position, event.index))
             case ev.StageEntered(stage="restore", step=step):
                 self.doing = f"restoring the weights after step {step} …"
+            case ev.StageEntered(stage="gate", detail=detail):
+                tries = f"{detail['made']} of at most {detail['most']} tries"
+                self.doing = f"trying {count_text(detail['operations'], 'operation')}: {tries}"
             case ev.StepStarted():
                 self.under_way.clear()
                 self.update(state)

@@ -45,7 +45,7 @@ def status_line(
         return line((said, "failed"), ("s r", "key"), " resumes it")
     waiting = len(state.undecided_operations)
     if waiting:
-        flagged = sum(bool(op.flags) for op in state.undecided_operations)
+        flagged = sum(op.is_flagged for op in state.undecided_operations)
         what = "operation" if waiting == 1 else "operations"
         what = "weight update" if state.trains_weights else what
         more = f", {flagged} flagged" if flagged else ""
@@ -216,8 +216,9 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
 _STAGES = {
     "restore": "restoring the weights after it …",
     "consolidation": "drawing operations from its groups",
+    "gate": "trying what it proposes: {made} of at most {most} tries",
     "review": "its operations can be reviewed: press 2",
-    "hold": "no rule settled {left}, a person is waited for: press 2",
+    "hold": "no rule settled {undecided}, a person is waited for: press 2",
     "ready": "everything is decided, c commits",
     "commit": "committing",
 }
@@ -241,7 +242,7 @@ def event_texts(
             stages = {**_STAGES, **_TRAINING_STAGES} if trains else _STAGES
             if event.stage not in stages:
                 return []
-            stage = stages[event.stage].format(left=event.detail.get("undecided", 0))
+            stage = stages[event.stage].format(**{"undecided": 0, **event.detail})
             return [f"step {event.step}: {stage}"]
         case ev.StepStarted() if trains:
             problems = count_text(len(event.problems), "problem")

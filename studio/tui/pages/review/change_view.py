@@ -9,12 +9,19 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal
 
-from engines.core.flags import DUPLICATE, FROM_TOOL, HELD_OUT_LEAK, LEAK, REJECTED_BEFORE, TOO_LONG
+from engines.core.flags import (
+    DUPLICATE,
+    FROM_TOOL,
+    HELD_OUT_LEAK,
+    LEAK,
+    REJECTED_BEFORE,
+    TOO_LONG,
+)
 from engines.core.library import Experience, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.state.use_counts import NO_USES, UseCounts
 from engines.core.text.similarity import Change, word_count, word_diff
-from engines.core.types import Decision, Flag, Operation, UnparsedReply
+from engines.core.types import HELPS, Decision, Flag, Operation, UnparsedReply
 from studio.report.decisions import dropped_texts, fates_under_review, kind_title, merged_text
 from studio.report.summary import count_text
 from studio.review.line_text import PIN_MEANING
@@ -106,9 +113,11 @@ def _standing_text(item: Item) -> str:
 
 def flag_lines(flags: Sequence[Flag], width: int, *, compact: bool = False) -> list[Line]:
     """A line for each, or where it is `compact` all of them as one text."""
-    texts = [flag_text(flag) for flag in flags]
-    texts = ["; ".join(texts)] if compact and texts else texts
-    return [row for each in texts for row in paragraph([(f"FLAG {each}", "flag")], width, "     ")]
+    texts = [(flag_text(flag), "won" if flag.name == HELPS else "flag") for flag in flags]
+    if compact and len(texts) > 1:
+        texts = [("; ".join(text for text, _ in texts), "flag")]
+    rows = (paragraph([(f"FLAG {text}", kind)], width, "     ") for text, kind in texts)
+    return [row for each in rows for row in each]
 
 
 def diff_lines(

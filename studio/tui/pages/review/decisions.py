@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from shlex import quote
 
 from engines.core.types import GATE, Decision, DecisionAction, Operation, OperationKind
 from studio.review.actions import ActionResult, Pair
@@ -246,6 +247,27 @@ class DecisionKeys:
         decision = Decision(op.id, "approve", reviewer=self._page.host.person)
         text = f"{op.target} is {op.kind}ned with the next commit; u takes it back"
         await self.send(session, [(op, decision)], text)
+
+    # -- trying --------------------------------------------------------------------------------
+
+    def try_operations(self) -> None:
+        """Have the run try those of the range, else what is under the cursor."""
+        session, queue = self.require_session(), self._review_queue
+        here = queue.range_items if queue.has_range else [queue.item]
+        names = [item.id for item in here if item is not None and item.operation is not None]
+        if session is None or not names:
+            return
+        if session.living:
+            self._page.host.queue_request(self._try(session, names))
+            return
+        command = f"studio gate {quote(session.run.run)} {' '.join(names)}"
+        self._page.host.tell(f"no process of the run goes on; in a shell: {command}")
+
+    async def _try(self, session: Session, names: Sequence[str]) -> None:
+        facts = await session.try_operations(names)
+        smallest, most = facts["smallest_effect"], facts["most_rollouts"]
+        sees = "" if smallest is None else f", likely to show {smallest:.2f} or more"
+        self._page.host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
 
     # -- taking back ---------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.events import Resize
@@ -32,7 +33,7 @@ from studio.tui.widgets.row_list import RowList
 
 # A weight update has no wording, no likeness and no later.
 _OF_WORDINGS = tuple(
-    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe")
+    f"review.{name}" for name in ("edit", "editor", "merge", "mark", "pin", "later", "safe", "try")
 )
 
 
@@ -200,8 +201,8 @@ class ReviewPage(Page):
     def action_range(self) -> None:
         self.queue.toggle_range()
 
-    def action_pin(self) -> None:
-        self.decisions.pin()
+    def action_operate(self, what: Literal["pin", "try"]) -> None:
+        (self.decisions.pin if what == "pin" else self.decisions.try_operations)()
 
     def action_go_to_open(self, by: int) -> None:
         self.queue.go_to_undecided(by)

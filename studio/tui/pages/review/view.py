@@ -63,7 +63,7 @@ class Item(NamedTuple):  # made a thousand times a key: a dataclass takes four t
     def is_safe(self) -> bool:
         """No flag, and no experience goes: what `A` approves."""
         op = self.operation
-        return op is not None and self.is_open and not op.flags and op.kind in _SAFE_KINDS
+        return op is not None and self.is_open and not op.is_flagged and op.kind in _SAFE_KINDS
 
 
 def items(
@@ -83,7 +83,7 @@ def items(
     made = {**state.decisions, **recent} if recent else state.decisions
     found = [_item_of(op, state, made) for op in state.operations.values()]
     if sort == "flagged first":
-        found.sort(key=lambda item: not (item.operation and item.operation.flags))
+        found.sort(key=lambda item: not (item.operation and item.operation.is_flagged))
     elif sort == "by kind":
         found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
     found.sort(key=lambda item: item.deferred and not item.is_own)
@@ -109,7 +109,7 @@ def _search_text(item: Item, texts: Mapping[str, str]) -> str:
         return f"{item.id} mend {item.unparsed.kind} {item.unparsed.reply}"
     op = item.operation
     assert op is not None
-    flags = [flag.name for flag in op.flags] + (["flagged"] if op.flags else ["unflagged"])
+    flags = [flag.name for flag in op.flags] + (["flagged"] if op.is_flagged else ["unflagged"])
     now = texts.get(op.target or "", "")
     return " ".join([op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags])
 
@@ -156,7 +156,7 @@ def item_row(
         (signs.pinned if op.kind in PINS else VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
         " ",
         (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
-        (signs.flag + " " if op.flags else "  ", "flag"),
+        (signs.flag + " " if op.is_flagged else "  ", "flag"),
         (signs.note + " " if noted else "", "focus"),
         (f"{op.kind}: " if op.kind in PINS else "", "title"),
     )

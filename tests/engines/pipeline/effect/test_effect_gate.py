@@ -1,0 +1,225 @@
+"""Trying operations: what is tried on what, what that costs, and what each verdict may spend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError
+from engines.core.ids import seed_for
+from engines.core.library import Library
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
+from engines.core.types import Attempt, Job, Lesson, Operation, Problem, Usage, Verdict
+from engines.pipeline.effect.effect_gate import EffectGate, open_trials, spent_error
+from engines.pipeline.evaluation.evaluate import MeasurementSetup
+from engines.pipeline.guidance import PromptWriter
+from engines.record.scores import ScoreBook
+
+POOL = tuple(Problem(f"p{n}", f"question {n}") for n in range(60))
+LIBRARY = Library("mine", 0)
+ONE_CALL = Usage(10, 5, 1)
+
+
+@dataclass
+class Journal:
+    """Takes events in as a run's recorder does, and keeps them."""
+
+    state: RunState = field(default_factory=RunState)
+    events: list[Any] = field(default_factory=list)
+
+    async def record(self, event: ev.DurableEvent) -> None:
+        fold(self.state, event)
+        self.events.append(event)
+
+    def emit(self, event: ev.TransientEvent) -> None:
+        self.events.append(event)
+
+    @property
+    def measured(self) -> list[ev.EffectMeasured]:
+        return [event for event in self.events if isinstance(event, ev.EffectMeasured)]
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+@dataclass
+class Luck:
+    """A policy whose chance follows from what stands in its prompt; it counts its tries."""
+
+    chance: Callable[[str], float]
+    tries: int = 0
+    asked: list[str] = field(default_factory=list)  # problems, with the candidate in the prompt
+    fails_after: int | None = None
+
+    async def roll_out(self, job: Job, on_text: Any = None, on_start: Any = None) -> Any:
+        if self.tries == self.fails_after:
+            raise Killed
+        self.tries += 1
+        if job.guidance:
+            self.asked.append(job.problem.id)
+        draw = seed_for(5, job.problem.id, job.key.index) / 2**31
+        answer = str(float(draw < self.chance(job.guidance)))
+        return Attempt((), answer, usage=ONE_CALL), ()
+
+
+class ByItself:
+    """The answer is the reward."""
+
+    async def check(self) -> None: ...
+
+    async def verify(self, problem: Problem, rollouts: Any) -> tuple[Verdict, ...]:
+        return tuple(Verdict(float(rollout.attempt.answer)) for rollout in rollouts)
+
+    async def aclose(self) -> None: ...
+
+
+def a_gate(folder: Path, luck: Luck, **changes: Any) -> EffectGate:
+    setup = MeasurementSetup(luck, ByItself(), seed=1)  # type: ignore[arg-type]
+    gate = EffectGate(
+        pool=POOL,
+        problems=20,
+        k=4,
+        error=0.05,
+        by_lesson=False,
+        by_itself=True,
+        held_back=True,
+        seed=1,
+        measuring=setup,
+        book=lambda guidance, weights: ScoreBook(folder, {"guidance": guidance}),
+        account="mine",
+        writer=PromptWriter(),
+        weights=None,
+    )
+    return replace(gate, **changes)
+
+
+def adds(*texts: str) -> tuple[Operation, ...]:
+    return tuple(Operation(f"op1.{n}", "add", None, text) for n, text in enumerate(texts, 1))
+
+
+async def begun(*operations: Operation, batch: tuple[str, ...] = ()) -> Journal:
+    """A run in whose first step these are proposed."""
+    journal = Journal()
+    await journal.record(ev.StepStarted(1, 1, batch, 0, 0))
+    await journal.record(ev.LessonProposed(1, Lesson(1, 0, operations)))
+    return journal
+
+
+def worth(**gains: float) -> Callable[[str], float]:
+    """A chance of 0.3, and what each text in the prompt adds to it."""
+    return lambda guidance: 0.3 + sum(gain for text, gain in gains.items() if text in guidance)
+
+
+async def test_each_operation_gets_its_verdict_as_a_flag_that_rules_see(tmp_path: Path) -> None:
+    luck = Luck(worth(good=0.6, bad=-0.3))
+    journal = await begun(*adds("good", "idle", "bad"))
+    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    state = journal.state
+    flags = {name: [flag.name for flag in op.flags] for name, op in state.operations.items()}
+    assert flags == {"op1.1": ["helps"], "op1.2": ["unproven"], "op1.3": ["unproven"]}
+    assert not state.operations["op1.1"].is_flagged and state.operations["op1.2"].is_flagged
+    found = state.effect_of("op1.1")
+    assert found is not None and found.effect.difference > 0.4
+    assert "on 20 problems" in state.operations["op1.1"].flags[0].detail
+    assert state.spent_on["gate"].calls == luck.tries == state.usage.calls
+
+
+async def test_what_helps_is_part_of_what_the_next_ones_are_tried_on(tmp_path: Path) -> None:
+    # The second says the same as the first: on top of it, it helps no more.
+    luck = Luck(lambda guidance: 0.9 if "good" in guidance else 0.3)
+    journal = await begun(*adds("good", "good again"))
+    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    assert [one.effect.verdict for one in journal.measured] == ["helps", "cannot tell"]
+    assert journal.measured[1].effect.difference == 0
+    assert journal.measured[0].base != journal.measured[1].base
+
+
+async def test_the_library_without_them_is_tried_once_for_all(tmp_path: Path) -> None:
+    luck = Luck(worth())
+    journal = await begun(*adds("idle", "vain", "empty"))
+    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    # Two looks each, at which no difference shows: 20 problems × 2 tries, of three and of none.
+    assert luck.tries == 4 * 40
+    assert [one.effect.usage.calls for one in journal.measured] == [80, 40, 40]
+
+
+async def test_a_run_that_was_cut_pays_for_no_try_again(tmp_path: Path) -> None:
+    luck, journal = Luck(worth(good=0.6), fails_after=37), await begun(*adds("idle", "good"))
+    gate = a_gate(tmp_path, luck)
+    with pytest.raises(Killed):
+        await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    luck.fails_after = None
+    await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    whole, other = Luck(worth(good=0.6)), await begun(*adds("idle", "good"))
+    await a_gate(tmp_path / "other", whole).try_lesson(other, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    assert luck.tries == whole.tries
+    assert journal.measured == other.measured
+    await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    assert luck.tries == whole.tries and journal.measured == other.measured
+
+
+async def test_a_lesson_is_tried_as_one_and_its_halves_only_where_it_does_not_help(
+    tmp_path: Path,
+) -> None:
+    luck = Luck(worth(one=0.2, two=0.2, six=0.2))
+    journal = await begun(*adds("one", "two", "six"))
+    gate = a_gate(tmp_path / "helps", luck, by_lesson=True)
+    await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    assert [one.operations for one in journal.measured] == [("op1.1", "op1.2", "op1.3")]
+    assert "together with op1.2, op1.3" in journal.state.operations["op1.1"].flags[0].detail
+    mixed = await begun(*adds("good", "bad", "idle", "vain"))
+    luck = Luck(worth(good=0.6, bad=-0.6))
+    gate = a_gate(tmp_path / "mixed", luck, by_lesson=True)
+    await gate.try_lesson(mixed, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    assert [len(one.operations) for one in mixed.measured] == [4, 2, 1, 1, 2, 1, 1]
+    verdicts = {op.id: op.flags[-1].name for op in mixed.state.operations.values()}
+    assert verdicts["op1.1"] == "helps" and verdicts["op1.2"] != "helps"
+    assert sum(one.error for one in mixed.measured) == pytest.approx(0.05)
+
+
+async def test_the_error_of_a_run_is_shared_and_what_helps_leaves_its_share(tmp_path: Path) -> None:
+    journal = await begun(*adds("idle", "good", "vain"))
+    gate = a_gate(tmp_path, Luck(worth(good=0.6)))
+    await gate.try_lesson(journal, LIBRARY, 1, 2)  # type: ignore[arg-type]
+    # Half of 0.05 is this step's: a third of it, half of what is left, and all of that again.
+    errors = [one.error for one in journal.measured]
+    assert errors == pytest.approx([0.025 / 3, 0.025 / 3, 0.05 / 3])
+    assert spent_error(journal.measured) == pytest.approx(0.025)
+    asked = await begun(*adds("idle"))
+    asked.state.effects = list(journal.state.effects)
+    await gate.try_asked(asked, LIBRARY, [Operation("op1.9", "add", None, "vain")])  # type: ignore[arg-type]
+    assert asked.measured[0].error == pytest.approx(0.0125)
+
+
+async def test_slices_rotate_with_versions_and_leave_out_what_a_lesson_was_drawn_from(
+    tmp_path: Path,
+) -> None:
+    gate = a_gate(tmp_path, Luck(worth()))
+    slices = [{p.id for p in gate.choose_problems(version)} for version in range(4)]
+    assert [len(found) for found in slices] == [20] * 4
+    assert not slices[0] & slices[1] and slices[0] | slices[1] | slices[2] == {p.id for p in POOL}
+    assert slices[3] == slices[0]
+    batch = tuple(slices[0])
+    assert not {p.id for p in gate.choose_problems(0, batch)} & set(batch)
+    assert replace(gate, held_back=False).plan(0.05, batch).pool == 60
+    assert gate.plan(0.05, batch).pool == 40
+
+
+async def test_what_does_not_fit_or_changes_no_wording_is_not_tried(tmp_path: Path) -> None:
+    gone = Operation("op1.1", "modify", "E9", "new words")
+    kept = Operation("op1.2", "keep", "E1")
+    luck, journal = Luck(worth()), await begun(gone, kept)
+    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    assert luck.tries == 0 and journal.measured == []
+    with pytest.raises(ConflictError, match="changes no wording"):
+        open_trials(journal.state, ["op1.2"])
+    with pytest.raises(ConflictError, match=r"Open are: op1\.1, op1\.2"):
+        open_trials(journal.state, ["op1.7"])
+    assert [op.id for op in open_trials(journal.state, [])] == ["op1.1"]
