@@ -19,6 +19,7 @@ from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
+from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.guidance import PromptWriter
@@ -57,6 +58,7 @@ class RunContext:
     mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
     effects: EffectGate | None = None  # None: operations are decided untried
+    rolls_back: bool = False  # where a held-out set says after an epoch that the library got worse
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run
     pace_tokens_per_s: float | None = None  # of scripted rollouts; None: nothing is paced
@@ -105,6 +107,21 @@ class RunContext:
         if not state.decisions and state.flagged_stale is None:
             steps = self.sampler.total_steps - step + 1
             await self.effects.try_lesson(self.recorder, self.gate.library, step, steps)
+
+    async def roll_back_if_worse(self, step: int) -> None:
+        """After an epoch, propose the way back from what a held-out set found to hurt."""
+        state, gate = self.recorder.state, self.gate
+        if not self.rolls_back or not self.sampler.ends_epoch(step):
+            return
+        setback = find_setback(state.evaluations)
+        if setback is None or state.library_version != state.evaluations[-1].library_version:
+            return  # the last is of another version where the way back was committed already
+        wanted: tuple[Operation, ...] = ()
+        if not any(op.proposer == ROLL_BACK for op in state.open_operations):
+            self.tell(f"{setback.reason}; going back is proposed")
+            older = gate.at(setback.version)
+            wanted = revert_operations(gate.library, older, setback.reason)
+        await gate.propose_between_steps(wanted, ROLL_BACK)
 
     async def try_asked(self, wanted: Sequence[Operation]) -> None:
         """Try open operations that somebody asks about; needs `effects`."""

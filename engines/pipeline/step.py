@@ -64,6 +64,7 @@ async def practise_step(practice: RunContext, step: int) -> None:
     measured = practice.evaluation
     if measured is not None and measured.is_due(step, practice.sampler.ends_epoch(step)):
         await practice.evaluate(measured, step)
+        await practice.roll_back_if_worse(step)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
     await practice.save_if_due(step)
     practice.ledger.release_files()

@@ -208,7 +208,8 @@ def revert(
         studio library revert rehearsal@1
         studio library revert rehearsal@0 --reason "start again"
     """
-    from studio.library.edit import commit_changes, revert_changes
+    from engines.pipeline.effect.roll_back import revert_changes
+    from studio.library.edit import commit_changes
     from studio.library.references import library_folder
     from studio.report.next_step import command_after_version, tell_next
     from studio.secrets.workspace import masking_workspace

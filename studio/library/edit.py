@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 
 from engines.core.errors import ConflictError
 from engines.core.library import Library, effective_operation
-from engines.core.types import Decision, Operation, OperationKind
+from engines.core.types import Decision, Operation
+from engines.pipeline.effect.roll_back import Change
 from engines.record.catalogue import write_library_rows
 from engines.record.run_dir import Workspace
-
-Change = tuple[OperationKind, str | None, str]
-"""(kind, target, text)."""
 
 
 def commit_changes(
@@ -50,27 +48,6 @@ def commit_changes(
         done = library.commit(reviewed).library
     write_library_rows(workspace, done)
     return done
-
-
-def revert_changes(older: Library) -> Callable[[Library], Sequence[Change]]:
-    """The changes that give a head the texts of an older version of it.
-
-    What was deleted since comes back under its own id: it is the same experience. What was
-    pinned then is pinned again; what is pinned now stays so, and is not changed.
-    """
-
-    def changes(head: Library) -> Sequence[Change]:
-        # By id, not by `Library.diff`, which pairs equal wordings: an id is given back as well.
-        now = {e.id: e.text for e in head.experiences}
-        then = {e.id: e.text for e in older.experiences}
-        return [
-            *(("delete", name, "") for name in now if name not in then),
-            *(("modify", name, text) for name, text in then.items() if now.get(name, text) != text),
-            *(("add", name, text) for name, text in then.items() if name not in now),
-            *(("pin", name, "") for name in older.pinned_ids if name not in head.pinned_ids),
-        ]
-
-    return changes
 
 
 def requested_change(

@@ -261,6 +261,7 @@ class _RunParts:
             checkpoints=training.checkpoints if training else None,
             history=self.past,
             effects=open_effect_gate(plan, self.pool, trials, writer, weights),
+            rolls_back=config.review.gate.roll_back,
             weights=weights,
             tell=self.tell,
             writer=writer,

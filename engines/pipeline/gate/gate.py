@@ -137,6 +137,17 @@ class Gate:
                     await self._record_decision(decision, unless_decided=True)
         return needed
 
+    async def propose_between_steps(self, wanted: Sequence[Operation], reviewer: str) -> None:
+        """Put operations into the queue and commit them, where no person is to be asked.
+
+        Else they stay open until somebody decides about them, and join the next commit.
+        """
+        for operation in wanted:
+            await self.queue.propose(operation, reviewer)
+        await self._ask_reviewers(0, [one for one in self.reviewers if one not in self._people])
+        if self.recorder.state.reviewed_operations:
+            await self.commit(0)
+
     async def defer_undecided(self, reviewer: str) -> int:
         """Put off what is undecided, weight updates excepted; returns how many."""
         async with self._lock:

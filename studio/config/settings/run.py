@@ -99,6 +99,10 @@ class GateConfig(Settings):
         "what is tried at once: each operation, or a whole lesson and, where that does not help, "
         "its halves",
     )
+    roll_back: bool = key(
+        False,
+        "whether the library goes back where a held-out set says after an epoch that it got worse",
+    )
 
 
 class ReviewConfig(Settings):
@@ -220,6 +224,9 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _validate_gate(self) -> RunConfig:
         gate = self.review.gate
+        if gate.roll_back and not self.evaluation.do_eval:
+            cause = "nothing is evaluated that could tell"
+            raise refusal("review.gate.roll_back", cause, "Set evaluation.do_eval=true.")
         if gate.problems is None:
             return self
         if self.practice.temperature == 0 and gate.k > 1:

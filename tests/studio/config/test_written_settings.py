@@ -31,6 +31,7 @@ NEWER_SETTINGS = re.compile(
     r"|function: null|problem_as: stdin|answer_from: last_line|pass_env: \[\]|network: none"
     r"|readable: \[\]|allow_hosts: \[\]"
     r"|gate:\n +problems: null\n +k: 4\n +error: 0.05\n +data: null\n +unit: operation"
+    r"\n +roll_back: false"
     r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n",
     re.MULTILINE,
 )

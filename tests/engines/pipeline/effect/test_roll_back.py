@@ -1,0 +1,87 @@
+"""What a held-out set finds to hurt goes out of the library again, by a lesson like any other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from engines.core.library import Library
+from engines.core.types import Decision, Operation
+from engines.pipeline.effect.roll_back import ROLL_BACK
+from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.record.run_dir import Workspace
+from tests.support.harness import practised
+
+HARMFUL = "In a story of two changes, do not go on to the second change."
+ON = "review.gate={roll_back: true}"
+RUN = (
+    "practice.epochs=2",
+    "practice.batch_size=16",
+    "evaluation.limit=48",
+    "evaluation.do_eval=true",
+)
+
+
+class Misled:
+    """Approves all of the first epoch, and turns the first idea of the second into a bad one."""
+
+    name = "misled"
+
+    def __init__(self, *, decides_way_back: bool = True) -> None:
+        self.decides_way_back, self._done = decides_way_back, False
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for op in operations:
+            if op.proposer == ROLL_BACK:
+                if self.decides_way_back:
+                    yield Decision(op.id, "approve", reviewer=self.name)
+            elif int(op.id[2:].partition(".")[0]) > 2 and not self._done:
+                self._done = True
+                story = next(e.id for e in library.experiences if "story" in e.text)
+                edit = {"kind": "modify", "target": story, "text": HARMFUL}
+                yield Decision(op.id, "edit", reviewer=self.name, **edit)  # type: ignore[arg-type]
+            else:
+                yield Decision(op.id, "approve", reviewer=self.name)
+
+
+async def test_what_hurts_is_taken_back_at_the_end_of_the_epoch(tmp_path: Path) -> None:
+    found = await practised(tmp_path, *RUN, ON, reviewers=[Misled()])
+    means = [one.mean for one in found.state.evaluations if one.data == "arithmetic-heldout"]
+    assert means[2] < means[1] - 0.15  # type: ignore[operator]
+    after_first = next(e.library_version for e in found.state.evaluations if e.step == 2)
+    assert found.library.version > after_first
+    older = Workspace(tmp_path).library("rehearsal").at(after_first)
+    assert sorted(found.texts) == sorted((e.id, e.text) for e in older.experiences)
+    assert HARMFUL not in dict(found.texts).values()
+    assert not found.state.open_operations and found.state.status == "finished"
+
+
+async def test_without_the_setting_it_stays(tmp_path: Path) -> None:
+    found = await practised(tmp_path, *RUN, reviewers=[Misled()])
+    assert HARMFUL in dict(found.texts).values()
+
+
+async def test_where_a_person_decides_the_way_back_waits_for_them(tmp_path: Path) -> None:
+    misled = Misled(decides_way_back=False)
+    found = await practised(tmp_path, *RUN, ON, reviewers=[misled, HumanReviewer(0.01)])
+    assert HARMFUL in dict(found.texts).values()
+    waiting = found.state.open_operations
+    assert {op.proposer for op in waiting} == {ROLL_BACK}
+    assert "got worse: -0." in waiting[0].rationale
+
+
+async def test_nothing_is_taken_back_from_what_helps(tmp_path: Path) -> None:
+    found = await practised(tmp_path, *RUN, ON, reviewers=[AutoReviewer()])
+    assert len(found.texts) == 4 and found.state.own == set()
+
+
+def test_it_needs_an_evaluation(tmp_path: Path) -> None:
+    from engines.core.errors import ConfigError
+    from studio.config.loading import load_run
+
+    with pytest.raises(ConfigError, match="nothing is evaluated that could tell"):
+        load_run("rehearsal", [ON, "evaluation.do_eval=false"], tmp_path, {})
