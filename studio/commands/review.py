@@ -87,13 +87,13 @@ def gate(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> int:
-    """Try open operations: the library with each, against the library without it.
+    """Try open operations before deciding about them.
 
-    Verdicts stand beside the operations in the review. Tries end as soon as they tell.
+    The library with each is compared with the library without it, on the same problems. Verdicts stand beside the operations in the review. Tries end as soon as they tell.
 
     Examples:
-        studio gate mine --dry-run
-        studio gate mine op2.1 op2.3
+        studio gate rehearsal --dry-run
+        studio gate rehearsal --problems 24
     """
     from studio.config.source import Source
     from studio.evaluation.gating import gate_run, load_gate_request

@@ -331,5 +331,7 @@ def _spend_at(state: RunState, step: int, usage: Usage, stage: Stage) -> None:
     if step in state.steps:  # a run that was forked may have none of its own at its first lint
         state.steps[step].usage += usage
     state.usage += usage
+    if state.ending and state.paid is not None:  # after the process that counted let go of it
+        state.paid += usage
     if usage.calls:
         state.spent_on[stage] = state.spent_on.get(stage, NO_USAGE) + usage

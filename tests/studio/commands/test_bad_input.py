@@ -387,6 +387,14 @@ TABLE: tuple[Row, ...] = (
     bad("review", "locked", "rehearsal", "runs/rehearsal", "another process"),
     bad("review", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
     bad("review", "wrong format", "../up", "up", "letters"),
+    # gate
+    bad("gate", "missing", "", "RUN"),
+    bad("gate", "not there", "nobody", "nobody", "rehearsal"),
+    bad("gate", "not there", "rehearsal op9.9", "op9.9", "not open"),
+    bad("gate", "wrong type", "rehearsal --problems many", "--problems", "number"),
+    bad("gate", "wrong format", "../up", "up", "letters"),
+    bad("gate", "empty", "rehearsal", "rehearsal", do=lambda w: (w / RUN).unlink()),
+    bad("gate", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
     # eval
     bad("eval", "missing", "", "studio eval rehearsal"),
     bad("eval", "not there", "nonsense.yaml", "nonsense.yaml", "Presets:"),
@@ -760,6 +768,11 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "unreadable": NO_FILE,
         "wrong type": ALL_TEXT,
         "contradictory": ONE_ARGUMENT,
+    },
+    "gate": {
+        "unreadable": NO_FILE,
+        "locked": "in tests/studio/evaluation/test_gate.py, with an open operation",
+        "contradictory": "in tests/studio/evaluation/test_gate.py, with an open operation",
     },
     "eval": {"locked": "in tests/studio/evaluation/test_eval.py, with two processes"},
     "diff": {"locked": NO_WRITING},
