@@ -89,7 +89,8 @@ def gate(
 ) -> int:
     """Try open operations before deciding about them.
 
-    The library with each is compared with the library without it, on the same problems. Verdicts stand beside the operations in the review. Tries end as soon as they tell.
+    The library with each is compared with the library without it, on the same problems. Verdicts
+    stand beside the operations in the review. Tries end as soon as they tell.
 
     Examples:
         studio gate rehearsal --dry-run
