@@ -8,9 +8,10 @@ many, and a run that was cut repeats none.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from engines.core import events as ev
@@ -61,6 +62,8 @@ class EffectGate:
     account: str
     writer: PromptWriter
     weights: Callable[[], str] | None
+    # A lesson and what somebody asks about are tried in turn, or both would pay for the same tries.
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     @cached_property
     def _order(self) -> tuple[Problem, ...]:
@@ -106,14 +109,15 @@ class EffectGate:
         """Try operations with so much error to share, each with those that were found to help."""
         wanted = [op for op in wanted if op.kind in TRIED]
         trials = _Trials(self, recorder, step)
-        if self.by_lesson and len(wanted) > 1:
-            await trials.bisect(wanted, base, error / 2, error / 2 / (2 * len(wanted) - 2))
-            return
-        for number, operation in enumerate(wanted):
-            share = error / (len(wanted) - number)
-            found, base = await trials.try_together([operation], base, share)
-            if found is not None and found.effect.verdict != "helps":
-                error -= share
+        async with self._turn:
+            if self.by_lesson and len(wanted) > 1:
+                await trials.bisect(wanted, base, error / 2, error / 2 / (2 * len(wanted) - 2))
+                return
+            for number, operation in enumerate(wanted):
+                share = error / (len(wanted) - number)
+                found, base = await trials.try_together([operation], base, share)
+                if found is not None and found.effect.verdict != "helps":
+                    error -= share
 
     async def try_asked(
         self, recorder: Recorder, draft: Library, wanted: Sequence[Operation]

@@ -176,6 +176,10 @@ class FakeSession:
         await self._tell(ev.OperationProposed(self.state.step, made, "ann"))
         return made
 
+    async def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+        self._ask("try_operations", list(names))
+        return {"most_rollouts": 40, "smallest_effect": 0.2}
+
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         self._ask("mend", (repair_id, text, reviewer))
         return Resubmission()

@@ -87,6 +87,7 @@ TRIED = {
     ),
     "review.range": "test_review::test_a_range_is_decided_after_it_was_listed",
     "review.mark": "test_review::test_two_marked_proposals_become_one_in_one_record",
+    "review.try": "test_review::test_capital_v_has_operations_tried_and_says_how_without_a_process",
     "review.pin": "test_review::test_some_parts_of_a_modify_are_taken_and_p_pins_its_target",
     "review.later": "test_review::test_t_puts_off",
     "review.note": "test_review::test_a_note_goes_with_the_decision",

@@ -456,6 +456,21 @@ async def test_some_parts_of_a_modify_are_taken_and_p_pins_its_target(tmp_path: 
         assert "op1.h2" not in desk.session.state.operations
 
 
+async def test_capital_v_has_operations_tried_and_says_how_without_a_process(
+    tmp_path: Path,
+) -> None:
+    async with a_desk(tmp_path, an_add(1), an_add(2)) as desk:
+        await desk.press("V")
+        assert desk.session.asked == [("try_operations", ["op1.1"])]
+        assert "trying op1.1: at most 40 rollouts, likely to show 0.20 or more" in desk.told
+        await desk.press("v", "j", "V")
+        assert desk.session.asked[-1] == ("try_operations", ["op1.1", "op1.2"])
+        desk.session.living = False
+        await desk.press("escape", "V")
+        assert f"in a shell: studio gate {desk.session.run.run} op1.2" in desk.told
+        assert len(desk.session.asked) == 2
+
+
 async def test_enter_on_an_empty_list_says_so_and_6_opens_the_group_under_the_cursor(
     tmp_path: Path,
 ) -> None:
