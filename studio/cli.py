@@ -29,6 +29,7 @@ from studio.commands import (
     headless,
     library,
     rehearsal,
+    report,
     review,
     runs,
     screen,
@@ -113,6 +114,7 @@ app.add_typer(library.app, name="library")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(presets.presets, name="presets")
+app.command("report")(report.report)
 app.command("train")(train.train)
 app.command("export")(export.export)
 app.command("chat")(serve.chat)

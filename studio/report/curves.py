@@ -99,7 +99,7 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
         updates=tuple(
             Series(WORDS[name], "", found)
             for name in _SHOWN_METRICS
-            if not (is_loss and name == "loss") and (found := _metric_points(state, name))
+            if not (is_loss and name == "loss") and (found := metric_points(state, name))
         ),
         tokens=tokens,
         cost=cost,
@@ -135,7 +135,7 @@ def _interval(found: EvaluationFinished) -> tuple[float, float] | None:
     return (ends[0], ends[1]) if ends else None
 
 
-def _metric_points(state: RunState, name: str) -> tuple[Point, ...]:
+def metric_points(state: RunState, name: str) -> tuple[Point, ...]:
     known = [(step, state.training[step].get(name, math.nan)) for step in sorted(state.training)]
     return tuple([Point(step, value) for step, value in known if math.isfinite(value)])
 

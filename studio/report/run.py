@@ -1,6 +1,6 @@
 """One run in full, as `studio runs show` prints it: facts first, text from the facts.
 
-Pure but for `run_facts`, which reads the journal.
+Pure but for `run_facts`, which reads the journal; both look which files there are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ _SHOWN_TEXT = 150
 
 def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, Any]:
     """Everything the journal adds up to, as plain JSON values; `alive`: it has a process."""
-    state = load_state_with_parents(run, workspace)
+    return state_facts(load_state_with_parents(run, workspace), run, workspace, alive=alive)
+
+
+def state_facts(
+    state: RunState, run: RunDir, workspace: Workspace, *, alive: bool
+) -> dict[str, Any]:
+    """The same of a state that has been read already."""
     started = state.started
     stages = [stage for stage in get_args(Stage) if stage in state.spent_on]
     row = {name: getattr(state, name) for name in ("status", "ending", "reason")}
@@ -142,7 +148,7 @@ def _existing_places(
 def run_text(facts: dict[str, Any]) -> str:
     """The facts as plain lines."""
     library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
-    lines = [_head_text(facts)]
+    lines = [head_text(facts)]
     if facts["scripted"]:
         lines.append(facts["scripted"])
     if facts["forked_from"]:
@@ -158,7 +164,7 @@ def run_text(facts: dict[str, Any]) -> str:
             f"epoch {e['epoch']}  {reward_rate_text(e['mean_reward'], e['n'], 'no reward known')}"
             for e in facts["epochs"]
         ]
-        acted = _acts_text(facts["steps"])
+        acted = acts_text(facts["steps"])
         lines += _section("practice", epochs + ([f"tools    {acted}"] if acted else []))
         lines.append(f"  groups  {counted_outcomes(facts['groups'])}")
         lines += [f"  {facts['nothing_read']}", ""] if facts["nothing_read"] else [""]
@@ -192,7 +198,7 @@ def run_text(facts: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _acts_text(steps: list[dict[str, Any]]) -> str:
+def acts_text(steps: list[dict[str, Any]]) -> str:
     """Turns and tool calls of a try; "" where every one of them was a single reply."""
     turns, calls, failed, tries = (
         sum(step[name] for step in steps)
@@ -205,7 +211,7 @@ def _acts(step: dict[str, Any]) -> bool:
     return bool(step["tool_calls"] or step["turns"] > step["rollouts_done"])
 
 
-def _head_text(facts: dict[str, Any]) -> str:
+def head_text(facts: dict[str, Any]) -> str:
     where = f"after step {facts['steps_finished']} of {facts['steps_planned']}"
     reason = f", {sanitize(facts['reason'])}" if facts["reason"] else ""
     move = f" ({facts['next']})" if facts["next"] else ""

@@ -8,6 +8,7 @@ from threading import Lock
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
+from engines.core.state.step_history import RunHistory
 from engines.core.text.similarity import Change
 from engines.core.types import Message, Operation, UnparsedReply, Verdict, group_id, rollout_id
 from engines.record.ledger import read_trajectory
@@ -60,17 +61,19 @@ class EvidenceLoader:
         self._reader = HistoryReader(run)
         self._reading = Lock()  # the reader's history; pages read it in worker threads
         self._members: dict[str, list[EvidenceRollout]] = {}  # by group, in index order
+        self.history = RunHistory()  # as far as it has been read
         self.refresh()
 
     def refresh(self) -> None:
         """Read what the run has journalled since."""
         with self._reading:
+            self.history = self._reader.read()
             self._members = {
                 group_id(number, position): [
                     EvidenceRollout(each.finished, each.verdict, step.doubts.get(each.id, ""))
                     for each in step.members(position)
                 ]
-                for number, step in self._reader.read().steps.items()
+                for number, step in self.history.steps.items()
                 for position in sorted({position for position, _ in step.rollouts})
             }
 

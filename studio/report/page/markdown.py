@@ -1,0 +1,92 @@
+"""A page as Markdown, in which no text that it is given can be anything but text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from engines.core.text.similarity import format_changes
+from studio.report.page.blocks import (
+    BarChart,
+    Block,
+    Chart,
+    Charts,
+    Fold,
+    Items,
+    Page,
+    Part,
+    Quote,
+    Table,
+    Text,
+    Words,
+    chart_text,
+)
+from studio.report.training import sparkline
+from studio.secrets.sanitize import sanitize
+
+_SPECIAL = re.compile(
+    r"[\\`*\[<|~$]|&(?=[#\w])|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.", re.IGNORECASE
+)
+_AT_START = re.compile(r"\A([-+=#>]|\d+(?=[.)](\s|\Z)))")
+_CURVE = 60
+
+
+def escape_markdown(text: str) -> str:
+    """On one line, sanitized; no markup of Markdown, GitHub's included, and no link is left."""
+    flat = _SPECIAL.sub(lambda found: "\\" + found[0], sanitize(" ".join(text.split())))
+    start = _AT_START.match(flat)
+    if start is None:
+        return flat
+    at = start.end() if start[0].isdigit() else 0
+    return f"{flat[:at]}\\{flat[at:]}"
+
+
+def render_markdown(page: Page) -> str:
+    lines = [f"# {escape_markdown(page.title)}", *_render_all(page.blocks, 2)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _render_all(blocks: Sequence[Block], level: int) -> list[str]:
+    return [line for block in blocks for line in ("", *_render(block, level))]
+
+
+def _render(block: Block, level: int) -> list[str]:
+    match block:
+        case Text(text, role):
+            said = escape_markdown(text)
+            return [f"> **{said}**" if role == "notice" else said]
+        case Items(items):
+            return [f"- {escape_markdown(item)}" for item in items]
+        case Table(_, headings, rows):
+            body = (map(_render_cell, row) for row in rows)
+            table = [map(escape_markdown, headings), ["---"] * len(headings), *body]
+            return [f"| {' | '.join(row)} |" for row in table]
+        case Quote(source, words):
+            return [f"{escape_markdown(source)}:", "", *_fence(format_changes(words))]
+        case Charts(charts):
+            return [f"- {_chart_line(chart)}" for chart in charts]
+        case Fold(title, blocks):
+            return [f"**{escape_markdown(title)}**", *_render_all(blocks, level)]
+        case Part(title, blocks):
+            heading = f"{'#' * min(level, 6)} {escape_markdown(title)}"
+            return [heading, *_render_all(blocks, level + 1)]
+
+
+def _chart_line(chart: Chart) -> str:
+    said = escape_markdown(chart_text(chart))
+    if isinstance(chart, BarChart):
+        return said
+    curves = (sparkline([point.value for point in line.points], _CURVE) for line in chart.lines)
+    return f"{said} {' '.join(f'`{curve}`' for curve in curves)}"
+
+
+def _render_cell(cell: str | Words) -> str:
+    return escape_markdown(cell if isinstance(cell, str) else format_changes(cell))
+
+
+def _fence(text: str) -> list[str]:
+    """A block of code whose fence is longer than any in it."""
+    said = sanitize(text)
+    longest = max((len(run) for run in re.findall("`+", said)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}text", *said.split("\n"), fence]

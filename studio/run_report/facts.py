@@ -1,0 +1,200 @@
+"""The facts of a report: those of `studio runs show`, and what lies behind them.
+
+Reads the run's journal, the records that its lessons cite and its library; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from engines.core.codec import to_dict
+from engines.core.effects import Effect
+from engines.core.errors import ConflictError
+from engines.core.library import Experience, Library, Provenance
+from engines.core.state.run_state import RunState
+from engines.core.state.step_history import RunHistory
+from engines.core.text.similarity import Change, word_diff
+from engines.core.types import Operation
+from engines.pipeline.evaluation.metrics import group_by_question, mean_interval
+from engines.record.run_dir import RunDir, Workspace
+from studio.library.diff import pairs
+from studio.library.text import origin_line
+from studio.report.curves import Series, metric_points, run_curves
+from studio.report.fork_history import load_state_with_parents
+from studio.report.rates import interval_ends
+from studio.report.run import state_facts
+from studio.report.summary import diff_counts_text
+from studio.review.evidence import EvidenceLoader, GroupEvidence
+from studio.secrets.sanitize import one_line, sanitize
+
+MOST_LESSONS = 100
+"""Lessons with their evidence: more are named by their wording alone."""
+_MOST_GROUPS = 2  # of a lesson's evidence: comparing its tries takes up to a tenth of a second
+_MOST_QUESTION = 600
+NO_EFFECTS: Mapping[str, Effect] = {}
+
+
+def report_facts(
+    run: RunDir, workspace: Workspace, *, alive: bool, effects: Mapping[str, Effect] = NO_EFFECTS
+) -> dict[str, Any]:
+    """All that a report tells, as plain JSON values.
+
+    Args:
+        run: whose report it is.
+        workspace: where its library and its parents are.
+        alive: whether it has a process.
+        effects: what experiences of its library are worth, by id, where that was measured.
+    """
+    state, evidence = load_state_with_parents(run, workspace), EvidenceLoader(run)
+    facts = state_facts(state, run, workspace, alive=alive)
+    intervals = _epoch_intervals(evidence.history)
+    began = datetime.fromtimestamp(run.started_at(), UTC).strftime("%Y-%m-%d %H:%M UTC")
+    versions = _library_versions(state, workspace)
+    return {
+        **facts,
+        "began": began if state.started else None,
+        "epochs": [{**one, "interval": intervals.get(one["epoch"])} for one in facts["epochs"]],
+        "curves": _curve_facts(state, versions),
+        "diff": _diff_facts(versions[0], versions[-1]) if versions else None,
+        "lessons": _lesson_facts(versions[-1], evidence, run, effects) if versions else [],
+        "settings": dict(state.settings),
+    }
+
+
+def _epoch_intervals(history: RunHistory) -> dict[int, list[float] | None]:
+    """The 95 % interval of each epoch's mean over problems, whose tries are not independent."""
+    tries: dict[int, tuple[list[str], list[tuple[float | None]]]] = {}
+    for step in history.steps.values():
+        if step.started is not None:
+            problems, rows = tries.setdefault(step.started.epoch, ([], []))
+            for (position, _), reward in step.rewards.items():
+                problems.append(step.problems[position])
+                rows.append((reward,))
+    return {
+        epoch: interval_ends(mean_interval(tuple(group_by_question(*found).values())))
+        for epoch, found in tries.items()
+    }
+
+
+def _library_versions(state: RunState, workspace: Workspace) -> tuple[Library, ...]:
+    """From the one that the run began with to its last; () where the library is gone."""
+    if state.started is None:
+        return ()
+    try:
+        known = workspace.library(state.started.library).versions()
+    except ConflictError:
+        return ()
+    # Its commit is on disk before the run's: a kill between them leaves one more.
+    return known[state.started.library_version : state.library_version + 1]
+
+
+def _curve_facts(state: RunState, versions: Sequence[Library]) -> dict[str, Any]:
+    """Every curve as rows of step, value, n, low, high."""
+    sizes = {library.version: len(library.experiences) for library in versions}
+    curves = run_curves(state, sizes)
+    rate = Series("learning rate", "", metric_points(state, "learning_rate"))
+    found = {
+        "practice": [curves.practice],
+        "held_out": curves.held_out,
+        "updates": [*curves.updates, rate],
+    }
+    # Steps that a fork adopted committed to another library.
+    adopted = state.started.forked_steps if state.started else 0
+    size = [(adopted, len(versions[0].experiences))] if versions else []
+    size += [(c.step, c.size) for c in curves.commits if c.size is not None and c.step > adopted]
+    return {
+        **{name: [_series_data(one) for one in series] for name, series in found.items()},
+        "library_size": [list(point) for point in size],
+    }
+
+
+def _series_data(series: Series) -> dict[str, Any]:
+    return {"name": series.name, "points": [list(point) for point in series.points]}
+
+
+def _diff_facts(older: Library, newer: Library) -> dict[str, Any]:
+    """What distinguishes the last version from the first; words of what was reworded."""
+    return {
+        "text": diff_counts_text(newer.diff(older)),
+        "entries": [
+            {
+                **{name: getattr(pair, name) for name in ("id", "sign", "was", "pin")},
+                **{name: getattr(pair, name) for name in ("before", "after")},
+                "words": _changed_words(pair.before, pair.after),
+            }
+            for pair in pairs(older, newer)
+        ],
+    }
+
+
+def _changed_words(before: str | None, after: str | None) -> list[Change]:
+    """Masked as a whole: half a key no longer looks like one."""
+    if before is None:
+        return [("new", sanitize(after or ""))]
+    if after is None:
+        return [("cut", sanitize(before))]
+    return list(word_diff(sanitize(before), sanitize(after)))
+
+
+def _lesson_facts(
+    library: Library, evidence: EvidenceLoader, run: RunDir, effects: Mapping[str, Effect]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for experience in library.experiences:
+        uses, effect = library.uses.get(experience.id), effects.get(experience.id)
+        mark = experience.history[-1] if experience.history else None
+        own = mark is not None and mark.run == run.run and len(found) < MOST_LESSONS
+        groups = _evidence_groups(experience, mark, evidence) if mark and own else ()
+        found.append(
+            {
+                "id": experience.id,
+                "text": experience.text,
+                "pinned": experience.pinned,
+                "origin": origin_line(mark) if mark else "",
+                "rationale": mark.rationale if mark else "",
+                "cites": list(mark.evidence) if mark else [],
+                "evidence": [_group_data(group) for group in groups],
+                "uses": to_dict(uses) | {"text": uses.text} if uses else None,
+                "effect": asdict(effect) if effect else None,
+            }
+        )
+    return found
+
+
+def _evidence_groups(
+    experience: Experience, mark: Provenance, evidence: EvidenceLoader
+) -> tuple[GroupEvidence, ...]:
+    groups = list(dict.fromkeys(name.rpartition("r")[0] for name in mark.evidence))[:_MOST_GROUPS]
+    cited = tuple(name for name in mark.evidence if name.rpartition("r")[0] in groups)
+    named = Operation(mark.operation_id, mark.kind, experience.id, mark.text, evidence=cited)
+    return evidence.operation_groups(named)
+
+
+def _group_data(group: GroupEvidence) -> dict[str, Any]:
+    """Question, and where a winner and a loser part; else the last words of one of each."""
+    said: list[tuple[str, str, Sequence[Change]]] = list(group.parting)
+    if not said:
+        first = {one.sign: one for one in reversed(group.witnesses)}
+        tails = ((sign, first[sign]) for sign in "+-?" if sign in first)
+        said = [
+            (sign, one.id, (("same", one.rollout.tail or one.rollout.error or ""),))
+            for sign, one in tails
+        ]
+    return {
+        "id": group.id,
+        "question": one_line(group.question, _MOST_QUESTION),
+        "won": group.won,
+        "n": group.n,
+        "doubts": {one.id: one.doubt for one in group.witnesses if one.doubt},
+        "excerpts": [
+            {
+                "rollout": name,
+                "sign": sign,
+                "words": [[kind, sanitize(text)] for kind, text in words],
+            }
+            for sign, name, words in said
+        ],
+    }
