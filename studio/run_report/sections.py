@@ -109,7 +109,7 @@ def _practice(facts: Facts) -> list[Block]:
         for e in epochs
     ]  # fmt: skip
     headings = ("Epoch", "Reward", "95 % interval", *(f"Groups {name}" for name in shown))
-    blocks.append(Table("Reward and groups by epoch", headings, rows))
+    blocks += [Table("Reward and groups by epoch", headings, rows)] if rows else []
     told = [acts_text(steps), facts["nothing_read"] or ""]
     return [*blocks, *(Text(text) for text in told if text)]
 
@@ -203,6 +203,8 @@ def worth_text(effect: Facts | None) -> str:
 
 
 def _changes(facts: Facts) -> list[Block]:
+    if facts["library"] is None or (facts["training"] and not (facts["diff"] or {}).get("entries")):
+        return []
     if facts["diff"] is None:
         return [Text("The library is gone from the workspace: what changed cannot be told.")]
     entries = [one for one in facts["diff"]["entries"] if one["sign"] in _SIGNS]

@@ -27,7 +27,7 @@ from studio.secrets.sanitize import sanitize
 _SPECIAL = re.compile(
     r"[\\`*\[<|~$]|&(?=[#\w])|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.", re.IGNORECASE
 )
-_AT_START = re.compile(r"\A([-+=#>]|\d+(?=[.)](\s|\Z)))")
+_AT_START = re.compile(r"\A([=#>]|[-+](?=[-+\s]|\Z)|\d+(?=[.)](\s|\Z)))")
 _CURVE = 60
 
 
