@@ -473,6 +473,16 @@ TABLE: tuple[Row, ...] = (
         "--json",
         "Leave one",
     ),
+    # report
+    bad("report", "missing", "", "Missing argument", "-h"),
+    bad("report", "not there", "nobody", "nobody", "rehearsal"),
+    bad("report", "not there", "rehearsal --md no/such/x.md", "no/such", "cannot be written"),
+    bad("report", "wrong type", "rehearsal --md here", "here", "cannot", do=a_folder("here")),
+    bad("report", "wrong format", "../up", "up", "letters"),
+    bad("report", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
+    bad("report", "damaged", "rehearsal", LIBRARY, "checksum", do=a_damaged(LIBRARY)),
+    bad("report", "contradictory", "rehearsal --html x.html --md x.md", "--html", "Give one"),
+    bad("report", "contradictory", "rehearsal --md x.md --json", "--json", "Give one"),
     # library
     bad("library list", "wrong format", "extra", "extra", "unexpected"),
     bad("library show", "missing", "", "Missing argument", "-h"),
@@ -776,6 +786,7 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
     },
     "eval": {"locked": "in tests/studio/evaluation/test_eval.py, with two processes"},
     "diff": {"locked": NO_WRITING},
+    "report": {"unreadable": NO_FILE, "empty": NO_FILE, "locked": NO_WRITING},
     "library show": {"locked": NO_WRITING, "contradictory": ONE_ARGUMENT},
     "library history": {
         "unreadable": NO_FILE,
