@@ -29,7 +29,6 @@ from studio.commands import (
     headless,
     library,
     rehearsal,
-    report,
     review,
     runs,
     screen,
@@ -114,7 +113,7 @@ app.add_typer(library.app, name="library")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(presets.presets, name="presets")
-app.command("report")(report.report)
+app.command("report")(runs.report)
 app.command("train")(train.train)
 app.command("export")(export.export)
 app.command("chat")(serve.chat)

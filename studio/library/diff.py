@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,13 @@ from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
 from engines.pipeline.evaluation.comparison import compare
 from studio.library.references import FoundVersion
+from studio.report.page.blocks import Page, Table, Text, Words
+from studio.report.page.html import render_html
 from studio.report.rates import difference_text, evaluation_text, question_rewards
 from studio.report.summary import diff_counts_text, diff_lines, was_text
 from studio.secrets.sanitize import sanitize
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
-_MARKS = {"same": "{}", "cut": "<del>{}</del>", "new": "<ins>{}</ins>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class ExperiencePair:
         if self.before != self.after:
             return "~"
         return "*" if self.pin else "="
+
+    @property
+    def words(self) -> Words:
+        """What was kept, cut and added; masked as a whole, since half a key looks like none."""
+        return word_diff(sanitize(self.before or ""), sanitize(self.after or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,37 +163,25 @@ def as_data(older: FoundVersion, newer: FoundVersion) -> dict[str, Any]:
 def as_html(older: FoundVersion, newer: FoundVersion) -> str:
     """A page of its own, without scripts or anything loaded from elsewhere."""
     found = newer.library.diff(older.library)
-    rows = [_html_row("removed", e.id, f"<del>{_escape_html(e.text)}</del>") for e in found.removed]
-    rows += [
-        _html_row(
-            "modified",
-            after.id + was_text(before.id, after.id),
-            _word_diff_html(before.text, after.text),
-        )
-        for before, after in found.modified
-    ]
-    rows += [_html_row("added", e.id, f"<ins>{_escape_html(e.text)}</ins>") for e in found.added]
-    rows += [
-        _html_row("renamed", f"{after.id} (was {before.id})", _escape_html(after.text))
-        for before, after in found.renamed
-    ]
-    rows += [
-        _html_row(word, e.id, _escape_html(e.text))
-        for word, entries in (("pinned", found.pinned), ("unpinned", found.unpinned))
-        for e in entries
-    ]
-    title = f"{_escape_html(older.label)} → {_escape_html(newer.label)}"
     texts = (*weights_lines(older, newer), *_result_lines(older, newer))
-    results = "".join(f"<p>{_escape_html(text)}</p>" for text in texts)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>{title}</title><style>"
-        "body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-        "td,th{padding:.3rem .6rem;vertical-align:top;text-align:left}"
-        "ins{background:#d8f5d8;text-decoration:none}del{background:#f8d8d8}"
-        f"</style><h1>{title}</h1><p>{_escape_html(diff_counts_text(found))}</p>{results}"
-        f"<table><tr><th>change<th>id<th>text</tr>{''.join(rows)}</table></html>\n"
-    )
+    changes = changes_table(f"{older.label} → {newer.label}", pairs(older.library, newer.library))
+    told = (diff_counts_text(found), *texts)
+    return render_html(Page(f"{older.label} → {newer.label}", [*map(Text, told), changes]))
+
+
+def changes_table(title: str, entries: Sequence[ExperiencePair]) -> Table:
+    """Those that differ; of what was reworded its words."""
+    kinds = {"-": "removed", "~": "reworded", "+": "added", "*": "", "=": "renamed"}
+    rows = [
+        (
+            f"{kinds[one.sign]} {one.pin}".strip(),
+            one.id + was_text(one.was or one.id, one.id),
+            one.words,
+        )
+        for one in sorted(entries, key=lambda one: [*kinds].index(one.sign))
+        if one.sign != "=" or one.was
+    ]
+    return Table(title, ("Change", "Id", "Wording"), rows)
 
 
 def _id_sort_key(name: str) -> tuple[int, int]:
@@ -208,17 +202,3 @@ def _side_data(found: FoundVersion) -> dict[str, Any]:
 
 def _entry_data(experience: Experience) -> dict[str, Any]:
     return {"id": experience.id, "text": experience.text}
-
-
-def _html_row(kind: str, name: str, cell: str) -> str:
-    return f"<tr><td>{kind}<td>{_escape_html(name)}<td>{cell}</tr>"
-
-
-def _word_diff_html(before: str, after: str) -> str:
-    return "".join(
-        _MARKS[kind].format(_escape_html(text)) for kind, text in word_diff(before, after)
-    )
-
-
-def _escape_html(text: str) -> str:
-    return html.escape(sanitize(text))

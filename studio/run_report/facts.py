@@ -10,13 +10,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from engines.core.codec import to_dict
+from engines.core.codec import fields_of, to_dict
 from engines.core.effects import Effect
 from engines.core.errors import ConflictError
-from engines.core.library import Experience, Library, Provenance
+from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.state.step_history import RunHistory
-from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation
 from engines.pipeline.evaluation.metrics import group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace
@@ -26,9 +25,8 @@ from studio.report.curves import Series, metric_points, run_curves
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import interval_ends
 from studio.report.run import state_facts
-from studio.report.summary import diff_counts_text
-from studio.review.evidence import EvidenceLoader, GroupEvidence
-from studio.secrets.sanitize import one_line, sanitize
+from studio.review.evidence import EvidenceLoader, GroupEvidence, PartingWords
+from studio.secrets.sanitize import one_line
 
 MOST_LESSONS = 100
 """Lessons with their evidence: more are named by their wording alone."""
@@ -58,7 +56,7 @@ def report_facts(
         "began": began if state.started else None,
         "epochs": [{**one, "interval": intervals.get(one["epoch"])} for one in facts["epochs"]],
         "curves": _curve_facts(state, versions),
-        "diff": _diff_facts(versions[0], versions[-1]) if versions else None,
+        "diff": [asdict(pair) for pair in pairs(versions[0], versions[-1])] if versions else None,
         "lessons": _lesson_facts(versions[-1], evidence, run, effects) if versions else [],
         "settings": dict(state.settings),
     }
@@ -106,37 +104,9 @@ def _curve_facts(state: RunState, versions: Sequence[Library]) -> dict[str, Any]
     size = [(adopted, len(versions[0].experiences))] if versions else []
     size += [(c.step, c.size) for c in curves.commits if c.size is not None and c.step > adopted]
     return {
-        **{name: [_series_data(one) for one in series] for name, series in found.items()},
-        "library_size": [list(point) for point in size],
-    }
-
-
-def _series_data(series: Series) -> dict[str, Any]:
-    return {"name": series.name, "points": [list(point) for point in series.points]}
-
-
-def _diff_facts(older: Library, newer: Library) -> dict[str, Any]:
-    """What distinguishes the last version from the first; words of what was reworded."""
-    return {
-        "text": diff_counts_text(newer.diff(older)),
-        "entries": [
-            {
-                **{name: getattr(pair, name) for name in ("id", "sign", "was", "pin")},
-                **{name: getattr(pair, name) for name in ("before", "after")},
-                "words": _changed_words(pair.before, pair.after),
-            }
-            for pair in pairs(older, newer)
-        ],
-    }
-
-
-def _changed_words(before: str | None, after: str | None) -> list[Change]:
-    """Masked as a whole: half a key no longer looks like one."""
-    if before is None:
-        return [("new", sanitize(after or ""))]
-    if after is None:
-        return [("cut", sanitize(before))]
-    return list(word_diff(sanitize(before), sanitize(after)))
+        name: [{"name": one.name, "points": [list(p) for p in one.points]} for one in series]
+        for name, series in found.items()
+    } | {"library_size": [list(point) for point in size]}
 
 
 def _lesson_facts(
@@ -146,13 +116,15 @@ def _lesson_facts(
     for experience in library.experiences:
         uses, effect = library.uses.get(experience.id), effects.get(experience.id)
         mark = experience.history[-1] if experience.history else None
-        own = mark is not None and mark.run == run.run and len(found) < MOST_LESSONS
-        groups = _evidence_groups(experience, mark, evidence) if mark and own else ()
+        groups: tuple[GroupEvidence, ...] = ()
+        if mark is not None and mark.run == run.run and len(found) < MOST_LESSONS:
+            named = list(dict.fromkeys(name.rpartition("r")[0] for name in mark.evidence))
+            cited = [n for n in mark.evidence if n.rpartition("r")[0] in named[:_MOST_GROUPS]]
+            operation = Operation(mark.operation_id, mark.kind, evidence=tuple(cited))
+            groups = evidence.operation_groups(operation)
         found.append(
             {
-                "id": experience.id,
-                "text": experience.text,
-                "pinned": experience.pinned,
+                **fields_of(experience, "id", "text", "pinned"),
                 "origin": origin_line(mark) if mark else "",
                 "rationale": mark.rationale if mark else "",
                 "cites": list(mark.evidence) if mark else [],
@@ -164,37 +136,20 @@ def _lesson_facts(
     return found
 
 
-def _evidence_groups(
-    experience: Experience, mark: Provenance, evidence: EvidenceLoader
-) -> tuple[GroupEvidence, ...]:
-    groups = list(dict.fromkeys(name.rpartition("r")[0] for name in mark.evidence))[:_MOST_GROUPS]
-    cited = tuple(name for name in mark.evidence if name.rpartition("r")[0] in groups)
-    named = Operation(mark.operation_id, mark.kind, experience.id, mark.text, evidence=cited)
-    return evidence.operation_groups(named)
-
-
 def _group_data(group: GroupEvidence) -> dict[str, Any]:
     """Question, and where a winner and a loser part; else the last words of one of each."""
-    said: list[tuple[str, str, Sequence[Change]]] = list(group.parting)
+    said: Sequence[PartingWords] = group.parting
     if not said:
         first = {one.sign: one for one in reversed(group.witnesses)}
-        tails = ((sign, first[sign]) for sign in "+-?" if sign in first)
-        said = [
-            (sign, one.id, (("same", one.rollout.tail or one.rollout.error or ""),))
-            for sign, one in tails
-        ]
+        shown = [(sign, first[sign]) for sign in "+-?" if sign in first]
+        tails = [one.rollout.tail or one.rollout.error or "" for _, one in shown]
+        said = [(sign, w.id, (("same", t),)) for (sign, w), t in zip(shown, tails, strict=True)]
     return {
-        "id": group.id,
+        **fields_of(group, "id", "won", "n"),
         "question": one_line(group.question, _MOST_QUESTION),
-        "won": group.won,
-        "n": group.n,
         "doubts": {one.id: one.doubt for one in group.witnesses if one.doubt},
         "excerpts": [
-            {
-                "rollout": name,
-                "sign": sign,
-                "words": [[kind, sanitize(text)] for kind, text in words],
-            }
+            {"rollout": name, "sign": sign, "words": [list(piece) for piece in words]}
             for sign, name, words in said
         ],
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engines.core.state.curve import Point, pool_points
+from studio.library.diff import ExperiencePair, changes_table
 from studio.report.page.blocks import (
     BarChart,
     Block,
@@ -33,7 +34,6 @@ from studio.run_report.facts import MOST_LESSONS
 Facts = dict[str, Any]
 _MOST_POINTS, _MOST_ROWS, _MOST_BARS = 200, 50, 12
 _OVER = ("finished", "stopped", "failed")
-_SIGNS = {"+": "added", "-": "removed", "~": "reworded", "*": "pinned or unpinned"}
 _STANCE = {"+": "right", "-": "wrong", "?": "not judged"}
 
 
@@ -88,7 +88,6 @@ def _practice(facts: Facts) -> list[Block]:
     if facts["training"] and facts["training"]["demonstrations"]:
         return []  # on them nothing is rolled out
     epochs, steps = facts["epochs"], facts["steps"]
-    blocks: list[Block] = []
     marks = []
     for one in epochs:
         own = [step["step"] for step in steps if step["epoch"] == one["epoch"]]
@@ -96,58 +95,47 @@ def _practice(facts: Facts) -> list[Block]:
             ends = one["interval"] or (None, None)
             marks.append((own[0], own[-1], Point(0, one["mean_reward"], one["n"], *ends)))
     title = "Practice reward by step, and by epoch with its 95 % interval"
-    reward = LineChart(title, _lines(facts, "practice"), high=1.0, marks=marks)
-    outcomes = _outcomes_by_epoch(steps)
+    curve = LineChart(title, _lines(facts, "practice"), high=1.0, marks=marks)
+    outcomes: dict[int, Counter[str]] = {one["epoch"]: Counter() for one in epochs}
+    for step in steps:
+        outcomes.setdefault(step["epoch"], Counter()).update(step["groups"])
     shown = [name for name in GROUP_OUTCOMES if facts["groups"][name]]
-    labels = [f"epoch {epoch}" for epoch in outcomes]
-    parts = [(name, [float(found[name]) for found in outcomes.values()]) for name in shown]
-    bars = BarChart("Groups by outcome", labels[-_MOST_BARS:], _last(parts))
-    blocks += _charts(reward, bars)
-    rows = [
-        (str(e["epoch"]), reward_rate_text(e["mean_reward"], e["n"]), _interval_text(e["interval"]),
-         *(str(outcomes[e["epoch"]][name]) for name in shown))
-        for e in epochs
-    ]  # fmt: skip
+    barred = [*outcomes][-_MOST_BARS:]
+    parts = [(name, [float(outcomes[epoch][name]) for epoch in barred]) for name in shown]
+    bars = BarChart("Groups by outcome", [f"epoch {epoch}" for epoch in barred], parts)
+    blocks = _charts(curve, bars)
+    rows = []
+    for e in epochs:
+        ends = "[{:.2f}, {:.2f}]".format(*e["interval"]) if e["interval"] else "-"
+        counts = (str(outcomes[e["epoch"]][name]) for name in shown)
+        reward = reward_rate_text(e["mean_reward"], e["n"])
+        rows.append((str(e["epoch"]), reward, ends, *counts))
     headings = ("Epoch", "Reward", "95 % interval", *(f"Groups {name}" for name in shown))
     blocks += [Table("Reward and groups by epoch", headings, rows)] if rows else []
     told = [acts_text(steps), facts["nothing_read"] or ""]
     return [*blocks, *(Text(text) for text in told if text)]
 
 
-def _outcomes_by_epoch(steps: Sequence[Facts]) -> dict[int, Counter[str]]:
-    found: dict[int, Counter[str]] = {}
-    for step in steps:
-        found.setdefault(step["epoch"], Counter()).update(step["groups"])
-    return found
-
-
-def _last(parts: Iterable[tuple[str, list[float]]]) -> list[tuple[str, list[float]]]:
-    return [(name, values[-_MOST_BARS:]) for name, values in parts]
-
-
 def _training(facts: Facts) -> list[Block]:
     training = facts["training"]
     if not training:
         return []
-    curves = [*_lines(facts, "updates")]
-    if training["demonstrations"]:
-        curves = [*_lines(facts, "practice"), *curves]
+    curves = _lines(facts, "practice") if training["demonstrations"] else []
+    curves += _lines(facts, "updates")
     lines = [line.strip() for line in facts["training_lines"] if not line.startswith("curve ")]
     steps = training["steps"]
     names = list(dict.fromkeys(name for step in steps for name in step["metrics"]))
-    rows = [
-        (str(step["step"]), *(_figure(name, step["metrics"].get(name)) for name in names),
-         f"rolled back to {step['back_to']}" if step["back_to"] is not None else step["update"])
-        for step in steps[-_MOST_ROWS:]
-    ]  # fmt: skip
+    rows = []
+    for step in steps[-_MOST_ROWS:]:
+        known = ((name, step["metrics"].get(name)) for name in names)
+        figures = ("-" if value is None else figure_text(name, value) for name, value in known)
+        back = step["back_to"]
+        became = step["update"] if back is None else f"rolled back to {back}"
+        rows.append((str(step["step"]), *figures, became))
     headings = ("Step", *(name.replace("_", " ") for name in names), "Update")
     table = Table(f"Updates of the last {len(rows)} steps", headings, rows)
     charts = _charts(*(LineChart(curve.name, [curve]) for curve in curves))
     return [*charts, Items(lines), Fold("Figures of each update", [table])]
-
-
-def _figure(name: str, value: float | None) -> str:
-    return "-" if value is None else figure_text(name, value)
 
 
 def _lessons(facts: Facts) -> list[Block]:
@@ -165,15 +153,13 @@ def _lessons(facts: Facts) -> list[Block]:
 
 
 def _lesson(lesson: Facts) -> Part:
-    told = [worth_text(lesson["effect"])]
-    if lesson["uses"] and lesson["uses"]["text"]:
-        told.append(f"Attempts that had it in front of them: {lesson['uses']['text']}.")
-    if lesson["pinned"]:
-        told.append("It is pinned: nothing may change it.")
-    if lesson["origin"]:
-        told.append(f"Where from: {lesson['origin']}")
-    if lesson["rationale"]:
-        told.append(f"Why: {lesson['rationale']}")
+    known = {
+        "Attempts that had it in front of them": (lesson["uses"] or {}).get("text"),
+        "Pinned": lesson["pinned"] and "nothing may change it",
+        "Where from": lesson["origin"],
+        "Why": lesson["rationale"],
+    }
+    told = [worth_text(lesson["effect"]), *(f"{name}: {t}" for name, t in known.items() if t)]
     quotes: list[Block] = []
     for group in lesson["evidence"]:
         asked = f"{group['id']}, {group['won']} of {group['n']} right"
@@ -203,45 +189,30 @@ def worth_text(effect: Facts | None) -> str:
 
 
 def _changes(facts: Facts) -> list[Block]:
-    if facts["library"] is None or (facts["training"] and not (facts["diff"] or {}).get("entries")):
+    if facts["library"] is None or (facts["training"] and not facts["diff"]):
         return []
     if facts["diff"] is None:
         return [Text("The library is gone from the workspace: what changed cannot be told.")]
-    entries = [one for one in facts["diff"]["entries"] if one["sign"] in _SIGNS]
-    rows = [
-        (
-            one["pin"] if one["sign"] == "*" else _SIGNS[one["sign"]],
-            f"{one['id']} (was {one['was']})" if one["was"] else one["id"],
-            _words(one["words"]),
-        )
-        for one in entries
-    ]
     title = f"Library {facts['library']} v{facts['library_before']} → v{facts['library_after']}"
-    table = Table(title, ("Change", "Id", "Wording"), rows)
-    return [Text(facts["diff"]["text"]), *([table] if rows else [])]
+    table = changes_table(title, [ExperiencePair(**one) for one in facts["diff"]])
+    same = len(facts["diff"]) - len(table.rows)
+    return [table, Text(f"{same} stayed as they were.")] if table.rows else [Text("Nothing.")]
 
 
 def _decisions(facts: Facts) -> list[Block]:
+    keys = {"n": "Decided", "approved": "Approved", "edited": "Edited", "rejected": "Rejected",
+            "approved_flagged": "Flagged but approved", "median_s": "Median s"}  # fmt: skip
     rows = [
-        (name, *(str(one[key]) for key in ("n", "approved", "edited", "rejected")),
-         str(one["approved_flagged"]), _seconds(one["median_s"]))
+        (name, *("-" if one[key] is None else f"{one[key]:g}" for key in keys))
         for name, one in facts["curation"].items()
-    ]  # fmt: skip
-    headings = ("Reviewer", "Decided", "Approved", "Edited", "Rejected", "Approved though flagged",
-                "Median time")  # fmt: skip
-    blocks: list[Block] = [Table("Committed decisions", headings, rows)] if rows else []
-    waiting = [
-        f"{op['id']}  {op['kind']} {op['target'] or ''} {op['text']}" for op in facts["open"]
     ]
-    if waiting:
+    title = "Committed decisions by reviewer and outcome"
+    blocks: list[Block] = [Table(title, ("Reviewer", *keys.values()), rows)] if rows else []
+    if waiting := [f"{op['id']}  {op['kind']}  {op['text']}" for op in facts["open"]]:
         blocks += [Text(f"{len(waiting)} to be decided:", "notice"), Items(waiting)]
     if facts["withheld"]:
         blocks.append(Text(withheld_text(facts["withheld"])))
     return blocks
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
 
 
 def _cost(facts: Facts) -> list[Block]:
@@ -252,16 +223,16 @@ def _cost(facts: Facts) -> list[Block]:
     parts = [(name, [float(s[key]) for s in stages.values()]) for name, key in kinds.items()]
     chart = BarChart("Tokens by stage", [*stages], parts)
     rows = [
-        (name, *(f"{one[key]:,}" for key in ("calls", *kinds.values())), _dollars(one["cost_usd"]))
+        (
+            name,
+            *(f"{one[key]:,}" for key in ("calls", *kinds.values())),
+            "not known" if one["cost_usd"] is None else f"${one['cost_usd']:,.4f}",
+        )
         for name, one in stages.items()
     ]
     headings = ("Stage", "Calls", "Prompt tokens", "Reply tokens", "Cost")
     table = Table("What each stage cost", headings, rows)
     return [Text(f"{facts['usage']['text']} in all"), *_charts(chart), table]
-
-
-def _dollars(value: float | None) -> str:
-    return "not known" if value is None else f"${value:,.4f}"
 
 
 def _lost(facts: Facts) -> list[Block]:
@@ -301,10 +272,6 @@ def _charts(*charts: LineChart | BarChart) -> list[Block]:
     """Those that show anything."""
     shown = [c for c in charts if (c.labels if isinstance(c, BarChart) else c.lines)]
     return [Charts(shown)] if shown else []
-
-
-def _interval_text(ends: Sequence[float] | None) -> str:
-    return f"[{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "-"
 
 
 def _words(pieces: Sequence[Sequence[Any]]) -> Words:
