@@ -38,13 +38,9 @@ NO_EFFECTS: Mapping[str, Effect] = {}
 def report_facts(
     run: RunDir, workspace: Workspace, *, alive: bool, effects: Mapping[str, Effect] = NO_EFFECTS
 ) -> dict[str, Any]:
-    """All that a report tells, as plain JSON values.
+    """All that a report tells, as plain JSON values; `alive`: the run has a process.
 
-    Args:
-        run: whose report it is.
-        workspace: where its library and its parents are.
-        alive: whether it has a process.
-        effects: what experiences of its library are worth, by id, where that was measured.
+    `effects` are what experiences of its library are worth, by id, where that was measured.
     """
     state, evidence = load_state_with_parents(run, workspace), EvidenceLoader(run)
     facts = state_facts(state, run, workspace, alive=alive)
@@ -94,11 +90,8 @@ def _curve_facts(state: RunState, versions: Sequence[Library]) -> dict[str, Any]
     sizes = {library.version: len(library.experiences) for library in versions}
     curves = run_curves(state, sizes)
     rate = Series("learning rate", "", metric_points(state, "learning_rate"))
-    found = {
-        "practice": [curves.practice],
-        "held_out": curves.held_out,
-        "updates": [*curves.updates, rate],
-    }
+    found = {"practice": (curves.practice,), "held_out": curves.held_out}
+    found["updates"] = (*curves.updates, rate)
     # Steps that a fork adopted committed to another library.
     adopted = state.started.forked_steps if state.started else 0
     size = [(adopted, len(versions[0].experiences))] if versions else []
@@ -147,9 +140,5 @@ def _group_data(group: GroupEvidence) -> dict[str, Any]:
     return {
         **fields_of(group, "id", "won", "n"),
         "question": one_line(group.question, _MOST_QUESTION),
-        "doubts": {one.id: one.doubt for one in group.witnesses if one.doubt},
-        "excerpts": [
-            {"rollout": name, "sign": sign, "words": [list(piece) for piece in words]}
-            for sign, name, words in said
-        ],
+        "excerpts": [{"rollout": name, "sign": sign, "words": words} for sign, name, words in said],
     }

@@ -115,21 +115,16 @@ def plain_words(text: str) -> Words:
 
 def chart_text(chart: Chart) -> str:
     """What a chart shows, for whoever cannot see it."""
-    if isinstance(chart, BarChart):
-        rows = (
-            f"{label}: " + ", ".join(f"{name} {values[at]:,g}" for name, values in chart.parts)
-            for at, label in enumerate(chart.labels)
-        )
-        return f"{chart.title}. {'; '.join(rows)}."
     found = []
-    for line in chart.lines:
-        first, last = line.points[0], line.points[-1]
-        shown = f"{line.name} {last.value:.3g} after step {last.step}"
-        if len(line.points) > 1:
+    if isinstance(chart, BarChart):
+        for at, label in enumerate(chart.labels):
+            shown = ", ".join(f"{name} {part[at]:,g}" for name, part in chart.parts)
+            found.append(f"{label}: {shown}")
+    else:
+        for line in chart.lines:
+            ends = [f"{p.value:.3g} after step {p.step}" for p in (line.points[0], line.points[-1])]
             values = [point.value for point in line.points]
-            shown = (
-                f"{line.name} {first.value:.3g} at step {first.step}, {last.value:.3g} at step "
-                f"{last.step}, least {min(values):.3g}, most {max(values):.3g}"
-            )
-        found.append(shown)
+            shown = f"{line.name} {', '.join(dict.fromkeys(ends))}"
+            more = f", least {min(values):.3g}, most {max(values):.3g}" * (len(values) > 1)
+            found.append(shown + more)
     return f"{chart.title}. {'; '.join(found)}."

@@ -7,19 +7,7 @@ import re
 from importlib.resources import files
 from itertools import count
 
-from studio.report.page.blocks import (
-    Block,
-    Charts,
-    Fold,
-    Items,
-    Page,
-    Part,
-    Quote,
-    Table,
-    Text,
-    Words,
-    chart_text,
-)
+from studio.report.page import blocks as b
 from studio.secrets.sanitize import sanitize
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -48,7 +36,7 @@ def _escape(text: str) -> str:
     return text if isinstance(text, Markup) else html.escape(sanitize(text))
 
 
-def render_html(page: Page) -> str:
+def render_html(page: b.Page) -> str:
     """The file. Raises ConfigError where a chart is to be drawn and cannot be."""
     style = (files("studio.report.page") / "style.css").read_text("utf-8")
     head = element(
@@ -66,40 +54,40 @@ def render_html(page: Page) -> str:
     return f"<!doctype html>{whole}\n"
 
 
-def _render(block: Block, level: int, numbers: count[int]) -> Markup:
+def _render(block: b.Block, level: int, numbers: count[int]) -> Markup:
     """`level` is that of a heading, `numbers` give each chart one of its own."""
     match block:
-        case Text(text, role):
+        case b.Text(text, role):
             return element("p", text, class_=role, dir="auto")
-        case Items(items):
+        case b.Items(items):
             return element("ul", *(element("li", item, dir="auto") for item in items))
-        case Table():
+        case b.Table():
             return _render_table(block)
-        case Quote(source, words):
+        case b.Quote(source, words):
             said = element("blockquote", _render_words(words), dir="auto")
             return element("figure", element("figcaption", source), said, class_="quote")
-        case Charts(charts):
+        case b.Charts(charts):
             from studio.report.page.plots import draw_svg
 
             drawn = (
                 element(
                     "figure",
                     element("figcaption", chart.title),
-                    Markup(draw_svg(chart, next(numbers), _escape(chart_text(chart)))),
+                    Markup(draw_svg(chart, next(numbers), _escape(b.chart_text(chart)))),
                 )
                 for chart in charts
             )
             return element("div", *drawn, class_="charts")
-        case Fold(title, blocks):
+        case b.Fold(title, blocks):
             inner = (_render(one, level, numbers) for one in blocks)
             return element("details", element("summary", title), *inner)
-        case Part(title, blocks):
+        case b.Part(title, blocks):
             heading = element(f"h{min(level, 6)}", title, dir="auto")
             inner = (_render(one, level + 1, numbers) for one in blocks)
             return element("section", heading, *inner)
 
 
-def _render_table(table: Table) -> Markup:
+def _render_table(table: b.Table) -> Markup:
     head = element("tr", *(element("th", text, scope="col") for text in table.headings))
     rows = (element("tr", *map(_render_cell, row)) for row in table.rows)
     inner = element(
@@ -114,13 +102,13 @@ def _render_table(table: Table) -> Markup:
     )
 
 
-def _render_cell(cell: str | Words) -> Markup:
+def _render_cell(cell: str | b.Words) -> Markup:
     if not isinstance(cell, str):
         return element("td", _render_words(cell), dir="auto")
     kind = "number" if _NUMBER.fullmatch(cell) else "short" if len(cell) <= _SHORT else "text"
     return element("td", cell, class_=kind, dir="auto")
 
 
-def _render_words(words: Words) -> Markup:
+def _render_words(words: b.Words) -> Markup:
     pieces = ((_MARKS.get(kind), text) for kind, text in words)
     return Markup("".join(element(mark, text) if mark else _escape(text) for mark, text in pieces))

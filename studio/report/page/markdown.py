@@ -6,21 +6,7 @@ import re
 from collections.abc import Sequence
 
 from engines.core.text.similarity import format_changes
-from studio.report.page.blocks import (
-    BarChart,
-    Block,
-    Chart,
-    Charts,
-    Fold,
-    Items,
-    Page,
-    Part,
-    Quote,
-    Table,
-    Text,
-    Words,
-    chart_text,
-)
+from studio.report.page import blocks as b
 from studio.report.training import sparkline
 from studio.secrets.sanitize import sanitize
 
@@ -41,46 +27,46 @@ def escape_markdown(text: str) -> str:
     return f"{flat[:at]}\\{flat[at:]}"
 
 
-def render_markdown(page: Page) -> str:
+def render_markdown(page: b.Page) -> str:
     lines = [f"# {escape_markdown(page.title)}", *_render_all(page.blocks, 2)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _render_all(blocks: Sequence[Block], level: int) -> list[str]:
+def _render_all(blocks: Sequence[b.Block], level: int) -> list[str]:
     return [line for block in blocks for line in ("", *_render(block, level))]
 
 
-def _render(block: Block, level: int) -> list[str]:
+def _render(block: b.Block, level: int) -> list[str]:
     match block:
-        case Text(text, role):
+        case b.Text(text, role):
             said = escape_markdown(text)
             return [f"> **{said}**" if role == "notice" else said]
-        case Items(items):
+        case b.Items(items):
             return [f"- {escape_markdown(item)}" for item in items]
-        case Table(_, headings, rows):
+        case b.Table(_, headings, rows):
             body = (map(_render_cell, row) for row in rows)
             table = [map(escape_markdown, headings), ["---"] * len(headings), *body]
             return [f"| {' | '.join(row)} |" for row in table]
-        case Quote(source, words):
+        case b.Quote(source, words):
             return [f"{escape_markdown(source)}:", "", *_fence(format_changes(words))]
-        case Charts(charts):
+        case b.Charts(charts):
             return [f"- {_chart_line(chart)}" for chart in charts]
-        case Fold(title, blocks):
+        case b.Fold(title, blocks):
             return [f"**{escape_markdown(title)}**", *_render_all(blocks, level)]
-        case Part(title, blocks):
+        case b.Part(title, blocks):
             heading = f"{'#' * min(level, 6)} {escape_markdown(title)}"
             return [heading, *_render_all(blocks, level + 1)]
 
 
-def _chart_line(chart: Chart) -> str:
-    said = escape_markdown(chart_text(chart))
-    if isinstance(chart, BarChart):
+def _chart_line(chart: b.Chart) -> str:
+    said = escape_markdown(b.chart_text(chart))
+    if isinstance(chart, b.BarChart):
         return said
     curves = (sparkline([point.value for point in line.points], _CURVE) for line in chart.lines)
     return f"{said} {' '.join(f'`{curve}`' for curve in curves)}"
 
 
-def _render_cell(cell: str | Words) -> str:
+def _render_cell(cell: str | b.Words) -> str:
     return escape_markdown(cell if isinstance(cell, str) else format_changes(cell))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConfigError
 from engines.core.extras import install_command
-from studio.report.page.blocks import BarChart, Chart, Line, LineChart
+from studio.report.page.blocks import BarChart, Chart, LineChart
 from studio.secrets.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -26,33 +26,22 @@ _STYLE_COLOURS = {_INK: "currentColor", _RULE: "var(--rule)"} | {
     colour: f"var(--series-{n})" for n, colour in enumerate(_SERIES, 1)
 }
 """Colours that are drawn with, and those of the page's style that take their place."""
-_MARKERS = ("o", "s", "^", "D", "v", "P")
 _MOST_MARKERS, _MOST_NAME = 40, 28
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it is read aloud, copied, and has the page's font
     "text.parse_math": False,  # names may hold a dollar sign
     "font.size": 9,
-    "text.color": _INK,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _RULE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _RULE),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 
 
 def draw_svg(chart: Chart, number: int, label: str) -> str:
-    """An SVG element for an HTML page.
+    """An SVG element for an HTML page. Raises ConfigError: matplotlib is not installed.
 
-    Args:
-        chart: what is drawn.
-        number: of the chart on its page, so that no two share the name of an inner part.
-        label: its description in words, escaped already.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
+    `number` is that of the chart on its page, so that no two share the name of an inner part;
+    `label` describes it in words, escaped already.
     """
     try:
         import matplotlib
@@ -78,8 +67,15 @@ def draw_svg(chart: Chart, number: int, label: str) -> str:
 
 
 def _draw_lines(axes: Axes, chart: LineChart) -> None:
-    for line, colour, marker in zip(chart.lines, cycle(_SERIES), cycle(_MARKERS), strict=False):
-        _draw_line(axes, line, colour, marker, holds=chart.holds)
+    for line, colour, marker in zip(chart.lines, cycle(_SERIES), cycle("os^DvP"), strict=False):
+        steps, values = zip(*(point[:2] for point in line.points), strict=True)
+        shown: dict[str, Any] = {"label": one_line(line.name, _MOST_NAME), "color": colour}
+        shown["marker"] = marker if len(steps) <= _MOST_MARKERS else ""
+        shown["drawstyle"] = "steps-post" if chart.holds else "default"
+        axes.plot(steps, values, lw=1.4, markersize=3.5, **shown)
+        if band := [(p.step, p.low, p.high) for p in line.points if p.low is not None]:
+            spread, low, high = zip(*band, strict=True)
+            axes.fill_between(spread, low, high, color=colour, alpha=0.18, lw=0)
     for first, last, point in chart.marks:
         ends = [first - 0.5, last + 0.5]
         if point.low is not None and point.high is not None:
@@ -90,25 +86,6 @@ def _draw_lines(axes: Axes, chart: LineChart) -> None:
     axes.locator_params(axis="x", integer=True)
     if chart.high is not None:
         axes.set_ylim(-0.02 * chart.high, chart.high * 1.02)
-
-
-def _draw_line(axes: Axes, line: Line, colour: str, marker: str, *, holds: bool) -> None:
-    steps = [point.step for point in line.points]
-    axes.plot(
-        steps,
-        [point.value for point in line.points],
-        color=colour,
-        label=one_line(line.name, _MOST_NAME),
-        lw=1.4,
-        marker=marker if len(steps) <= _MOST_MARKERS else "",
-        markersize=3.5,
-        drawstyle="steps-post" if holds else "default",
-    )
-    banded = [point for point in line.points if point.low is not None and point.high is not None]
-    if banded:
-        low, high = [point.low or 0.0 for point in banded], [point.high or 0.0 for point in banded]
-        spread = [point.step for point in banded]
-        axes.fill_between(spread, low, high, color=colour, alpha=0.18, lw=0)
 
 
 def _draw_bars(axes: Axes, chart: BarChart) -> None:

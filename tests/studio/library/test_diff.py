@@ -72,7 +72,7 @@ def test_a_page_escapes_what_models_and_people_wrote() -> None:
 
 def test_a_page_loads_nothing_from_elsewhere_and_names_each_change() -> None:
     page = as_html(OLD, NEW)
-    assert "http:" not in page and "https:" not in page and "src=" not in page and "@import" not in page
+    assert not re.search("https?:|src=|@import", page)
     assert re.findall(">(removed|reworded|added)</td><td[^>]*>(E[0-9])<", page) == [
         ("removed", "E3"),
         ("reworded", "E2"),

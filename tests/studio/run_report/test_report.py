@@ -153,7 +153,7 @@ def test_it_can_be_read_aloud_on_a_phone_in_the_dark_and_on_paper(measured: dict
     assert ("lang", "en") in read.attributes
     assert ("content", "width=device-width, initial-scale=1") in read.attributes
     labels = [value for name, value in read.attributes if name == "aria-label"]
-    assert any("Practice reward" in label and "step 2" in label for label in labels)
+    assert any("Practice reward" in label and "after step 2" in label for label in labels)
     assert len(labels) == read.tags["svg"] + read.tags["table"]
     assert read.attributes.count(("scope", "col")) == read.tags["th"]
     assert "prefers-color-scheme: dark" in page and "@media print" in page
