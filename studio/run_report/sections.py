@@ -13,7 +13,6 @@ from studio.report.page import blocks as b
 from studio.report.rates import reward_rate_text
 from studio.report.run import acts_text, head_text
 from studio.report.summary import GROUP_OUTCOMES, lost_text, withheld_text
-from studio.report.training import figure_text
 from studio.run_report.facts import MOST_LESSONS
 
 Facts = dict[str, Any]
@@ -108,19 +107,7 @@ def _training(facts: Facts) -> list[b.Block]:
     curves = _lines(facts, "practice") if training["demonstrations"] else []
     curves += _lines(facts, "updates")
     lines = [line.strip() for line in facts["training_lines"] if not line.startswith("curve ")]
-    steps = training["steps"]
-    names = list(dict.fromkeys(name for step in steps for name in step["metrics"]))
-    rows = []
-    for step in steps[-_MOST_ROWS:]:
-        known = ((name, step["metrics"].get(name)) for name in names)
-        figures = ("-" if value is None else figure_text(name, value) for name, value in known)
-        back = step["back_to"]
-        became = step["update"] if back is None else f"rolled back to {back}"
-        rows.append((str(step["step"]), *figures, became))
-    headings = ("Step", *(name.replace("_", " ") for name in names), "Update")
-    table = b.Table(f"Updates of the last {len(rows)} steps", headings, rows)
-    charts = _charts(*(b.LineChart(curve.name, [curve]) for curve in curves))
-    return [*charts, b.Items(lines), b.Fold("Figures of each update", [table])]
+    return [*_charts(*(b.LineChart(curve.name, [curve]) for curve in curves)), b.Items(lines)]
 
 
 def _lessons(facts: Facts) -> list[b.Block]:
@@ -131,7 +118,11 @@ def _lessons(facts: Facts) -> list[b.Block]:
     growth = b.LineChart("Experiences in the library", [b.Line("experiences", size)], holds=True)
     blocks: list[b.Block] = _charts(growth) if len(size) > 1 else []
     said = [f"{one['id']}  {one['text']}" for one in lessons[MOST_LESSONS:]]
-    more = [b.Fold(f"{len(said)} more, without their evidence", [b.Items(said)])] if said else []
+    more = (
+        [b.Part(f"{len(said)} more, without their evidence", [b.Items(said)], folded=True)]
+        if said
+        else []
+    )
     return [*blocks, *map(_lesson, lessons[:MOST_LESSONS]), *more]
 
 
@@ -147,12 +138,11 @@ def _lesson(lesson: Facts) -> b.Part:
     for group in lesson["evidence"]:
         asked = f"{group['id']}, {group['won']} of {group['n']} right"
         quotes.append(b.Quote(asked, b.plain_words(group["question"])))
-        quotes += [
-            b.Quote(f"{one['rollout']}, {_STANCE[one['sign']]}", tuple(one["words"]))
-            for one in group["excerpts"]
-        ]
+        for one in group["excerpts"]:
+            said = f"{one['rollout']}, {_STANCE[one['sign']]}"
+            quotes.append(b.Quote(said, tuple(one["words"])))
     title = f"Evidence: {len(lesson['cites'])} rollouts, {len(lesson['evidence'])} groups shown"
-    folded = [b.Fold(title, quotes)] if quotes else []
+    folded = [b.Part(title, quotes, folded=True)] if quotes else []
     return b.Part(f"{lesson['id']}  {lesson['text']}", [b.Items(told), *folded])
 
 
@@ -186,7 +176,9 @@ def _decisions(facts: Facts) -> list[b.Block]:
     ]
     title = "Committed decisions by reviewer and outcome"
     blocks: list[b.Block] = [b.Table(title, ("Reviewer", *keys.values()), rows)] if rows else []
-    if waiting := [f"{op['id']}  {op['kind']}  {op['text']}" for op in facts["open"]]:
+    if waiting := [
+        f"{op['id']}  {op['kind']} {op['target'] or ''} {op['text']}" for op in facts["open"]
+    ]:
         blocks += [b.Text(f"{len(waiting)} to be decided:", "notice"), b.Items(waiting)]
     if facts["withheld"]:
         blocks.append(b.Text(withheld_text(facts["withheld"])))
@@ -201,13 +193,10 @@ def _cost(facts: Facts) -> list[b.Block]:
     parts = [(name, [float(s[key]) for s in stages.values()]) for name, key in kinds.items()]
     chart = b.BarChart("Tokens by stage", [*stages], parts)
     rows = [
-        (
-            name,
-            *(f"{one[key]:,}" for key in ("calls", *kinds.values())),
-            "not known" if one["cost_usd"] is None else f"${one['cost_usd']:,.4f}",
-        )
+        (name, *(f"{one[key]:,}" for key in ("calls", *kinds.values())),
+         "not known" if one["cost_usd"] is None else f"${one['cost_usd']:,.4f}")
         for name, one in stages.items()
-    ]
+    ]  # fmt: skip
     headings = ("Stage", "Calls", "Prompt tokens", "Reply tokens", "Cost")
     table = b.Table("What each stage cost", headings, rows)
     return [b.Text(f"{facts['usage']['text']} in all"), *_charts(chart), table]
@@ -231,7 +220,7 @@ def _settings(facts: Facts) -> list[b.Block]:
         for name, value in sorted(facts["settings"].items())
     ]
     table = b.Table("Settings as they were last accepted", ("Setting", "Value"), rows)
-    return [b.Fold(f"{len(rows)} settings", [table])] if rows else []
+    return [b.Part(f"{len(rows)} settings", [table], folded=True)] if rows else []
 
 
 def _lines(facts: Facts, name: str) -> list[b.Line]:

@@ -85,22 +85,15 @@ class Charts:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """Blocks that are out of sight until they are asked for, and on paper."""
-
-    title: str
-    blocks: Sequence[Block]
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks under a heading of their own."""
+    """Blocks under a heading of their own; folded ones are out of sight until asked for."""
 
     title: str
     blocks: Sequence[Block]
+    folded: bool = False
 
 
-Block = Text | Items | Table | Quote | Charts | Fold | Part
+Block = Text | Items | Table | Quote | Charts | Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,13 +78,11 @@ def _render(block: b.Block, level: int, numbers: count[int]) -> Markup:
                 for chart in charts
             )
             return element("div", *drawn, class_="charts")
-        case b.Fold(title, blocks):
-            inner = (_render(one, level, numbers) for one in blocks)
-            return element("details", element("summary", title), *inner)
-        case b.Part(title, blocks):
-            heading = element(f"h{min(level, 6)}", title, dir="auto")
-            inner = (_render(one, level + 1, numbers) for one in blocks)
-            return element("section", heading, *inner)
+        case b.Part(title, inner, folded):
+            parts = (_render(one, level + (not folded), numbers) for one in inner)
+            if folded:
+                return element("details", element("summary", title), *parts)
+            return element("section", element(f"h{min(level, 6)}", title, dir="auto"), *parts)
 
 
 def _render_table(table: b.Table) -> Markup:

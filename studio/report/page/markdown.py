@@ -51,11 +51,10 @@ def _render(block: b.Block, level: int) -> list[str]:
             return [f"{escape_markdown(source)}:", "", *_fence(format_changes(words))]
         case b.Charts(charts):
             return [f"- {_chart_line(chart)}" for chart in charts]
-        case b.Fold(title, blocks):
-            return [f"**{escape_markdown(title)}**", *_render_all(blocks, level)]
-        case b.Part(title, blocks):
-            heading = f"{'#' * min(level, 6)} {escape_markdown(title)}"
-            return [heading, *_render_all(blocks, level + 1)]
+        case b.Part(title, inner, folded):
+            said = escape_markdown(title)
+            heading = f"**{said}**" if folded else f"{'#' * min(level, 6)} {said}"
+            return [heading, *_render_all(inner, level + (not folded))]
 
 
 def _chart_line(chart: b.Chart) -> str:

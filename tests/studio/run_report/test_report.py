@@ -214,7 +214,7 @@ def test_a_run_that_trains_weights_shows_its_curves(tmp_path: Path) -> None:
     page = render_markdown(report_page(facts))
     for curve in ("KL", "loss", "learning rate"):
         assert f"- {curve}. {curve} " in page
-    assert "updates" in page and "Figures of each update" in page
+    assert "updates 2 applied" in page
     assert "## What changed" not in page
     assert Reader(render_html(report_page(facts))).tags["svg"] >= 5
 
