@@ -168,14 +168,14 @@ def _changes(facts: Facts) -> list[b.Block]:
 
 
 def _decisions(facts: Facts) -> list[b.Block]:
-    keys = {"n": "Decided", "approved": "Approved", "edited": "Edited", "rejected": "Rejected",
+    counts = {"n": "Decided", "approved": "Approved", "edited": "Edited", "rejected": "Rejected",
             "approved_flagged": "Flagged but approved", "median_s": "Median s"}  # fmt: skip
     rows = [
-        (name, *("-" if one[key] is None else f"{one[key]:g}" for key in keys))
+        (name, *("-" if one[key] is None else f"{one[key]:g}" for key in counts))
         for name, one in facts["curation"].items()
     ]
     title = "Committed decisions by reviewer and outcome"
-    blocks: list[b.Block] = [b.Table(title, ("Reviewer", *keys.values()), rows)] if rows else []
+    blocks: list[b.Block] = [b.Table(title, ("Reviewer", *counts.values()), rows)] if rows else []
     if waiting := [
         f"{op['id']}  {op['kind']} {op['target'] or ''} {op['text']}" for op in facts["open"]
     ]:

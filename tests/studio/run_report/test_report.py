@@ -214,9 +214,23 @@ def test_a_run_that_trains_weights_shows_its_curves(tmp_path: Path) -> None:
     page = render_markdown(report_page(facts))
     for curve in ("KL", "loss", "learning rate"):
         assert f"- {curve}. {curve} " in page
-    assert "updates 2 applied" in page
+    assert re.search(r"- updates +\d applied", page)
     assert "## What changed" not in page
     assert Reader(render_html(report_page(facts))).tags["svg"] >= 5
+
+
+def test_a_long_run_is_thinned_and_what_is_gone_is_told(measured: dict[str, Any]) -> None:
+    lessons = measured["lessons"] * 60
+    assert len(lessons) > 100
+    points = [[step, step % 2, 4, None, None] for step in range(1, 1001)]
+    curves = measured["curves"] | {"practice": [{"name": "reward", "points": points}]}
+    facts = measured | {"lessons": lessons, "curves": curves, "diff": None}
+    page = render_markdown(report_page(facts))
+    assert page.count("Worth: ") == 100
+    assert f"**{len(lessons) - 100} more, without their evidence**" in page
+    assert "reward 0.6 after step 5, 0.4 after step 1000" in page  # the means of five steps each
+    assert "what changed cannot be told" in page
+    assert "- op9.1 add" in page and "> **1 to be decided:**" in page
 
 
 def test_a_fork_begins_its_library_where_it_was_forked(practised: Path) -> None:
