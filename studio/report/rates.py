@@ -114,7 +114,7 @@ def difference_text(found: Comparison) -> str:
 
 
 def signs_text(found: Comparison) -> str:
-    """The counts of the sign test: `66 better, 0 worse, 34 level, p < 0.001`."""
+    """The counts of questions and the exact test: `66 better, 0 worse, 34 level, p < 0.001`."""
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     gone = f"; {found.left_out} could not be paired" if found.left_out else ""
     return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
