@@ -12,6 +12,7 @@ USER_ERROR = 2
 INTERRUPTED = 130
 BUDGET_REACHED = 5
 OPERATIONS_OPEN = ANSWERS_PENDING = 3  # something waits for a person
+WORSE = 6  # or short of what was demanded: `studio compare`
 WITH_LOSSES = 4  # finished, or stopped early because nothing worked any more
 DONE = 0
 

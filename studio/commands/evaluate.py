@@ -1,4 +1,4 @@
-"""`studio eval` and `studio try`: measure experiences on held-out problems, or try one once."""
+"""`studio eval`, `studio compare`, `studio try`: measure on held-out problems, compare, try one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from studio.commands import (
     Overrides,
     open_workspace,
 )
+from studio.report.tables import print_json
 
 _Library = Annotated[
     str | None,
@@ -95,6 +96,74 @@ def evaluate(
         step=step,
     )
     return print_eval_dry_run(plan, json=json) if dry_run else run_eval(plan, json=json)
+
+
+def compare(
+    context: typer.Context,
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B [C…]",
+            help="First the baseline: RUN, RUN@step:N, RUN@epoch:N, NAME@V, a file or folder of "
+            "results, or FILE#NAME for one of several logs in it.",
+        ),
+    ],
+    only: Annotated[
+        str | None, typer.Option("--set", metavar="NAME", help="Compare this set alone.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which score of a file. Default: its first."),
+    ] = None,
+    fail_if_worse: Annotated[
+        bool, typer.Option("--fail-if-worse", help="Exit with 6 where a verdict is: hurts.")
+    ] = False,
+    min_effect: Annotated[
+        float | None,
+        typer.Option(
+            metavar="D",
+            min=-1,
+            max=1,
+            help="Exit with 6 unless every interval begins at D or above; below 0, D is the loss "
+            "that is borne.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the bootstrap.")] = 1,
+    format: Annotated[
+        Literal["text", "md", "json", "html"] | None,
+        typer.Option(
+            metavar="text|md|json|html", help="How to print the comparison.", show_default="text"
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as --format json does.")
+    ] = False,
+) -> int:
+    """Compare runs, evaluations and other programs' logs, problem by problem.
+
+    It reads logs of inspect, lm-eval, promptfoo, verifiers, agentskills, and CSV.
+
+    Examples:
+        studio compare rehearsal@step:0 rehearsal
+        studio compare before.csv after.csv --fail-if-worse --format md
+    """
+    from studio.compare.open import open_logs
+    from studio.compare.pairs import compare_logs
+    from studio.compare.report import Report, as_data, as_html, as_markdown, as_text
+
+    if json and format not in (None, "json"):
+        raise ConfigError(
+            "--json", f"it contradicts --format {format}.", "Leave one of the two out."
+        )
+    found = open_logs(logs, open_workspace(context), metric)
+    report = Report(found, compare_logs(found, only, seed), min_effect)
+    if json or format == "json":
+        print_json(as_data(report))
+    else:
+        forms = {"md": as_markdown, "html": as_html}
+        print(forms.get(format or "", as_text)(report).rstrip("\n"), flush=True)
+    failed = (fail_if_worse and report.worse) or report.short_of_effect
+    return exit_codes.WORSE if failed else exit_codes.DONE
 
 
 def try_once(

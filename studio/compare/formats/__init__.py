@@ -1,0 +1,1 @@
+"""One module a format: a file or folder as logs of scored tries."""

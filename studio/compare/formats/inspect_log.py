@@ -1,0 +1,129 @@
+"""inspect: `.eval` (a zip of JSON) and JSON logs; a row a sample and epoch.
+
+Source: EvalSampleSummary of inspect_ai/log/_log.py, recorders/eval.py (0.3); value_to_float of its
+scorers. Today's entries are compressed by Zstandard, which zipfile knows from Python 3.14 on.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import DataError
+from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json, read_json
+
+MOVE = "Give a .eval or .json log as inspect writes it."
+_ZSTANDARD = 93
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+_GRADES |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+
+
+def read(path: Path, metric: str | None) -> list[Log]:
+    """One log. `metric` is a scorer, or scorer/key where it gives several values."""
+    if path.suffix == ".eval":
+        return [_read_zip(path, metric)]
+    whole = read_json(path, MOVE)
+    samples = enumerate(whole.need("samples", list))
+    rows = (Fields(row, f"{path}: samples[{at}]", MOVE) for at, row in samples)
+    return [_log(path, whole, rows, metric)]
+
+
+def _read_zip(path: Path, metric: str | None) -> Log:
+    try:
+        with _open_zip(path) as archive:
+            names = archive.namelist()
+            heads = [n for n in ("header.json", "_journal/start.json", "start.json") if n in names]
+            if not heads:
+                raise DataError(str(path), "it holds no header.json and no start.json.", MOVE)
+            head = Fields(_load(archive, path, heads[0]), f"{path}: {heads[0]}", MOVE)
+            return _log(path, head, _summaries(archive, path, names), metric)
+    except zipfile.BadZipFile as error:
+        raise DataError(str(path), f"it is cut, or no zip ({error}).", MOVE) from error
+
+
+def _open_zip(path: Path) -> Any:
+    archive = zipfile.ZipFile(path)
+    packed = any(entry.compress_type == _ZSTANDARD for entry in archive.filelist)
+    if not packed or hasattr(zipfile, "ZIP_ZSTANDARD"):
+        return archive
+    archive.close()
+    try:
+        return import_module("backports.zstd.zipfile").ZipFile(path)
+    except ImportError as error:
+        cause = "it is compressed by Zstandard, which this Python cannot read."
+        move = "pip install 'practice-studio[inspect]', or have inspect write it as JSON."
+        raise DataError(str(path), cause, move) from error
+
+
+def _load(archive: Any, path: Path, name: str) -> Any:
+    return load_json(archive.read(name), f"{path}: {name}", MOVE)
+
+
+def _summaries(archive: Any, path: Path, names: list[str]) -> Iterator[Fields]:
+    """The samples in short: all in one, else of each flush of an unfinished log, else whole."""
+    flushed = [name for name in names if "summaries/" in name and name.endswith(".json")]
+    flushed.sort(key=lambda name: (len(name), name))
+    whole = [name for name in ("summaries.json", "summary.json") if name in names]
+    singles = [name for name in names if name.startswith("samples/")]
+    for name in whole or flushed or singles:
+        found = _load(archive, path, name)
+        for at, row in enumerate(found if isinstance(found, list) else [found]):
+            yield Fields(row, f"{path}: {name}[{at}]", MOVE)
+
+
+def _log(path: Path, head: Fields, samples: Iterator[Fields], metric: str | None) -> Log:
+    told = head.inner("eval")
+    task, status = told.text("task"), head.row.get("status", "started")
+    rows: list[LogRow] = []
+    chosen, notes = "", []
+    seen: set[tuple[str, str]] = set()
+    for fields in samples:
+        scores = fields.row.get("scores") or {}
+        if not isinstance(scores, dict):
+            raise fields.wrong('"scores" is no object.')
+        if scores and not chosen:
+            chosen, note = choose_metric(_scorers(fields), metric, fields)
+            notes += [note] if note else []
+        key = fields.text("id"), fields.text("epoch")
+        if key in seen:
+            raise fields.wrong(f"sample {key[0]}, epoch {key[1]} is there twice.")
+        seen.add(key)
+        tokens, cost = _usage(fields)
+        rows.append(LogRow(key[0], _score(fields, chosen), key[1], task, tokens, cost))
+    if not chosen:
+        raise head.wrong("none of its samples has a score.")
+    if status != "success":
+        notes.append(f"{path}: the evaluation's status is {status}, so that samples may be missing")
+    return Log(label=str(path), rows=rows, notes=tuple(notes))
+
+
+def _scorers(fields: Fields) -> list[str]:
+    found: list[str] = []
+    for name, score in fields.row["scores"].items():
+        value = score.get("value") if isinstance(score, dict) else None
+        found += [f"{name}/{key}" for key in value] if isinstance(value, dict) else [name]
+    return found
+
+
+def _score(fields: Fields, chosen: str) -> float | None:
+    """None for a sample that failed before it was scored: that is no wrong answer."""
+    name, _, key = chosen.partition("/")
+    scores = fields.row.get("scores") or {}
+    if name not in scores:
+        return None
+    value = Fields(scores[name], f"{fields.place}: scores.{name}", MOVE).row.get("value")
+    value = value.get(key) if isinstance(value, dict) else value
+    if isinstance(value, str):
+        value = _GRADES.get(value, _GRADES.get(value.lower(), value))
+    return fields.as_score(value, chosen)
+
+
+def _usage(fields: Fields) -> tuple[int | None, float | None]:
+    used = fields.row.get("model_usage") or {}
+    models = [fields.inner("model_usage").inner(name) for name in used]
+    costs = [cost for model in models if (cost := model.amount("total_cost")) is not None]
+    tokens = [n for model in models if (n := model.total("total_tokens")) is not None]
+    return sum(tokens) if tokens else None, sum(costs) if costs else None

@@ -1,0 +1,81 @@
+"""lm-eval `--log_samples`: `samples_TASK_DATE.jsonl`, a row a document and filter.
+
+Source: save_results_samples of lm_eval/loggers/evaluation_tracker.py, evaluate of
+lm_eval/evaluator.py (0.4.9). Files before 0.4.4 name neither filter nor metrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from engines.core.errors import DataError
+from studio.compare.log import Fields, Log, LogRow, choose_metric, read_lines
+
+MOVE = "Give samples_*.jsonl as lm-eval writes them with --log_samples, or their folder."
+_NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
+_NO_METRIC = {
+    *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
+    *("doc_hash", "prompt_hash", "target_hash", "task", "token_counts"),
+}
+
+
+def read(path: Path, metric: str | None) -> list[Log]:
+    """One log a folder that holds samples, which is one a model; a file is one log."""
+    if path.is_file():
+        return [_read_files(str(path), [path], metric)]
+    folders = sorted({file.parent for file in path.rglob("samples_*.jsonl")})
+    return [
+        _read_files(str(folder), sorted(folder.glob("samples_*.jsonl")), metric)
+        for folder in folders
+    ]
+
+
+def _read_files(label: str, files: Sequence[Path], metric: str | None) -> Log:
+    newest: dict[str, Path] = {}
+    for file in files:  # in the order of their dates
+        match = _NAME.fullmatch(file.name)
+        newest[match[1] if match else file.stem.removeprefix("samples_")] = file
+    rows: list[LogRow] = []
+    notes = []
+    if len(newest) < len(files):
+        notes.append(f"of {len(files)} files the newest of each task are read ({len(newest)})")
+    for task, file in newest.items():
+        rows += _read_file(file, task, metric, notes)
+    return Log(label=label, rows=rows, notes=tuple(dict.fromkeys(notes)))
+
+
+def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> list[LogRow]:
+    rows: list[LogRow] = []
+    scored = kept = ""
+    seen: set[str] = set()
+    skipped = 0
+    for fields in read_lines(path, MOVE):
+        document, used = fields.text("doc_id"), str(fields.row.get("filter", ""))
+        if not rows and not skipped:
+            # `--metric exact_match,flexible-extract` names a filter, as the results do.
+            wanted, _, kept = (metric or "").partition(",")
+            kept = kept or used
+            scored, note = choose_metric(_metrics(fields), wanted or None, fields)
+            notes += [note] if note else []
+        if used != kept:
+            skipped += 1
+            continue
+        problem = f"{document}:{fields.row.get('doc_hash', '')[:8]}".rstrip(":")
+        if problem in seen:
+            raise fields.wrong(f'document "{document}" is there twice.')
+        seen.add(problem)
+        rows.append(LogRow(problem, fields.score(scored), set=task))
+    if not rows:
+        raise DataError(str(path), f'no row has the filter "{kept}".', "Name one that is in it.")
+    if skipped:
+        notes.append(f'{task}: the filter "{kept}" is compared, {skipped} rows of others are left')
+    return rows
+
+
+def _metrics(fields: Fields) -> list[str]:
+    listed = fields.row.get("metrics")
+    names = listed if isinstance(listed, list) else fields.row.keys() - _NO_METRIC
+    kinds = (int, float)
+    return [str(name) for name in sorted(names) if isinstance(fields.row.get(name), kinds)]

@@ -1,0 +1,136 @@
+"""What the studio itself measured: runs, files of evals/, score books, `studio eval --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from engines.core.codec import from_dict
+from engines.core.errors import ConflictError, DamagedError
+from engines.core.events import EvaluationFinished
+from engines.core.state.run_state import RunState
+from engines.core.types import NO_USAGE, Usage
+from engines.record import lines
+from engines.record.run_dir import Workspace
+from studio.compare.log import Fields, Log, LogRow, Practised, load_json, read_json
+from studio.library.references import find_version
+from studio.report.fork_history import load_state_with_parents
+from studio.report.summary import REHEARSAL, scripted_line
+
+MOVE = (
+    "Give a file of a run's evals/, a folder of evaluations/, or what `studio eval --json` prints."
+)
+
+
+def read(path: Path, metric: str | None) -> list[Log]:
+    """An evaluation, or what `studio eval --json` printed: a log for each subject."""
+    whole = read_json(path, MOVE)
+    if whole.row.get("kind") != "Evaluation":
+        try:
+            return [_of_events(str(path), [from_dict(EvaluationFinished, whole.row)])]
+        except ValueError as error:
+            raise whole.wrong(f"it is no evaluation ({error}).") from error
+    found: dict[str, list[LogRow]] = {}
+    for held_out in whole.need("sets", list):
+        one = Fields(held_out, f"{path}: sets", MOVE)
+        for at, result in enumerate(one.need("results", list)):
+            subject = Fields(result, f"{path}: sets.results[{at}]", MOVE)
+            rewards, ids = subject.need("rewards", list), one.need("problems", list)
+            if len(rewards) != len(ids):
+                raise subject.wrong(f"it has {len(ids)} problems and {len(rewards)} rewards.")
+            tokens, name = subject.amount("tokens_per_try"), subject.text("experiences")
+            tried = Usage(0, round((tokens or 0) * sum(map(len, rewards))))
+            found.setdefault(name, []).extend(_rows(ids, rewards, one.text("data"), tried))
+    notes = (REHEARSAL,) if whole.row.get("rehearsal") else ()
+    return [Log(label=name, rows=rows, notes=notes) for name, rows in found.items()]
+
+
+def _rows(
+    problems: Sequence[str], rewards: Sequence[Sequence[float | None]], name: str, used: Usage
+) -> list[LogRow]:
+    """Tries of a set, of which only what all used is known. A question's repeats are one."""
+    tries = max(1, sum(map(len, rewards)))
+    cost = None if used.cost_usd is None else used.cost_usd / tries
+    tokens = round(used.tokens / tries)
+    return [
+        LogRow(question, reward, f"{repeat}{index}", name, tokens, cost)
+        for question, mark, repeat, row in (
+            (*problem.partition("#"), row) for problem, row in zip(problems, rewards, strict=True)
+        )
+        for index, reward in enumerate(row)
+    ]
+
+
+def _of_events(
+    label: str, found: Sequence[EvaluationFinished], practised: Practised | None = None
+) -> Log:
+    rows = [row for e in found for row in _rows(e.problems, e.rewards, e.data, e.total)]
+    return Log(label=label, rows=rows, practised=practised, fingerprint=found[-1].fingerprint)
+
+
+def read_scores(path: Path, metric: str | None) -> list[Log]:
+    """A score book, whose problems are named by content."""
+    rows, file = [], path / "scores.jsonl" if path.is_dir() else path
+    with file.open("rb") as raw:
+        for number, line in enumerate(raw, start=1):
+            if (body := lines.decode(line)) is None:
+                if line.endswith(b"\n"):
+                    cause = f"line {number} fails its checksum."
+                    raise DamagedError(str(file), cause, "Take the line away: it is measured anew.")
+                continue  # still being written
+            place = f"{file}:{number}"
+            one = Fields(load_json(body, place, MOVE), place, MOVE)
+            used = one.inner("usage")
+            tokens, cost = used.total("prompt_tokens", "completion_tokens"), used.amount("cost_usd")
+            problem, index = one.text("problem"), one.text("index")
+            rows.append(LogRow(problem, one.score("reward"), index, "", tokens, cost))
+    return [Log(label=str(path), rows=rows)]
+
+
+def read_reference(reference: str, workspace: Workspace) -> Log:
+    """RUN (as it was last evaluated), RUN@step:N, @epoch:N, @best, @last, or a library NAME@V."""
+    name, at, rest = reference.partition("@")
+    if at and rest.isdecimal():
+        return _of_events(reference, _known(reference, find_version(reference, workspace).measured))
+    state = load_state_with_parents(workspace.run(name), workspace)
+    if not at:
+        steps = [e.step for e in state.evaluations]
+        rest = f"step:{max(steps)}" if steps else "last"
+    found = find_version(f"{name}@{rest}", workspace)
+    measured = list(_known(reference, found.measured, state))
+    learned = f"library v{found.library.version} ({len(found.library.experiences)})"
+    if state.trains_weights:
+        learned = f"weights v{measured[-1].policy_version}"
+    log = _of_events(reference, measured, _practised(state, _step(rest, state), learned))
+    if state.started is None or not state.started.rehearsal:
+        return log
+    return replace(log, notes=(scripted_line(state.started),))
+
+
+def _known(
+    reference: str, measured: Sequence[EvaluationFinished], state: RunState | None = None
+) -> Sequence[EvaluationFinished]:
+    known = [e for e in measured if e.rewards]
+    if not known:
+        steps = sorted({e.step for e in state.evaluations}) if state else []
+        there = f"Evaluated steps: {', '.join(map(str, steps))}." if steps else ""
+        move = f"{there or 'Evaluate while practising (evaluation.do_eval=true).'}"
+        raise ConflictError(reference, "no held-out set was measured there.", move)
+    return known
+
+
+def _step(rest: str, state: RunState) -> int:
+    kind, _, number = rest.partition(":")
+    if number:
+        per = state.started.steps_per_epoch if kind == "epoch" and state.started else 1
+        return int(number) * per
+    return (state.best_step if kind == "best" else state.steps_finished) or 0
+
+
+def _practised(state: RunState, step: int, learned: str) -> Practised:
+    """What the steps up to this one cost: rollouts, judging and reading, without evaluations."""
+    steps = [one for number, one in state.steps.items() if number <= step]
+    problems = {problem.partition("#")[0] for one in steps for problem in one.problems}
+    spent = sum((one.usage for one in steps), NO_USAGE)
+    return Practised(learned, str(state.settings.get("data.practice", "")), len(problems), spent)

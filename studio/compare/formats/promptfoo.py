@@ -1,0 +1,61 @@
+"""promptfoo JSON or JSONL output: a log for each column, which is a prompt with a provider.
+
+Source: EvaluateResult of promptfoo's src/types/index.ts (results of versions 2 and 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+from studio.compare.log import Fields, Log, LogRow, read_json, read_lines
+
+MOVE = "Give a file as `promptfoo eval --output FILE.json` writes it."
+_ERROR = 2  # failureReason of a call or grader that failed: no judgement
+
+
+def read(path: Path, metric: str | None) -> list[Log]:
+    """A log a column. `metric` is a named score, or "success"; else it is the score."""
+    columns: dict[int, tuple[str, list[LogRow]]] = {}
+    for fields in _results(path):
+        number = fields.need("promptIdx", int)
+        if number not in columns:
+            columns[number] = (_column_name(fields), [])
+        columns[number][1].append(_row(fields, metric))
+    names = [name for name, _ in columns.values()]
+    return [
+        Log(label=name if names.count(name) == 1 else f"{name} [{number}]", rows=rows)
+        for number, (name, rows) in sorted(columns.items())
+    ]
+
+
+def _results(path: Path) -> Iterator[Fields]:
+    if path.suffix == ".jsonl":
+        yield from read_lines(path, MOVE)
+        return
+    whole = read_json(path, MOVE)
+    for at, row in enumerate(whole.inner("results").need("results", list)):
+        yield Fields(row, f"{path}: results.results[{at}]", MOVE)
+
+
+def _column_name(fields: Fields) -> str:
+    provider = fields.inner("provider")
+    prompt = str((fields.row.get("prompt") or {}).get("label", ""))
+    name = str(provider.row.get("label") or provider.text("id"))
+    return f"{name}, {prompt[:40]}" if prompt else name
+
+
+def _row(fields: Fields, metric: str | None) -> LogRow:
+    """A problem is a test's variables, since a repeated test has another number."""
+    number, told = fields.need("testIdx", int), fields.row.get("vars") or {}
+    named = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode() if told else f"test {number}"
+    if metric is None or metric == "success":
+        score = fields.score(metric or "score")
+    else:
+        score = fields.inner("namedScores").score(metric)
+    used = fields.row.get("tokenUsage")
+    tokens = fields.inner("tokenUsage").total("total") if used else None
+    failed = fields.row.get("failureReason") == _ERROR
+    return LogRow(named, None if failed else score, tokens=tokens, cost_usd=fields.amount("cost"))

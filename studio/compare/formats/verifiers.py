@@ -1,0 +1,52 @@
+"""verifiers `traces.jsonl`: a row a rollout.
+
+Source: Trace of verifiers/v1/trace.py (schema 1), written by verifiers/v1/cli/output.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from studio.compare.log import Fields, Log, LogRow, read_lines
+
+MOVE = "Give traces.jsonl as a verifiers evaluation writes it, or its folder."
+
+
+def read(path: Path, metric: str | None) -> list[Log]:
+    """One log. The score is the sum of weighted rewards; `metric` is one reward or metric."""
+    file = path / "traces.jsonl" if path.is_dir() else path
+    return [Log(label=str(path), rows=[_row(fields, metric) for fields in read_lines(file, MOVE)])]
+
+
+def _row(fields: Fields, metric: str | None) -> LogRow:
+    task = fields.inner("task")
+    name = next((n for n in ("key", "hash") if task.row.get(n)), "")
+    problem = task.text(name) if name else task.inner("data").text("idx")
+    calls = [
+        Fields(call, f"{fields.place}: calls", MOVE).inner("usage")
+        for call in fields.row.get("calls") or ()
+        if isinstance(call, dict) and call.get("usage")
+    ]
+    counts = [call.total("prompt_tokens", "completion_tokens") for call in calls]
+    tokens = sum(count or 0 for count in counts) if counts else None
+    return LogRow(problem, _score(fields, metric), tokens=tokens)
+
+
+def _score(fields: Fields, metric: str | None) -> float | None:
+    """None where scoring did not run: nulls are not written, so that a reward may be missing."""
+    rewards = fields.inner("rewards")
+    if metric is not None and metric not in rewards.row:
+        known = fields.row.get("metrics") or {}
+        if metric not in known and not fields.row.get("errors"):
+            there = ", ".join([*rewards.row, *known])
+            raise fields.wrong(f'--metric "{metric}" is not in it. It has: {there}.')
+        return fields.as_score(known.get(metric), metric)
+    names = [metric] if metric else list(rewards.row)
+    if not names or any(rewards.row[name] is None for name in names):
+        return None
+    parts = [rewards.inner(name) for name in names]
+    weights = [1.0 if metric else part.row.get("weight", 1.0) for part in parts]
+    if not all(isinstance(weight, float | int) for weight in weights):
+        raise fields.wrong('a "weight" of its rewards is no number.')
+    scores = [part.need("score", float, int) for part in parts]
+    return fields.as_score(sum(s * w for s, w in zip(scores, weights, strict=True)), "rewards")

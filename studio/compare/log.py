@@ -1,0 +1,154 @@
+"""What every format is read into, and the checked reading that they share.
+
+Each error names the file with line or path, what is wrong there, and what to give instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engines.core.errors import DataError
+from engines.core.types import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One scored try of a problem; `attempt` is its seed, epoch or number, "" where untold."""
+
+    problem: str
+    score: float | None  # in [0, 1]; None: it could not be judged
+    attempt: str = ""
+    set: str = ""
+    tokens: int | None = None  # None: not known, as for the cost
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Practised:
+    """What a run had practised when it was measured."""
+
+    learned: str  # `library v3 (12 experiences)`, `weights v8`
+    data: str
+    problems: int  # different ones
+    spent: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """All tries of one measured thing."""
+
+    label: str
+    rows: Sequence[LogRow]
+    practised: Practised | None = None
+    fingerprint: str = ""  # of how it was measured, where that is known
+    notes: tuple[str, ...] = ()
+
+
+class Fields:
+    """A JSON object of a foreign file, read field by field."""
+
+    __slots__ = ("move", "place", "row")
+
+    def __init__(self, row: object, place: str, move: str) -> None:
+        self.place, self.move = place, move
+        if not isinstance(row, dict):
+            raise self.wrong(f"it is {_kind(row)}, no object.")
+        self.row: dict[str, Any] = row
+
+    def wrong(self, cause: str) -> DataError:
+        return DataError(self.place, cause, self.move)
+
+    def need(self, name: str, *kinds: type) -> Any:
+        """A field that must be there, of one of these types; True is no number."""
+        if (value := self.row.get(name)) is None:
+            raise self.wrong(f'"{name}" is missing.')
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise self.wrong(f'"{name}" is {_kind(value)}.')
+        return value
+
+    def inner(self, name: str) -> Fields:
+        return Fields(self.need(name, dict), f"{self.place}: {name}", self.move)
+
+    def text(self, name: str) -> str:
+        """An id: text, or a whole number."""
+        return str(self.need(name, str, int))
+
+    def score(self, name: str) -> float | None:
+        return self.as_score(self.need(name, float, int, bool), name)
+
+    def as_score(self, value: object, name: str) -> float | None:
+        """A score in [0, 1]; None where it is None or not a number, as of tries nobody judged."""
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return None
+        if not isinstance(value, float | int):
+            raise self.wrong(f'"{name}" is {_kind(value)}, no score.')
+        if not 0 <= value <= 1:
+            cause = f'"{name}" is {value:g}, no score from 0 to 1.'
+            raise DataError(self.place, cause, "Divide it by its largest value, or name --metric.")
+        return float(value)
+
+    def amount(self, name: str) -> float | None:
+        """Tokens or dollars; None where none are told."""
+        if (value := self.row.get(name)) is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, float | int) or not value >= 0:
+            raise self.wrong(f'"{name}" is {_kind(value)}, no amount.')
+        return value
+
+    def total(self, *names: str) -> int | None:
+        known = [amount for name in names if (amount := self.amount(name)) is not None]
+        return int(sum(known)) if known else None
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return names.get(type(value), "empty" if value is None else f"the number {value}")
+
+
+def read_json(path: Path, move: str) -> Fields:
+    """The object that a file holds."""
+    return Fields(load_json(path.read_bytes(), str(path), move), str(path), move)
+
+
+def load_json(data: bytes, place: str, move: str) -> Any:
+    """Parse JSON; also NaN, which Python writes and JSON does not know."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            where = f"line {error.lineno}, column {error.colno}"
+            cause = "it is empty." if not data.strip() else f"it is cut, or no JSON ({where})."
+            raise DataError(place, cause, move) from error
+
+
+def read_lines(path: Path, move: str) -> Iterator[Fields]:
+    """The objects of a JSONL file, one at a time; DataError where it holds none."""
+    number = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                place = f"{path}:{number}"
+                yield Fields(load_json(line, place, move), place, move)
+    if not number:
+        raise DataError(str(path), "it is empty.", move)
+
+
+def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tuple[str, str]:
+    """The metric that is compared, and a note where others are left; "" where there are none."""
+    if not found:
+        raise first.wrong("no metric is in it.")
+    if metric is not None and metric not in found:
+        move = f"It has: {', '.join(found[:10])}."
+        raise DataError(first.place, f'--metric "{metric}" is not in it.', move)
+    chosen = metric or found[0]
+    others = [name for name in found if name != chosen][:5]
+    return chosen, f"{chosen} is compared; --metric takes {', '.join(others)}" if others else ""

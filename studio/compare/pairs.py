@@ -1,0 +1,193 @@
+"""Logs paired set by set against the first of them: difference, verdict, flipped cases. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from engines.core.errors import ConflictError, suggest_name
+from engines.pipeline.effect.holm import holm_adjusted
+from engines.pipeline.effect.paired import (
+    bootstrap_interval,
+    detectable_effect,
+    power_at,
+    standard_error,
+)
+from engines.pipeline.evaluation.comparison import LEVEL, Comparison, compare, paired_changes
+from engines.pipeline.evaluation.intervals import SAME, Interval
+from engines.pipeline.evaluation.metrics import RIGHT_FROM, question_means
+from studio.compare.log import Log, LogRow
+
+MOST_BOOTSTRAPPED = 1_000
+"""Problems; with more of them the t-interval is as good, and drawing takes seconds."""
+
+EFFECTS = (0.05, 0.1, 0.2)
+
+Tries = dict[str, dict[str, float | None]]
+"""Scores of one set: by problem, then by try."""
+
+
+Unmatched = tuple[tuple[str, ...], tuple[str, ...]]
+"""Problems, or tries of them, that only the first side has, and only the second."""
+
+
+class Case(NamedTuple):
+    """A problem whose mean changed."""
+
+    problem: str
+    before: float
+    after: float
+
+    @property
+    def flipped(self) -> bool:
+        return (self.before >= RIGHT_FROM) != (self.after >= RIGHT_FROM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPair:
+    """One log against the baseline on one set. `comparison` has the verdict after Holm."""
+
+    set: str
+    other: int  # position of the log
+    comparison: Comparison
+    adjusted: float  # p by Holm over all sets and logs
+    error: float | None  # standard error; None where there is no variance to measure
+    smallest: float | None  # effect that is shown 8 times in 10; None: none is, or as for the error
+    power: Mapping[float, float]  # the chance that a true effect of such a size is shown
+    bootstrap: Interval | None  # of graded changes
+    means: tuple[float, float]  # over the paired problems
+    cases: tuple[Case, ...]  # flipped ones first, from right to wrong first of all
+    unmatched: Unmatched
+
+
+def compare_logs(logs: Sequence[Log], only: str | None, seed: int) -> list[SetPair]:
+    """Compare each log with the first, on every set that both have or on `only`.
+
+    Raises ConflictError: there is no such set, or nothing can be paired.
+    """
+    sets = [_tries_by_set(log.rows) for log in logs]
+    found: list[SetPair] = []
+    for at, tried in enumerate(sets[1:], start=1):
+        named = _shared_sets(sets[0], tried, only)
+        pairs = [_pair(name, at, sets[0][one], tried[two], seed) for name, one, two in named]
+        known = [pair for pair in pairs if pair is not None]
+        if not known:
+            raise _nothing_paired(logs[0], logs[at], sets[0], tried)
+        found += known
+    family = len(found)
+    adjusted = holm_adjusted([pair.comparison.p for pair in found])
+    return [_corrected(pair, p, family) for pair, p in zip(found, adjusted, strict=True)]
+
+
+def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
+    done, level = pair.comparison, 1 - (1 - LEVEL) / family
+    if adjusted > 1 - LEVEL:
+        done = replace(done, verdict="cannot tell")
+    pair = replace(pair, comparison=done, adjusted=adjusted)
+    if pair.error is None:
+        return pair
+    effect, n = detectable_effect(pair.error, done.questions, level), done.questions
+    power = {size: power_at(size, pair.error, n, level) for size in EFFECTS}
+    return replace(pair, smallest=effect if effect <= 1 else None, power=power)
+
+
+def _tries_by_set(rows: Sequence[LogRow]) -> dict[str, Tries]:
+    """Tries without a name are numbered `#0`, `#1` …, which pairs none of them by name."""
+    found: dict[str, Tries] = {}
+    for row in rows:
+        tries = found.setdefault(row.set, {}).setdefault(row.problem, {})
+        tries[row.attempt or f"#{len(tries)}"] = row.score
+    return found
+
+
+def _shared_sets(
+    before: dict[str, Tries], after: dict[str, Tries], only: str | None
+) -> list[tuple[str, str, str]]:
+    """Name and both keys; sets that have no name, or one on each side, are taken for one."""
+    if only is not None:
+        if only not in before and only not in after:
+            move = suggest_name(only, sorted(filter(None, before.keys() | after.keys())))
+            raise ConflictError(f"--set {only}", "no log has a set of that name.", move)
+        return [(only, only, only)] if only in before and only in after else []
+    shared = [(name, name, name) for name in before if name in after]
+    if not shared and len(before) == len(after) == 1 and "" in (*before, *after):
+        (one,), (two,) = before, after
+        shared = [(one or two, one, two)]
+    return shared
+
+
+def _pair(name: str, other: int, before: Tries, after: Tries, seed: int) -> SetPair | None:
+    first, last, unmatched = _match(before, after)
+    done = compare(first, last, LEVEL)
+    if done is None:
+        return None
+    changes = paired_changes(first, last)
+    sizes = {round(abs(change), 6) for change in changes if abs(change) > SAME}
+    measured = max(changes) - min(changes) > SAME
+    graded = measured and len(sizes) > 1 and len(changes) <= MOST_BOOTSTRAPPED
+    means = {q: question_means([first[q], last.get(q, ())]) for q in first}
+    cases = [Case(q, *pair) for q, pair in means.items() if len(pair) == 2]
+    return SetPair(
+        set=name,
+        other=other,
+        comparison=done,
+        adjusted=done.p,
+        error=standard_error(changes) if measured else None,
+        smallest=None,
+        power={},
+        bootstrap=bootstrap_interval(changes, seed, LEVEL) if graded else None,
+        means=(
+            sum(case.before for case in cases) / len(cases),
+            sum(case.after for case in cases) / len(cases),
+        ),
+        cases=tuple(
+            sorted(
+                (case for case in cases if abs(case.after - case.before) > SAME),
+                key=lambda case: (not case.flipped, case.after > case.before,
+                                  -abs(case.after - case.before)),
+            )
+        ),
+        unmatched=unmatched,
+    )  # fmt: skip
+
+
+Rows = dict[str, tuple[float | None, ...]]
+
+
+def _match(before: Tries, after: Tries) -> tuple[Rows, Rows, Unmatched]:
+    """What both sides have: of a problem the tries of one name where names are shared, else all."""
+    by_try = any(
+        not name.startswith("#") and name in after.get(problem, ())
+        for problem, tries in before.items()
+        for name in tries
+    )
+
+    def kept(side: Tries, other: Tries) -> tuple[Rows, tuple[str, ...]]:
+        rows, alone = {}, []
+        for problem, tries in side.items():
+            theirs = other.get(problem)
+            if theirs is None:
+                alone.append(problem)
+                continue
+            rows[problem] = tuple(
+                score for name, score in tries.items() if not by_try or name in theirs
+            )
+            if by_try:
+                alone += [f"{problem}, try {name}" for name in tries if name not in theirs]
+        return rows, tuple(alone)
+
+    (first, gone), (last, new) = kept(before, after), kept(after, before)
+    return first, last, (gone, new)
+
+
+def _nothing_paired(
+    first: Log, other: Log, before: dict[str, Tries], after: dict[str, Tries]
+) -> ConflictError:
+    def some(sets: dict[str, Tries]) -> str:
+        name = next(iter(sets))
+        few = ", ".join(list(sets[name])[:3])
+        return f"{name or 'no set'}: {few[:80]}"
+
+    cause = f"it shares no scored problem with {first.label} ({some(after)}; {some(before)})."
+    return ConflictError(other.label, cause, "Compare logs of the same problems.")
