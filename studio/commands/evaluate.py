@@ -139,7 +139,7 @@ def compare(
         bool, typer.Option("--json", help="Print JSON, as --format json does.")
     ] = False,
 ) -> int:
-    """Compare runs, evaluations and other programs' logs, problem by problem.
+    """Compare runs and other programs' logs by problem.
 
     It reads logs of inspect, lm-eval, promptfoo, verifiers, agentskills, and CSV.
 

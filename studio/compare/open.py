@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from engines.core.errors import ConflictError, DataError, StudioError, did_you_mean
@@ -16,14 +17,26 @@ from studio.compare.formats import (
     skills,
     verifiers,
 )
-from studio.compare.log import Fields, Log, load_json
-
-Reader = Callable[[Path, str | None], list[Log]]
+from studio.compare.log import Fields, Log, load_json, read_json
 
 _KNOWN = (
     "Give a run, an evaluation of the studio, CSV, or a log of inspect, lm-eval, promptfoo, "
     "verifiers or agentskills."
 )
+_FOLDERS: dict[str, Callable[[Path, str | None], list[Log]]] = {
+    "scores.jsonl": own.read_scores,
+    "traces.jsonl": verifiers.read,
+    "**/grading.json": skills.read,
+    "benchmark.json": skills.read,
+    "**/samples_*.jsonl": lm_eval.read,
+}
+_LINES = {"doc_id": lm_eval.read, "testIdx": promptfoo.read, "task": verifiers.read}
+_WHOLE: dict[str, Callable[[Path, Fields, str | None], list[Log]]] = {
+    "samples": inspect_log.read_json_log,
+    "results": promptfoo.read_json_output,
+    "rewards": own.read_evaluation,
+    "kind": own.read_printed,
+}
 
 
 def open_logs(references: Sequence[str], workspace: Workspace, metric: str | None) -> list[Log]:
@@ -31,19 +44,26 @@ def open_logs(references: Sequence[str], workspace: Workspace, metric: str | Non
 
     One file with several logs in it may stand alone; among others `FILE#NAME` takes one of them.
     """
-    found = [_open(reference, workspace, metric) for reference in references]
+    # Rows hold no circles, and a search among a hundred thousand of them takes as long as reading.
+    gc.disable()
+    try:
+        found = [_open(reference, workspace, metric) for reference in references]
+    finally:
+        gc.enable()
     if len(found) == 1 and len(found[0]) > 1:
         return found[0]
     for reference, logs in zip(references, found, strict=True):
         if len(logs) > 1:
-            names = ", ".join(log.label for log in logs[:8])
-            move = f"Name one of them as {reference}#NAME: {names}."
+            move = f"Name one of them as {reference}#NAME: {_labels(logs)}."
             raise ConflictError(reference, f"it holds {len(logs)} logs.", move)
     if len(found) < 2:
-        raise ConflictError(
-            references[0], "there is nothing to compare it with.", "Name a second one."
-        )
+        cause = "there is nothing to compare it with."
+        raise ConflictError(references[0], cause, "Name a second one.")
     return [logs[0] for logs in found]
+
+
+def _labels(logs: Iterable[Log]) -> str:
+    return ", ".join([log.label for log in logs][:8])
 
 
 def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]:
@@ -51,60 +71,43 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
     if not path.exists() and "#" in reference:
         before, _, name = reference.partition("#")
         path = Path(before)
-    if path.exists():
-        logs = _reader(path)(path, metric)
-        if not any(log.rows for log in logs):
-            raise DataError(str(path), "no scored try is in it.", _KNOWN)
-        kept = [log for log in logs if name in ("", log.label)]
-        if not kept:
-            labels = [log.label for log in logs]
-            move = f"{did_you_mean(name, labels)}It holds: {', '.join(labels[:8])}."
-            raise ConflictError(reference, f"no log in it is called {name!r}.", move)
-        return kept
-    try:
-        return [own.read_reference(reference, workspace)]
-    except StudioError as error:
-        if any(mark in reference for mark in "/\\") or path.suffix:
-            raise DataError(reference, "there is no such file or folder.", _KNOWN) from error
-        raise
+    if not path.exists():
+        try:
+            return [own.read_reference(reference, workspace)]
+        except StudioError as error:
+            if path.suffix or len(path.parts) > 1:
+                raise DataError(reference, "there is no such file or folder.", _KNOWN) from error
+            raise
+    logs = _read(path, metric)
+    if not any(log.rows for log in logs):
+        raise DataError(str(path), "no scored try is in it.", _KNOWN)
+    if not (kept := [log for log in logs if name in ("", log.label)]):
+        move = f"{did_you_mean(name, [log.label for log in logs])}It holds: {_labels(logs)}."
+        raise ConflictError(reference, f"no log in it is called {name!r}.", move)
+    return kept
 
 
-def _reader(path: Path) -> Reader:
+def _read(path: Path, metric: str | None) -> list[Log]:
     if path.is_dir():
-        return _folder_reader(path)
-    if path.suffix in (".csv", ".eval") or path.name == "scores.jsonl":
-        return {".csv": csv_table.read, ".eval": inspect_log.read}.get(path.suffix, own.read_scores)
-    with path.open("rb") as file:
-        head = load_json(
-            file.readline() if path.suffix == ".jsonl" else file.read(), str(path), _KNOWN
-        )
-    keys = Fields(head, str(path), _KNOWN).row.keys()
-    marks: tuple[tuple[str, Reader], ...] = (
-        ("doc_id", lm_eval.read),
-        ("rewards", own.read),
-        ("testIdx", promptfoo.read),
-        ("samples", inspect_log.read),
-        ("run_summary", skills.read),
-        ("kind", own.read),
-        ("results", promptfoo.read),
-    )
-    if path.suffix == ".jsonl" and "task" in keys and "doc_id" not in keys:
-        return verifiers.read
-    for mark, reader in marks:
-        if mark in keys:
-            return reader
-    raise DataError(str(path), f"it has no known form: {', '.join(list(keys)[:6])}.", _KNOWN)
-
-
-def _folder_reader(path: Path) -> Reader:
-    marks: tuple[tuple[str, Reader], ...] = (
-        ("scores.jsonl", own.read_scores),
-        ("traces.jsonl", verifiers.read),
-        ("benchmark.json", skills.read),
-        ("**/grading.json", skills.read),
-        ("**/samples_*.jsonl", lm_eval.read),
-    )
-    for mark, reader in marks:
-        if next(path.glob(mark), None) is not None:
-            return reader
-    raise DataError(str(path), "no known log is in this folder.", _KNOWN)
+        for pattern, reader in _FOLDERS.items():
+            if next(path.glob(pattern), None) is not None:
+                return reader(path, metric)
+        raise DataError(str(path), "no known log is in this folder.", _KNOWN)
+    if path.name in ("scores.jsonl", "benchmark.json"):
+        return _FOLDERS[path.name](path, metric)
+    if path.suffix == ".csv":
+        return csv_table.read(path, metric)
+    if path.suffix == ".eval":
+        return inspect_log.read(path, metric)
+    if path.suffix == ".jsonl":
+        with path.open("rb") as file:
+            whole = Fields(load_json(file.readline(), f"{path}:1", _KNOWN), f"{path}:1", _KNOWN)
+        for mark, reader in _LINES.items():
+            if mark in whole.row:
+                return reader(path, metric)
+    else:
+        whole = read_json(path, _KNOWN)
+        for mark, read_whole in _WHOLE.items():
+            if mark in whole.row:
+                return read_whole(path, whole, metric)
+    raise DataError(str(path), f"it has no known form: {', '.join(list(whole.row)[:6])}.", _KNOWN)

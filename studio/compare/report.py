@@ -8,23 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engines.core.types import Usage
 from studio.compare.log import Log, LogRow
 from studio.compare.pairs import SetPair
-from studio.report.rates import comparison_data, difference_text, mean_text, signs_text
+from studio.report.rates import (
+    comparison_data,
+    difference_text,
+    interval_ends,
+    mean_text,
+    signs_text,
+)
 from studio.report.tables import indent_text, table, wrap_text
 from studio.secrets.sanitize import one_line
 
 _NAMED = 5  # problems of a list
 
 
-class Table(NamedTuple):
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
+class Block(NamedTuple):
+    """A heading with lines and a table under it; both may be empty."""
 
-
-Block = tuple[str, Sequence[str], Table | None]
-"""A heading, lines and a table under it; each may be empty."""
+    heading: str
+    lines: Sequence[str] = ()
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,88 +40,83 @@ class Report:
     pairs: Sequence[SetPair]
     min_effect: float | None = None
 
-    def letter(self, at: int) -> str:
-        return chr(ord("A") + at) if at < 26 else f"L{at}"
-
     @property
-    def worse(self) -> list[SetPair]:
-        return [pair for pair in self.pairs if pair.comparison.verdict == "hurts"]
+    def worse(self) -> bool:
+        return any(pair.comparison.verdict == "hurts" for pair in self.pairs)
 
     @property
     def short_of_effect(self) -> list[SetPair]:
-        """Those whose interval reaches below the smallest effect that is demanded."""
-        least = self.min_effect
-        return [p for p in self.pairs if least is not None and p.comparison.interval.low < least]
+        """Those whose interval reaches below the effect that is demanded."""
+        least = -2 if self.min_effect is None else self.min_effect
+        return [pair for pair in self.pairs if pair.comparison.interval.low < least]
 
     def practised_elsewhere(self, pair: SetPair) -> str:
         """The practice data, where this set is known to be of another kind: by its first word."""
         known = [self.logs[at].practised for at in (pair.other, 0)]
         data = next((one.data for one in known if one is not None and one.data), "")
-        return data if data and data.partition("-")[0] != pair.set.partition("-")[0] else ""
+        return data if data.partition("-")[0] != pair.set.partition("-")[0] else ""
+
+
+def _letter(at: int) -> str:
+    return chr(ord("A") + at) if at < 26 else f"L{at}"
+
+
+def _set(name: str, width: int = 60) -> str:
+    return one_line(name or "all", width)
 
 
 def blocks(report: Report) -> list[Block]:
-    logs = [
-        f"{report.letter(at)}  {one_line(log.label, 120)}" + " (baseline)" * (at == 0)
-        for at, log in enumerate(report.logs)
-    ]
-    found: list[Block] = [("Compared", logs, None), ("Verdicts", [], _verdicts(report))]
+    labels = [f"{_letter(at)}  {one_line(log.label, 120)}" for at, log in enumerate(report.logs)]
+    labels[0] += " (baseline)"
+    found = [Block("Compared", labels), _verdicts(report)]
     if report.min_effect is not None:
-        named = ", ".join(f"{report.letter(p.other)} on {_set(p)}" for p in report.short_of_effect)
-        held = f"not reached by {named}" if named else "reached everywhere"
-        found.append((f"Effect of {report.min_effect:+g} or more", [held], None))
+        short = [f"{_letter(pair.other)} on {_set(pair.set)}" for pair in report.short_of_effect]
+        held = f"not reached by {', '.join(short)}" if short else "reached everywhere"
+        found.append(Block(f"Effect of {report.min_effect:+g} or more", [held]))
     for pair in report.pairs:
-        found.append(
-            (f"A to {report.letter(pair.other)}, {_set(pair)}", _lines(report, pair), None)
-        )
-    found.append(("Measured", [], _measured(report)))
+        heading = f"A to {_letter(pair.other)}, {_set(pair.set)}"
+        found.append(Block(heading, _details(report, pair)))
+    found.append(_measured(report))
     if any(log.practised for log in report.logs):
-        found.append(("Practice", [], _practice(report)))
+        found.append(_practice(report))
     said: dict[str, list[str]] = {}
     for at, log in enumerate(report.logs):
         for note in log.notes:
-            said.setdefault(note, []).append(report.letter(at))
+            said.setdefault(note, []).append(_letter(at))
     notes = [f"{', '.join(letters)}: {note}" for note, letters in said.items()]
     if len({log.fingerprint for log in report.logs if log.fingerprint}) > 1:
         notes.append("they were measured with other settings (model, sampling, prompt or verifier)")
-    return [*found, ("Notes", notes, None)] if notes else found
+    return [*found, Block("Notes", notes)] if notes else found
 
 
-def _set(pair: SetPair) -> str:
-    return one_line(pair.set or "all", 60)
-
-
-def _verdicts(report: Report) -> Table:
-    many = len(report.pairs) > 1
-    rows = []
+def _verdicts(report: Report) -> Block:
+    n, rows = len(report.pairs), []
     for pair in report.pairs:
-        done, (before, after) = pair.comparison, pair.means
-        sides = [report.letter(pair.other), f"{before:.3f}", f"{after:.3f}"]
-        p = "<0.001" if pair.adjusted < 0.001 else f"{pair.adjusted:.3f}"
-        rows.append([_set(pair), *sides, difference_text(done), p, done.verdict])
-    return Table(
-        ("SET", "LOG", "BEFORE", "AFTER", "DIFFERENCE", "P (HOLM)" if many else "P", "VERDICT"),
-        rows,
-    )
+        done, p = pair.comparison, f"{pair.adjusted:.3f}"
+        means = [f"{mean:.3f}" for mean in pair.means]
+        change = [difference_text(done), "<0.001" if p == "0.000" else p, done.verdict]
+        rows.append([_set(pair.set), _letter(pair.other), *means, *change])
+    several = [f"p and verdicts hold for all {n} at once (Holm)"] if n > 1 else []
+    headings = ("SET", "LOG", "BEFORE", "AFTER", "DIFFERENCE", "P", "VERDICT")
+    return Block("Verdicts", several, headings, rows)
 
 
-def _lines(report: Report, pair: SetPair) -> list[str]:
+def _details(report: Report, pair: SetPair) -> list[str]:
     """Flipped cases first, then the rest of what the verdict rests on."""
     lines = []
-    for words, right in (("right to wrong", True), ("wrong to right", False)):
-        cases = [c.problem for c in pair.cases if c.flipped and (c.after < c.before) is right]
-        lines.append(f"{words}: {_names(cases)}")
+    for words, worse in (("right to wrong", True), ("wrong to right", False)):
+        flipped = [c.problem for c in pair.cases if c.flipped and (c.after < c.before) is worse]
+        lines.append(f"{words}: {_names(flipped)}")
     lines.append(signs_text(pair.comparison))
     if pair.bootstrap is not None:
         lines.append(f"bootstrap {pair.bootstrap.low:+.3f} to {pair.bootstrap.high:+.3f}")
-    if pair.smallest is not None:
+    if pair.smallest is None:
+        lines.append("too few problems, or too much alike, to say what it could show")
+    else:
         power = ", ".join(f"{effect:g} in {chance:.0%}" for effect, chance in pair.power.items())
         lines.append(f"would likely show {pair.smallest:.3f} or more; of a true {power} of cases")
-    else:
-        lines.append("too few problems, or too much alike, to say what it could show")
     for side, alone in zip((0, pair.other), pair.unmatched, strict=True):
-        if alone:
-            lines.append(f"only in {report.letter(side)}: {_names(alone)}")
+        lines += [f"only in {_letter(side)}: {_names(alone)}"] if alone else []
     if data := report.practised_elsewhere(pair):
         lines.append(f"another set than was practised on ({one_line(data, 60)})")
     return lines
@@ -124,70 +124,65 @@ def _lines(report: Report, pair: SetPair) -> list[str]:
 
 def _names(problems: Sequence[str]) -> str:
     few = ", ".join(one_line(name, 40) for name in problems[:_NAMED])
-    return f"{len(problems)}" + f" ({few}{', …' * (len(problems) > _NAMED)})" * bool(problems)
+    more = ", …" * (len(problems) > _NAMED)
+    return f"{len(problems)} ({few}{more})" if problems else "0"
 
 
 def _rows_of(log: Log, name: str) -> list[LogRow]:
     return [row for row in log.rows if row.set == name]
 
 
-def _per_try(rows: Sequence[LogRow]) -> tuple[float | None, float | None]:
+def _per_try(rows: Sequence[LogRow]) -> list[float | None]:
     """Tokens and dollars a try, each over the tries that tell it."""
-    told = ([r.tokens for r in rows if r.tokens is not None],
-            [r.cost_usd for r in rows if r.cost_usd is not None])  # fmt: skip
-    tokens, cost = (sum(known) / len(known) if known else None for known in told)
-    return tokens, cost
+    columns = ([row.tokens for row in rows], [row.cost_usd for row in rows])
+    told = [[value for value in column if value is not None] for column in columns]
+    return [sum(known) / len(known) if known else None for known in told]
 
 
-def _by_problem(rows: Sequence[LogRow]) -> list[list[float | None]]:
-    found: dict[str, list[float | None]] = {}
+def _mean(rows: Sequence[LogRow]) -> tuple[str, int]:
+    """mean@k with its interval, and the number of problems."""
+    tries: dict[str, list[float | None]] = {}
     for row in rows:
-        found.setdefault(row.problem, []).append(row.score)
-    return list(found.values())
+        tries.setdefault(row.problem, []).append(row.score)
+    return mean_text(list(tries.values())), len(tries)
 
 
-def _measured(report: Report) -> Table:
+def _measured(report: Report) -> Block:
     rows = []
     for name in dict.fromkeys(row.set for log in report.logs for row in log.rows):
         for at, log in enumerate(report.logs):
             if tried := _rows_of(log, name):
-                tokens, cost = _per_try(tried)
+                (mean, problems), (tokens, cost) = _mean(tried), _per_try(tried)
                 judged = sum(row.score is not None for row in tried)
-                problems = _by_problem(tried)
-                rows.append([
-                    one_line(name or "all", 60), report.letter(at), mean_text(problems),
-                    str(len(problems)), f"{judged}" + f" of {len(tried)}" * (judged < len(tried)),
-                    "-" if tokens is None else f"{tokens:,.0f}",
-                    "-" if cost is None else f"{cost:.5f}",
-                ])  # fmt: skip
-    return Table(("SET", "LOG", "MEAN", "PROBLEMS", "TRIES", "TOKENS", "$ A TRY"), rows)
+                tries = f"{judged}" + f" of {len(tried)}" * (judged < len(tried))
+                spent = ["-" if tokens is None else f"{tokens:,.0f}"]
+                spent.append("-" if cost is None else f"{cost:.5f}")
+                rows.append([_set(name), _letter(at), mean, str(problems), tries, *spent])
+    headings = ("SET", "LOG", "MEAN", "PROBLEMS", "TRIES", "TOKENS", "$ A TRY")
+    return Block("Measured", (), headings, rows)
 
 
-def _practice(report: Report) -> Table:
+def _practice(report: Report) -> Block:
     """Quality beside what it took: frozen model, library or weights."""
     sets = list(dict.fromkeys(pair.set for pair in report.pairs))
     rows = []
     for at, log in enumerate(report.logs):
         facts = ["-", "-", "-", "-"]
         if (one := log.practised) is not None:
-            facts = [one.learned, str(one.problems), f"{one.spent.tokens:,}", _dollars(one.spent)]
-        means = [mean_text(_by_problem(_rows_of(log, name))).partition(" ")[0] for name in sets]
-        rows.append([report.letter(at), *facts, *means])
-    return Table(
-        ("LOG", "LEARNED", "PROBLEMS", "TOKENS", "$", *(one_line(s, 16) for s in sets)), rows
-    )
-
-
-def _dollars(spent: Usage) -> str:
-    return "-" if spent.cost_usd is None else f"{spent.cost_usd:.2f}"
+            cost = "-" if one.spent.cost_usd is None else f"{one.spent.cost_usd:.2f}"
+            facts = [one.learned, str(one.problems), f"{one.spent.tokens:,}", cost]
+        means = [_mean(_rows_of(log, name))[0].partition(" ")[0] for name in sets]
+        rows.append([_letter(at), *facts, *means])
+    headings = ("LOG", "LEARNED", "PROBLEMS", "TOKENS", "$", *(_set(name, 16) for name in sets))
+    return Block("Practice", (), headings, rows)
 
 
 def as_text(report: Report) -> str:
     parts = []
-    for heading, lines, shown in blocks(report):
-        body = [wrap_text(f"  {line}", 80) for line in lines]
-        body += [indent_text(table(shown.headings, shown.rows, columns=78))] if shown else []
-        parts.append("\n".join([heading, *body]))
+    for block in blocks(report):
+        shown = table(block.headings, block.rows, columns=78) if block.rows else ""
+        lines = [wrap_text(f"  {line}", 80) for line in block.lines]
+        parts.append("\n".join([block.heading, *lines, *([indent_text(shown)] if shown else [])]))
     return "\n\n".join(parts)
 
 
@@ -197,76 +192,69 @@ def as_markdown(report: Report) -> str:
     def escape(text: str) -> str:
         return html.escape(re.sub(r"([\\`*_{}\[\]|~#])", r"\\\1", one_line(text, 400)), quote=False)
 
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(map(escape, cells))} |"
-
     parts = []
-    for heading, lines, shown in blocks(report):
-        body = [f"* {escape(text)}" for text in lines]
-        if shown:
-            body += [
-                line(shown.headings),
-                "|---" * len(shown.headings) + "|",
-                *map(line, shown.rows),
-            ]
-        parts.append("\n".join([f"### {escape(heading)}", "", *body]))
+    for block in blocks(report):
+        rows = [block.headings, ["---"] * len(block.headings), *block.rows] if block.rows else []
+        lines = [f"### {escape(block.heading)}", "", *(f"* {escape(line)}" for line in block.lines)]
+        lines += [""] * bool(rows and block.lines)
+        parts.append("\n".join([*lines, *(f"| {' | '.join(map(escape, row))} |" for row in rows)]))
     return "\n\n".join(parts)
 
 
 def as_html(report: Report) -> str:
     """A page of its own, without scripts or anything loaded from elsewhere."""
 
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(one_line(t, 400))}" for t in texts)
+    def items(tag: str, texts: Sequence[str]) -> str:
+        return "".join(f"<{tag}>{html.escape(one_line(text, 400))}" for text in texts)
 
-    parts = []
-    for heading, lines, shown in blocks(report):
-        body = "".join(f"<li>{html.escape(one_line(text, 400))}" for text in lines)
-        body = f"<ul>{body}</ul>" if body else ""
-        if shown:
-            body += f"<table>{cells('th', shown.headings)}"
-            body += "".join(cells("td", row) for row in shown.rows) + "</table>"
-        parts.append(f"<h2>{html.escape(heading)}</h2>{body}")
+    parts = [
+        f"{items('h2', [block.heading])}</h2><ul>{items('li', block.lines)}</ul><table>"
+        f"<tr>{items('th', block.headings)}"
+        + "".join(f"<tr>{items('td', row)}" for row in block.rows)
+        + "</table>"
+        for block in blocks(report)
+    ]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>studio compare</title>'
         '<meta name="viewport" content="width=device-width"><style>'
         ":root{color-scheme:light dark}body{font:16px/1.5 system-ui;max-width:60rem;margin:1rem "
         "auto;padding:0 1rem}table{display:block;overflow-x:auto}td,th{padding:.2rem .7rem;"
-        f"text-align:left;white-space:nowrap}}</style>{''.join(parts)}</html>\n"
+        f"text-align:left;white-space:nowrap}}</style>{''.join(parts)}</html>"
     )
 
 
 def as_data(report: Report) -> dict[str, Any]:
+    logs = [
+        {
+            "label": log.label,
+            "rows": len(log.rows),
+            "practised": log.practised,
+            "notes": log.notes,
+            **dict(zip(("tokens_per_try", "cost_usd_per_try"), _per_try(log.rows), strict=True)),
+        }
+        for log in report.logs
+    ]
+    comparisons = [
+        {
+            "set": pair.set,
+            "before": report.logs[0].label,
+            "after": report.logs[pair.other].label,
+            "means": pair.means,
+            **(comparison_data(pair.comparison) or {}),
+            "p_adjusted": pair.adjusted,
+            "bootstrap": interval_ends(pair.bootstrap),
+            "smallest_effect": pair.smallest,
+            "power": {str(effect): chance for effect, chance in pair.power.items()},
+            "practised_elsewhere": bool(report.practised_elsewhere(pair)),
+            "cases": [{**case._asdict(), "flipped": case.flipped} for case in pair.cases],
+            "unmatched": pair.unmatched,
+        }
+        for pair in report.pairs
+    ]
     return {
         "kind": "Comparison",
-        "logs": [
-            {
-                "label": log.label,
-                "rows": len(log.rows),
-                "practised": log.practised,
-                "notes": log.notes,
-                "tokens_per_try": _per_try(log.rows)[0],
-                "cost_usd_per_try": _per_try(log.rows)[1],
-            }
-            for log in report.logs
-        ],
-        "comparisons": [
-            {
-                "set": pair.set,
-                "before": report.logs[0].label,
-                "after": report.logs[pair.other].label,
-                "means": pair.means,
-                **(comparison_data(pair.comparison) or {}),
-                "p_adjusted": pair.adjusted,
-                "bootstrap": pair.bootstrap and [pair.bootstrap.low, pair.bootstrap.high],
-                "smallest_effect": pair.smallest,
-                "power": {str(effect): chance for effect, chance in pair.power.items()},
-                "practised_elsewhere": bool(report.practised_elsewhere(pair)),
-                "cases": [{**case._asdict(), "flipped": case.flipped} for case in pair.cases],
-                "unmatched": pair.unmatched,
-            }
-            for pair in report.pairs
-        ],
-        "worse": bool(report.worse),
+        "logs": logs,
+        "comparisons": comparisons,
+        "worse": report.worse,
         "min_effect_reached": None if report.min_effect is None else not report.short_of_effect,
     }

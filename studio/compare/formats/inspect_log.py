@@ -13,25 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json, read_json
+from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 _ZSTANDARD = 93
+_DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "error"}  # by name: zstd's are its own
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _GRADES |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
-def read(path: Path, metric: str | None) -> list[Log]:
+def read_json_log(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     """One log. `metric` is a scorer, or scorer/key where it gives several values."""
-    if path.suffix == ".eval":
-        return [_read_zip(path, metric)]
-    whole = read_json(path, MOVE)
     samples = enumerate(whole.need("samples", list))
     rows = (Fields(row, f"{path}: samples[{at}]", MOVE) for at, row in samples)
     return [_log(path, whole, rows, metric)]
 
 
-def _read_zip(path: Path, metric: str | None) -> Log:
+def read(path: Path, metric: str | None) -> list[Log]:
+    """The same of a `.eval` file."""
     try:
         with _open_zip(path) as archive:
             names = archive.namelist()
@@ -39,8 +38,10 @@ def _read_zip(path: Path, metric: str | None) -> Log:
             if not heads:
                 raise DataError(str(path), "it holds no header.json and no start.json.", MOVE)
             head = Fields(_load(archive, path, heads[0]), f"{path}: {heads[0]}", MOVE)
-            return _log(path, head, _summaries(archive, path, names), metric)
-    except zipfile.BadZipFile as error:
+            return [_log(path, head, _summaries(archive, path, names), metric)]
+    except Exception as error:
+        if type(error).__name__ not in _DAMAGED:
+            raise
         raise DataError(str(path), f"it is cut, or no zip ({error}).", MOVE) from error
 
 

@@ -13,7 +13,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
 from engines.record.run_dir import Workspace
-from studio.compare.log import Fields, Log, LogRow, Practised, load_json, read_json
+from studio.compare.log import Fields, Log, LogRow, Practised, load_json
 from studio.library.references import find_version
 from studio.report.fork_history import load_state_with_parents
 from studio.report.summary import REHEARSAL, scripted_line
@@ -23,14 +23,16 @@ MOVE = (
 )
 
 
-def read(path: Path, metric: str | None) -> list[Log]:
-    """An evaluation, or what `studio eval --json` printed: a log for each subject."""
-    whole = read_json(path, MOVE)
-    if whole.row.get("kind") != "Evaluation":
-        try:
-            return [_of_events(str(path), [from_dict(EvaluationFinished, whole.row)])]
-        except ValueError as error:
-            raise whole.wrong(f"it is no evaluation ({error}).") from error
+def read_evaluation(path: Path, whole: Fields, metric: str | None) -> list[Log]:
+    """A file of a run's evals/."""
+    try:
+        return [_of_events(str(path), [from_dict(EvaluationFinished, whole.row)])]
+    except ValueError as error:
+        raise whole.wrong(f"it is no evaluation ({error}).") from error
+
+
+def read_printed(path: Path, whole: Fields, metric: str | None) -> list[Log]:
+    """What `studio eval --json` printed: a log for each subject."""
     found: dict[str, list[LogRow]] = {}
     for held_out in whole.need("sets", list):
         one = Fields(held_out, f"{path}: sets", MOVE)

@@ -10,16 +10,27 @@ from pathlib import Path
 
 import orjson
 
-from studio.compare.log import Fields, Log, LogRow, read_json, read_lines
+from studio.compare.log import Fields, Log, LogRow, read_lines
 
 MOVE = "Give a file as `promptfoo eval --output FILE.json` writes it."
 _ERROR = 2  # failureReason of a call or grader that failed: no judgement
 
 
-def read(path: Path, metric: str | None) -> list[Log]:
+def read_json_output(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     """A log a column. `metric` is a named score, or "success"; else it is the score."""
+    rows = enumerate(whole.inner("results").need("results", list))
+    place = f"{path}: results.results"
+    return _logs((Fields(row, f"{place}[{at}]", MOVE) for at, row in rows), metric)
+
+
+def read(path: Path, metric: str | None) -> list[Log]:
+    """The same of JSONL output."""
+    return _logs(read_lines(path, MOVE), metric)
+
+
+def _logs(results: Iterator[Fields], metric: str | None) -> list[Log]:
     columns: dict[int, tuple[str, list[LogRow]]] = {}
-    for fields in _results(path):
+    for fields in results:
         number = fields.need("promptIdx", int)
         if number not in columns:
             columns[number] = (_column_name(fields), [])
@@ -29,15 +40,6 @@ def read(path: Path, metric: str | None) -> list[Log]:
         Log(label=name if names.count(name) == 1 else f"{name} [{number}]", rows=rows)
         for number, (name, rows) in sorted(columns.items())
     ]
-
-
-def _results(path: Path) -> Iterator[Fields]:
-    if path.suffix == ".jsonl":
-        yield from read_lines(path, MOVE)
-        return
-    whole = read_json(path, MOVE)
-    for at, row in enumerate(whole.inner("results").need("results", list)):
-        yield Fields(row, f"{path}: results.results[{at}]", MOVE)
 
 
 def _column_name(fields: Fields) -> str:
