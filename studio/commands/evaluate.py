@@ -19,7 +19,6 @@ from studio.commands import (
     Overrides,
     open_workspace,
 )
-from studio.report.tables import print_json
 
 _Library = Annotated[
     str | None,
@@ -112,8 +111,7 @@ def compare(
         str | None, typer.Option("--set", metavar="NAME", help="Compare this set alone.")
     ] = None,
     metric: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which score of a file. Default: its first."),
+        str | None, typer.Option(metavar="NAME", help="Which score of a file. Default: its first.")
     ] = None,
     fail_if_worse: Annotated[
         bool, typer.Option("--fail-if-worse", help="Exit with 6 where a verdict is: hurts.")
@@ -124,20 +122,15 @@ def compare(
             metavar="D",
             min=-1,
             max=1,
-            help="Exit with 6 unless every interval begins at D or above; below 0, D is the loss "
-            "that is borne.",
+            help="Exit with 6 unless every interval begins at D or above.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the bootstrap.")] = 1,
     format: Annotated[
         Literal["text", "md", "json", "html"] | None,
-        typer.Option(
-            metavar="text|md|json|html", help="How to print the comparison.", show_default="text"
-        ),
+        typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as --format json does.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
 ) -> int:
     """Compare runs and other programs' logs by problem.
 
@@ -149,19 +142,14 @@ def compare(
     """
     from studio.compare.open import open_logs
     from studio.compare.pairs import compare_logs
-    from studio.compare.report import Report, as_data, as_html, as_markdown, as_text
+    from studio.compare.report import Report, print_report
 
     if json and format not in (None, "json"):
-        raise ConfigError(
-            "--json", f"it contradicts --format {format}.", "Leave one of the two out."
-        )
+        cause = f"it contradicts --format {format}."
+        raise ConfigError("--json", cause, "Leave one of the two out.")
     found = open_logs(logs, open_workspace(context), metric)
     report = Report(found, compare_logs(found, only, seed), min_effect)
-    if json or format == "json":
-        print_json(as_data(report))
-    else:
-        forms = {"md": as_markdown, "html": as_html}
-        print(forms.get(format or "", as_text)(report).rstrip("\n"), flush=True)
+    print_report(report, "json" if json else format or "text")
     failed = (fail_if_worse and report.worse) or report.short_of_effect
     return exit_codes.WORSE if failed else exit_codes.DONE
 

@@ -76,6 +76,10 @@ class Fields:
     def inner(self, name: str) -> Fields:
         return Fields(self.need(name, dict), f"{self.place}: {name}", self.move)
 
+    def given(self, name: str) -> dict[str, Any]:
+        """One that may be left out."""
+        return self.need(name, dict) if self.row.get(name) is not None else {}
+
     def text(self, name: str) -> str:
         """An id: text, or a whole number."""
         return str(self.need(name, str, int))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import NamedTuple
 
 from engines.core.errors import ConflictError, suggest_name
@@ -17,12 +18,10 @@ from engines.pipeline.effect.paired import (
 from engines.pipeline.evaluation.comparison import LEVEL, Comparison, compare, paired_changes
 from engines.pipeline.evaluation.intervals import SAME, Interval
 from engines.pipeline.evaluation.metrics import RIGHT_FROM, question_means
-from studio.compare.log import Log, LogRow
+from studio.compare.log import Log
 
-MOST_BOOTSTRAPPED = 1_000
-"""Problems; with more of them the t-interval is as good, and drawing takes seconds."""
-
-EFFECTS = (0.05, 0.1, 0.2)
+MOST_BOOTSTRAPPED = 1_000  # with more problems the t-interval is as good, and drawing takes seconds
+EFFECTS = (0.05, 0.1, 0.2)  # that the power is told of
 
 Tries = dict[str, dict[str, float | None]]
 """Scores of one set: by problem, then by try."""
@@ -38,6 +37,10 @@ class Case(NamedTuple):
     problem: str
     before: float
     after: float
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
 
     @property
     def flipped(self) -> bool:
@@ -66,18 +69,19 @@ def compare_logs(logs: Sequence[Log], only: str | None, seed: int) -> list[SetPa
 
     Raises ConflictError: there is no such set, or nothing can be paired.
     """
-    sets = [_tries_by_set(log.rows) for log in logs]
+    sets = [_tries_by_set(log) for log in logs]
     found: list[SetPair] = []
     for at, tried in enumerate(sets[1:], start=1):
         named = _shared_sets(sets[0], tried, only)
         pairs = [_pair(name, at, sets[0][one], tried[two], seed) for name, one, two in named]
         known = [pair for pair in pairs if pair is not None]
         if not known:
-            raise _nothing_paired(logs[0], logs[at], sets[0], tried)
+            there = f"{_some(tried)}; {_some(sets[0])}"
+            cause = f"it shares no scored problem with {logs[0].label} ({there})."
+            raise ConflictError(logs[at].label, cause, "Compare logs of the same problems.")
         found += known
-    family = len(found)
     adjusted = holm_adjusted([pair.comparison.p for pair in found])
-    return [_corrected(pair, p, family) for pair, p in zip(found, adjusted, strict=True)]
+    return [_corrected(pair, p, len(found)) for pair, p in zip(found, adjusted, strict=True)]
 
 
 def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
@@ -92,11 +96,14 @@ def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
     return replace(pair, smallest=effect if effect <= 1 else None, power=power)
 
 
-def _tries_by_set(rows: Sequence[LogRow]) -> dict[str, Tries]:
+def _tries_by_set(log: Log) -> dict[str, Tries]:
     """Tries without a name are numbered `#0`, `#1` …, which pairs none of them by name."""
     found: dict[str, Tries] = {}
-    for row in rows:
+    for row in log.rows:
         tries = found.setdefault(row.set, {}).setdefault(row.problem, {})
+        if row.attempt in tries:
+            cause = f"problem {row.problem[:80]}, try {row.attempt} is there twice."
+            raise ConflictError(log.label, cause, "Give each try a name of its own, or none.")
         tries[row.attempt or f"#{len(tries)}"] = row.score
     return found
 
@@ -124,32 +131,23 @@ def _pair(name: str, other: int, before: Tries, after: Tries, seed: int) -> SetP
         return None
     changes = paired_changes(first, last)
     sizes = {round(abs(change), 6) for change in changes if abs(change) > SAME}
-    measured = max(changes) - min(changes) > SAME
-    graded = measured and len(sizes) > 1 and len(changes) <= MOST_BOOTSTRAPPED
+    graded = len(sizes) > 1 and len(changes) <= MOST_BOOTSTRAPPED
     means = {q: question_means([first[q], last.get(q, ())]) for q in first}
     cases = [Case(q, *pair) for q, pair in means.items() if len(pair) == 2]
+    changed = [case for case in cases if abs(case.change) > SAME]
     return SetPair(
         set=name,
         other=other,
         comparison=done,
         adjusted=done.p,
-        error=standard_error(changes) if measured else None,
+        error=standard_error(changes) if max(changes) - min(changes) > SAME else None,
         smallest=None,
         power={},
         bootstrap=bootstrap_interval(changes, seed, LEVEL) if graded else None,
-        means=(
-            sum(case.before for case in cases) / len(cases),
-            sum(case.after for case in cases) / len(cases),
-        ),
-        cases=tuple(
-            sorted(
-                (case for case in cases if abs(case.after - case.before) > SAME),
-                key=lambda case: (not case.flipped, case.after > case.before,
-                                  -abs(case.after - case.before)),
-            )
-        ),
+        means=(fmean(case.before for case in cases), fmean(case.after for case in cases)),
+        cases=tuple(sorted(changed, key=lambda c: (not c.flipped, c.change > 0, -abs(c.change)))),
         unmatched=unmatched,
-    )  # fmt: skip
+    )
 
 
 Rows = dict[str, tuple[float | None, ...]]
@@ -181,13 +179,6 @@ def _match(before: Tries, after: Tries) -> tuple[Rows, Rows, Unmatched]:
     return first, last, (gone, new)
 
 
-def _nothing_paired(
-    first: Log, other: Log, before: dict[str, Tries], after: dict[str, Tries]
-) -> ConflictError:
-    def some(sets: dict[str, Tries]) -> str:
-        name = next(iter(sets))
-        few = ", ".join(list(sets[name])[:3])
-        return f"{name or 'no set'}: {few[:80]}"
-
-    cause = f"it shares no scored problem with {first.label} ({some(after)}; {some(before)})."
-    return ConflictError(other.label, cause, "Compare logs of the same problems.")
+def _some(sets: dict[str, Tries]) -> str:
+    name, tries = next(iter(sets.items()))
+    return f"{name or 'no set'}: {', '.join(list(tries)[:3])[:80]}"

@@ -17,7 +17,7 @@ from studio.report.rates import (
     mean_text,
     signs_text,
 )
-from studio.report.tables import indent_text, table, wrap_text
+from studio.report.tables import indent_text, print_json, table, wrap_text
 from studio.secrets.sanitize import one_line
 
 _NAMED = 5  # problems of a list
@@ -84,6 +84,11 @@ def blocks(report: Report) -> list[Block]:
         for note in log.notes:
             said.setdefault(note, []).append(_letter(at))
     notes = [f"{', '.join(letters)}: {note}" for note, letters in said.items()]
+    sets = [dict.fromkeys(row.set for row in log.rows if row.set) for log in report.logs]
+    for name in dict.fromkeys(name for one in sets for name in one):
+        having = [_letter(at) for at, one in enumerate(sets) if name in one]
+        if len(having) < sum(map(bool, sets)):
+            notes.append(f"the set {_set(name)} is only in {', '.join(having)}")
     if len({log.fingerprint for log in report.logs if log.fingerprint}) > 1:
         notes.append("they were measured with other settings (model, sampling, prompt or verifier)")
     return [*found, Block("Notes", notes)] if notes else found
@@ -105,7 +110,7 @@ def _details(report: Report, pair: SetPair) -> list[str]:
     """Flipped cases first, then the rest of what the verdict rests on."""
     lines = []
     for words, worse in (("right to wrong", True), ("wrong to right", False)):
-        flipped = [c.problem for c in pair.cases if c.flipped and (c.after < c.before) is worse]
+        flipped = [c.problem for c in pair.cases if c.flipped and (c.change < 0) is worse]
         lines.append(f"{words}: {_names(flipped)}")
     lines.append(signs_text(pair.comparison))
     if pair.bootstrap is not None:
@@ -258,3 +263,11 @@ def as_data(report: Report) -> dict[str, Any]:
         "worse": report.worse,
         "min_effect_reached": None if report.min_effect is None else not report.short_of_effect,
     }
+
+
+def print_report(report: Report, form: str) -> None:
+    if form == "json":
+        print_json(as_data(report))
+    else:
+        forms = {"text": as_text, "md": as_markdown, "html": as_html}
+        print(forms[form](report), flush=True)

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 def holm_adjusted(p_values: Sequence[float]) -> tuple[float, ...]:
     """The p-values as they hold for all at once, in the order given.
 
-    The i-th smallest of m is max over j <= i of (m - j + 1)·p_(j), at most 1: none of them is
-    below α by chance in more than a share α of families, whatever their dependence.
-
+    The i-th smallest of m becomes max over j <= i of (m - j + 1)·p_(j), at most 1.
     Source: Holm, Scandinavian Journal of Statistics 6 (1979), 65-70.
     """
     found, least = [0.0] * len(p_values), 0.0

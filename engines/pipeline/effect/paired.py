@@ -1,7 +1,6 @@
-"""Paired changes, one a problem: the exact test of their mean, and what such a test could show.
+"""Paired changes, one a problem: tests of their mean, and what such a test could show.
 
-Pure, of the standard library alone. A problem's tries are one change, so that the tests are
-clustered by problem.
+Pure. All tries of a problem are one change, so that what is said is clustered by problem.
 """
 
 from __future__ import annotations
@@ -13,28 +12,21 @@ from statistics import NormalDist, stdev
 
 from engines.pipeline.evaluation.intervals import SAME, Interval, sign_test, t_cdf, t_quantile
 
-_LISTED = 14
-"""So many changes have at most 2^14 signs, which are listed one by one."""
-
-_MOST_BITS = 4_000_000
-"""Of the counts of all sums: some 50 ms."""
-
-_MOST_EXACT = 500
-"""Beyond it the normal distribution is right to about three digits."""
+_LISTED = 14  # so many changes have 2^14 signings, which are listed one by one
+_MOST_BITS = 4_000_000  # of the counts of all sums: some 50 ms
+_MOST_EXACT = 500  # beyond, the normal distribution is right to about three digits
 
 
 def sign_flip_test(changes: Sequence[float]) -> float:
     """Exact two-sided p-value that each change could as well have had the other sign.
 
-    The share of all 2^n ways to sign the n changes whose sum is at least as far from 0 as the
-    one that was seen; changes of 0 stay out. It tests the mean, and supposes nothing of the
-    changes' distribution but that without an effect both sides are exchangeable within a problem
-    (Fisher's randomisation test, The Design of Experiments, 1935, §21; Good, Permutation Tests,
-    §3.2). Where all changes have one size it is McNemar's exact test.
+    The share of all 2^n ways to sign the n changes other than 0 whose sum is at least as far from
+    0 as the one seen: Fisher's randomisation test (The Design of Experiments, 1935, §21). It
+    supposes only that without an effect both sides are exchangeable within a problem. Where all
+    changes have one size it is McNemar's exact test.
 
-    More than 14 changes are counted in whole units, of which sums are counted by generating
-    function. Changes that have no common unit of at least 1/64 are rounded to a fine one first;
-    the test is exact for the rounded ones, too. More than 500 are z = Σd / √Σd².
+    Changes without a common unit of at least 1/64 are rounded to a fine one, for which the test
+    is exact, too. More than 500 are z = Σd / √Σd².
     """
     sizes = sorted(abs(change) for change in changes if abs(change) > SAME)
     total = abs(math.fsum(changes))
@@ -67,9 +59,9 @@ def _in_units(changes: Sequence[float]) -> list[int]:
 def _share_of_sums(units: Sequence[int]) -> float:
     """The share of signings whose sum is at least as far from 0 as the one given.
 
-    Σ ±u = U - 2s with s the sum of those that are signed the other way. The number of ways to
-    each s is a coefficient of Π(1 + x^u), here digits of one whole number in a base that no count
-    reaches; the sum of a number's digits is its remainder by the base less one.
+    Σ ±u = U - 2s with s the sum of those signed the other way. How many ways there are to each s
+    is a coefficient of Π(1 + x^u), here a digit of one whole number in a base that no count
+    reaches; the sum of its digits is its remainder by the base less one.
     """
     bits = len(units) + 1
     ways, everything = 1, 0
@@ -112,23 +104,17 @@ def detectable_effect(
 ) -> float:
     """The true mean change that problems of such noise show with that power: (t_α/2 + t_β)·SE.
 
-    Source: Cohen, Statistical Power Analysis, 1988, §2.5 with t for z; `error` is the standard
-    error that was measured. inf for fewer than two problems.
+    `problems` are two or more. Source: Cohen, Statistical Power Analysis, 1988, §2.5, t for z.
     """
-    if problems < 2:
-        return math.inf
     return error * (t_quantile((1 + level) / 2, problems - 1) + t_quantile(power, problems - 1))
 
 
 def power_at(effect: float, error: float, problems: int, level: float = 0.95) -> float:
-    """The chance that a true mean change of this size is told from 0, by the t-test.
+    """The chance that a true mean change of this size is told from 0 by the t-test.
 
-    Source: the noncentral t by Abramowitz and Stegun 26.7.10, within 0.02 from ten problems on.
+    `problems` are two or more, `error` is above 0. Source: the noncentral t by Abramowitz and
+    Stegun 26.7.10, within 0.02 from ten problems on.
     """
-    if problems < 2:
-        return 0.0
-    if error <= 0:
-        return 1.0
     df, needed = problems - 1, t_quantile((1 + level) / 2, problems - 1)
     wide = math.sqrt(1 + needed * needed / (2 * df))
 

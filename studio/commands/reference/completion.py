@@ -125,7 +125,7 @@ def _find_position(words: Sequence[str], parser: TyperGroup) -> _Position:
 def _values(metavar: str | None, current: str, workspace: Path) -> Candidates:
     """What the placeholder of a help text stands for."""
     match metavar:
-        case "RUN":
+        case "RUN" | "A B [C…]":
             return _folders(workspace / "runs")
         case "RUNFILE|PRESET":
             from studio.presets import list_presets

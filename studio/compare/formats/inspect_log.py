@@ -80,20 +80,12 @@ def _log(path: Path, head: Fields, samples: Iterator[Fields], metric: str | None
     task, status = told.text("task"), head.row.get("status", "started")
     rows: list[LogRow] = []
     chosen, notes = "", []
-    seen: set[tuple[str, str]] = set()
     for fields in samples:
-        scores = fields.row.get("scores") or {}
-        if not isinstance(scores, dict):
-            raise fields.wrong('"scores" is no object.')
-        if scores and not chosen:
+        if fields.given("scores") and not chosen:
             chosen, note = choose_metric(_scorers(fields), metric, fields)
             notes += [note] if note else []
-        key = fields.text("id"), fields.text("epoch")
-        if key in seen:
-            raise fields.wrong(f"sample {key[0]}, epoch {key[1]} is there twice.")
-        seen.add(key)
-        tokens, cost = _usage(fields)
-        rows.append(LogRow(key[0], _score(fields, chosen), key[1], task, tokens, cost))
+        score, epoch = _score(fields, chosen), fields.text("epoch")
+        rows.append(LogRow(fields.text("id"), score, epoch, task, *_usage(fields)))
     if not chosen:
         raise head.wrong("none of its samples has a score.")
     if status != "success":
@@ -112,7 +104,7 @@ def _scorers(fields: Fields) -> list[str]:
 def _score(fields: Fields, chosen: str) -> float | None:
     """None for a sample that failed before it was scored: that is no wrong answer."""
     name, _, key = chosen.partition("/")
-    scores = fields.row.get("scores") or {}
+    scores = fields.given("scores")
     if name not in scores:
         return None
     value = Fields(scores[name], f"{fields.place}: scores.{name}", MOVE).row.get("value")
@@ -123,8 +115,7 @@ def _score(fields: Fields, chosen: str) -> float | None:
 
 
 def _usage(fields: Fields) -> tuple[int | None, float | None]:
-    used = fields.row.get("model_usage") or {}
-    models = [fields.inner("model_usage").inner(name) for name in used]
+    models = [fields.inner("model_usage").inner(name) for name in fields.given("model_usage")]
     costs = [cost for model in models if (cost := model.amount("total_cost")) is not None]
     tokens = [n for model in models if (n := model.total("total_tokens")) is not None]
     return sum(tokens) if tokens else None, sum(costs) if costs else None

@@ -62,7 +62,7 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
         if used != kept:
             skipped += 1
             continue
-        problem = f"{document}:{fields.row.get('doc_hash', '')[:8]}".rstrip(":")
+        problem = f"{document}:{str(fields.row.get('doc_hash', ''))[:8]}".rstrip(":")
         if problem in seen:
             raise fields.wrong(f'document "{document}" is there twice.')
         seen.add(problem)

@@ -39,11 +39,13 @@ def read_printed(path: Path, whole: Fields, metric: str | None) -> list[Log]:
         for at, result in enumerate(one.need("results", list)):
             subject = Fields(result, f"{path}: sets.results[{at}]", MOVE)
             rewards, ids = subject.need("rewards", list), one.need("problems", list)
-            if len(rewards) != len(ids):
-                raise subject.wrong(f"it has {len(ids)} problems and {len(rewards)} rewards.")
+            if len(rewards) != len(ids) or not all(isinstance(row, list) for row in rewards):
+                raise subject.wrong(f'"rewards" is no list for each of {len(ids)} problems.')
+            scores = [[subject.as_score(reward, "rewards") for reward in row] for row in rewards]
             tokens, name = subject.amount("tokens_per_try"), subject.text("experiences")
             tried = Usage(0, round((tokens or 0) * sum(map(len, rewards))))
-            found.setdefault(name, []).extend(_rows(ids, rewards, one.text("data"), tried))
+            rows = _rows(list(map(str, ids)), scores, one.text("data"), tried)
+            found.setdefault(name, []).extend(rows)
     notes = (REHEARSAL,) if whole.row.get("rehearsal") else ()
     return [Log(label=name, rows=rows, notes=notes) for name, rows in found.items()]
 
@@ -52,16 +54,14 @@ def _rows(
     problems: Sequence[str], rewards: Sequence[Sequence[float | None]], name: str, used: Usage
 ) -> list[LogRow]:
     """Tries of a set, of which only what all used is known. A question's repeats are one."""
-    tries = max(1, sum(map(len, rewards)))
+    tries, found = max(1, sum(map(len, rewards))), []
     cost = None if used.cost_usd is None else used.cost_usd / tries
-    tokens = round(used.tokens / tries)
-    return [
-        LogRow(question, reward, f"{repeat}{index}", name, tokens, cost)
-        for question, mark, repeat, row in (
-            (*problem.partition("#"), row) for problem, row in zip(problems, rewards, strict=True)
-        )
-        for index, reward in enumerate(row)
-    ]
+    for problem, row in zip(problems, rewards, strict=True):
+        question, _, repeat = problem.partition("#")
+        for at, reward in enumerate(row):
+            attempt, tokens = f"{repeat}.{at}".lstrip("."), round(used.tokens / tries)
+            found.append(LogRow(question, reward, attempt, name, tokens, cost))
+    return found
 
 
 def _of_events(

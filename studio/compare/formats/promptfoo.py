@@ -44,9 +44,9 @@ def _logs(results: Iterator[Fields], metric: str | None) -> list[Log]:
 
 def _column_name(fields: Fields) -> str:
     provider = fields.inner("provider")
-    prompt = str((fields.row.get("prompt") or {}).get("label", ""))
-    name = str(provider.row.get("label") or provider.text("id"))
-    return f"{name}, {prompt[:40]}" if prompt else name
+    prompt = fields.given("prompt").get("label", "")
+    name = provider.row.get("label") or provider.text("id")
+    return f"{name}, {str(prompt)[:40]}" if prompt else str(name)
 
 
 def _row(fields: Fields, metric: str | None) -> LogRow:

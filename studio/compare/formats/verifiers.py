@@ -22,21 +22,18 @@ def _row(fields: Fields, metric: str | None) -> LogRow:
     task = fields.inner("task")
     name = next((n for n in ("key", "hash") if task.row.get(n)), "")
     problem = task.text(name) if name else task.inner("data").text("idx")
-    calls = [
-        Fields(call, f"{fields.place}: calls", MOVE).inner("usage")
-        for call in fields.row.get("calls") or ()
-        if isinstance(call, dict) and call.get("usage")
-    ]
-    counts = [call.total("prompt_tokens", "completion_tokens") for call in calls]
-    tokens = sum(count or 0 for count in counts) if counts else None
-    return LogRow(problem, _score(fields, metric), tokens=tokens)
+    made = fields.need("calls", list) if fields.row.get("calls") else ()
+    calls = [Fields(call, f"{fields.place}: calls", MOVE) for call in made]
+    used = [call.inner("usage") for call in calls if call.row.get("usage")]
+    counts = [one.total("prompt_tokens", "completion_tokens") or 0 for one in used]
+    return LogRow(problem, _score(fields, metric), tokens=sum(counts) if counts else None)
 
 
 def _score(fields: Fields, metric: str | None) -> float | None:
     """None where scoring did not run: nulls are not written, so that a reward may be missing."""
     rewards = fields.inner("rewards")
     if metric is not None and metric not in rewards.row:
-        known = fields.row.get("metrics") or {}
+        known = fields.given("metrics")
         if metric not in known and not fields.row.get("errors"):
             there = ", ".join([*rewards.row, *known])
             raise fields.wrong(f'--metric "{metric}" is not in it. It has: {there}.')

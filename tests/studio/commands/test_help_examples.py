@@ -24,12 +24,15 @@ PARSED = {
     "studio export": "needs a run that trained for minutes",
     "studio serve": "goes on until Ctrl-C",
     "studio rehearsal serve": "goes on until Ctrl-C",
+    "studio compare rehearsal@step:0": "needs a run that evaluated",
     "studio ctl watch": "goes on until the run ends",
     "studio review mine --wait": "goes on until the run ends",
 }
 FEW = ("evaluation.limit=4", "evaluation.data=arithmetic-heldout", "evaluation.k=1")
 FILES = {
     "my-problems.jsonl": '{"question": "What is 1 + 2?", "answer": "3"}\n' * 2,
+    "before.csv": "problem,score\na,0\nb,1\n",
+    "after.csv": "problem,score\na,1\nb,1\n",
     "exam.csv": "prompt,solution\nWhat is 2 + 2?,4\n",
     "my-rules.yaml": "rules: [{do: approve}]\n",
     "my-run.yaml": "defaults: [rehearsal, _self_]\n",

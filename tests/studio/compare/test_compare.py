@@ -186,6 +186,8 @@ def test_sets_without_a_name_are_one_and_sets_of_other_names_are_not(
     again = table(tmp_path / "y.csv", [("p,y", 0), ("z,y", 1)], "problem,set,score")
     found = data(compare(str(path), str(path), "--set", "y", "--json"))["comparisons"]
     assert [one["set"] for one in found] == ["y"]
+    assert "the set x is only in A\n" in compare(str(path), str(again)).stdout
+    twice = table(tmp_path / "t.csv", [("p,1", 1), ("p,1", 0)], "problem,seed,score")
     for words, says in (
         ((str(path), str(again), "--set", "z"), "no log has a set of that name. There are: x, y."),
         ((str(path), str(again), "--set", "x"), "it shares no scored problem with"),
@@ -193,6 +195,7 @@ def test_sets_without_a_name_are_one_and_sets_of_other_names_are_not(
             (str(path), str(table(tmp_path / "n.csv", [("n,x", 1)], "problem,set,score"))),
             "x: n; x: p",
         ),
+        ((str(path), str(twice)), "problem p, try 1 is there twice"),
         ((str(path),), "there is nothing to compare it with"),
         (("gone.csv", str(path)), "there is no such file or folder"),
         (("nobody", str(path)), "run nobody: there is none"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from engines.core.errors import StudioError
 from engines.record.run_dir import Workspace
 from studio.compare.log import Log
 from studio.compare.open import open_logs
+from studio.compare.pairs import compare_logs
 from tests.support.foreign_logs import (
     INSPECT_HEAD,
     WRITERS,
@@ -179,7 +182,12 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
     ("inspect JSON", "type", swap('"epoch": 1', '"epoch": {}'), ("samples[0]", '"epoch" is an ob')),
     ("inspect JSON", "grade", swap('"C"', '"good"'), ("samples[0]", "is text, no score")),
     ("inspect JSON", "range", swap('"C"', "7"), ("samples[0]", "no score from 0 to 1")),
-    ("inspect JSON", "twice", swap('"epoch": 2', '"epoch": 1'), ("samples[2]", "twice")),
+    (
+        "inspect JSON",
+        "twice",
+        swap('"epoch": 2', '"epoch": 1'),
+        ("problem a, try 1 is there twice",),
+    ),
     ("inspect JSON", "unscored", swap('"scores"', '"marks"', 9), ("none of its samples",)),
     ("promptfoo", "cut", CUT, ("out.json", "cut, or no JSON (line")),
     ("promptfoo", "missing", swap('"score"', '"s"', 2), ("results[0]", '"score" is missing')),
@@ -218,6 +226,38 @@ def test_each_wrong_file_has_its_own_error(
         assert words in done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.rstrip().endswith(".")
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+
+
+def nodes(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a JSON value, as its container and key."""
+    for key in value.keys() if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from nodes(value[key])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in WRITERS if "csv" not in name and "." not in name]
+)
+def test_whatever_stands_in_a_field_it_is_read_or_refused_and_no_bug(
+    name: str, tmp_path: Path
+) -> None:
+    path, draw = WRITERS[name](tmp_path, TRIED[:2]), random.Random(1)
+    spoiled = part(path)
+    lines, refused = spoiled.suffix == ".jsonl", 0
+    for _ in range(150):
+        text = spoiled.read_text("utf-8")
+        values = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
+        places = [place for value in values for place in nodes(value)]
+        container, key = draw.choice(places)
+        container[key] = draw.choice([None, True, 7, -1, 0.5, float("nan"), "x", [], [1], {}])
+        (write_jsonl if lines else write_json)(spoiled, values if lines else values[0])
+        try:
+            compare_logs(logs(path) if name == "agentskills" else logs(path, path), None, 1)
+        except StudioError:
+            refused += 1
+        spoiled.write_text(text, "utf-8")
+    assert 0 < refused < 150
 
 
 @pytest.mark.parametrize(
