@@ -103,7 +103,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B [C…]",
-            help="First the baseline: RUN, RUN@step:N, RUN@epoch:N, NAME@V, a file or folder of "
+            help="First the baseline: RUN, RUN@step:N, RUN@epoch:N, a file or folder of "
             "results, or FILE#NAME for one of several logs in it.",
         ),
     ],

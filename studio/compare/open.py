@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import ConflictError, DataError, StudioError, did_you_mean
@@ -59,7 +60,7 @@ def open_logs(references: Sequence[str], workspace: Workspace, metric: str | Non
     if len(found) < 2:
         cause = "there is nothing to compare it with."
         raise ConflictError(references[0], cause, "Name a second one.")
-    return [logs[0] for logs in found]
+    return [replace(log, label=given) for given, (log,) in zip(references, found, strict=True)]
 
 
 def _labels(logs: Iterable[Log]) -> str:

@@ -54,9 +54,9 @@ class SetPair:
     set: str
     other: int  # position of the log
     comparison: Comparison
-    adjusted: float  # p by Holm over all sets and logs
+    p_adjusted: float  # by Holm over all sets and logs
     error: float | None  # standard error; None where there is no variance to measure
-    smallest: float | None  # effect that is shown 8 times in 10; None: none is, or as for the error
+    smallest_effect: float | None  # that is shown 8 times in 10; None: none is, or as for the error
     power: Mapping[float, float]  # the chance that a true effect of such a size is shown
     bootstrap: Interval | None  # of graded changes
     means: tuple[float, float]  # over the paired problems
@@ -88,12 +88,12 @@ def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
     done, level = pair.comparison, 1 - (1 - LEVEL) / family
     if adjusted > 1 - LEVEL:
         done = replace(done, verdict="cannot tell")
-    pair = replace(pair, comparison=done, adjusted=adjusted)
+    pair = replace(pair, comparison=done, p_adjusted=adjusted)
     if pair.error is None:
         return pair
     effect, n = detectable_effect(pair.error, done.questions, level), done.questions
     power = {size: power_at(size, pair.error, n, level) for size in EFFECTS}
-    return replace(pair, smallest=effect if effect <= 1 else None, power=power)
+    return replace(pair, smallest_effect=effect if effect <= 1 else None, power=power)
 
 
 def _tries_by_set(log: Log) -> dict[str, Tries]:
@@ -139,9 +139,9 @@ def _pair(name: str, other: int, before: Tries, after: Tries, seed: int) -> SetP
         set=name,
         other=other,
         comparison=done,
-        adjusted=done.p,
+        p_adjusted=done.p,
         error=standard_error(changes) if max(changes) - min(changes) > SAME else None,
-        smallest=None,
+        smallest_effect=None,
         power={},
         bootstrap=bootstrap_interval(changes, seed, LEVEL) if graded else None,
         means=(fmean(case.before for case in cases), fmean(case.after for case in cases)),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from engines.core.codec import fields_of
 from studio.compare.log import Log, LogRow
 from studio.compare.pairs import SetPair
 from studio.report.rates import (
@@ -97,7 +98,7 @@ def blocks(report: Report) -> list[Block]:
 def _verdicts(report: Report) -> Block:
     n, rows = len(report.pairs), []
     for pair in report.pairs:
-        done, p = pair.comparison, f"{pair.adjusted:.3f}"
+        done, p = pair.comparison, f"{pair.p_adjusted:.3f}"
         means = [f"{mean:.3f}" for mean in pair.means]
         change = [difference_text(done), "<0.001" if p == "0.000" else p, done.verdict]
         rows.append([_set(pair.set), _letter(pair.other), *means, *change])
@@ -115,11 +116,13 @@ def _details(report: Report, pair: SetPair) -> list[str]:
     lines.append(signs_text(pair.comparison))
     if pair.bootstrap is not None:
         lines.append(f"bootstrap {pair.bootstrap.low:+.3f} to {pair.bootstrap.high:+.3f}")
-    if pair.smallest is None:
+    if pair.smallest_effect is None:
         lines.append("too few problems, or too much alike, to say what it could show")
     else:
         power = ", ".join(f"{effect:g} in {chance:.0%}" for effect, chance in pair.power.items())
-        lines.append(f"would likely show {pair.smallest:.3f} or more; of a true {power} of cases")
+        lines.append(
+            f"would likely show {pair.smallest_effect:.3f} or more; of a true {power} of cases"
+        )
     for side, alone in zip((0, pair.other), pair.unmatched, strict=True):
         lines += [f"only in {_letter(side)}: {_names(alone)}"] if alone else []
     if data := report.practised_elsewhere(pair):
@@ -229,40 +232,28 @@ def as_html(report: Report) -> str:
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    logs = [
-        {
-            "label": log.label,
-            "rows": len(log.rows),
-            "practised": log.practised,
-            "notes": log.notes,
-            **dict(zip(("tokens_per_try", "cost_usd_per_try"), _per_try(log.rows), strict=True)),
-        }
-        for log in report.logs
-    ]
+    logs = []
+    for log in report.logs:
+        tokens, cost = _per_try(log.rows)
+        told = {"rows": len(log.rows), "tokens_per_try": tokens, "cost_usd_per_try": cost}
+        logs.append(fields_of(log, "label", "practised", "notes") | told)
     comparisons = [
         {
-            "set": pair.set,
             "before": report.logs[0].label,
             "after": report.logs[pair.other].label,
-            "means": pair.means,
             **(comparison_data(pair.comparison) or {}),
-            "p_adjusted": pair.adjusted,
+            **fields_of(
+                pair, "set", "means", "p_adjusted", "smallest_effect", "power", "unmatched"
+            ),
             "bootstrap": interval_ends(pair.bootstrap),
-            "smallest_effect": pair.smallest,
-            "power": {str(effect): chance for effect, chance in pair.power.items()},
             "practised_elsewhere": bool(report.practised_elsewhere(pair)),
             "cases": [{**case._asdict(), "flipped": case.flipped} for case in pair.cases],
-            "unmatched": pair.unmatched,
         }
         for pair in report.pairs
     ]
-    return {
-        "kind": "Comparison",
-        "logs": logs,
-        "comparisons": comparisons,
-        "worse": report.worse,
-        "min_effect_reached": None if report.min_effect is None else not report.short_of_effect,
-    }
+    reached = None if report.min_effect is None else not report.short_of_effect
+    found = {"kind": "Comparison", "logs": logs, "comparisons": comparisons}
+    return {**found, "worse": report.worse, "min_effect_reached": reached}
 
 
 def print_report(report: Report, form: str) -> None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from statistics import NormalDist, stdev
 
-from engines.pipeline.evaluation.intervals import SAME, Interval, sign_test, t_cdf, t_quantile
+from engines.pipeline.evaluation.intervals import SAME, Interval, sign_test, t_quantile
 
 _LISTED = 14  # so many changes have 2^14 signings, which are listed one by one
 _MOST_BITS = 4_000_000  # of the counts of all sums: some 50 ms
@@ -71,14 +71,6 @@ def _share_of_sums(units: Sequence[int]) -> float:
     furthest = (everything - abs(sum(units))) // 2
     tail = ways & ((1 << bits * (furthest + 1)) - 1)
     return min(1.0, 2 * (tail % ((1 << bits) - 1)) / (1 << len(units)))
-
-
-def t_test(changes: Sequence[float]) -> float:
-    """Two-sided p-value of Student's paired t; 1 where there is no variance to measure."""
-    if len(changes) < 2 or max(changes) - min(changes) <= SAME:
-        return 1.0
-    t = math.fsum(changes) / len(changes) / standard_error(changes)
-    return 2 * t_cdf(-abs(t), len(changes) - 1)
 
 
 def standard_error(changes: Sequence[float]) -> float:

@@ -154,13 +154,6 @@ def t_quantile(p: float, df: float) -> float:
     return size if p > 0.5 else -size
 
 
-def t_cdf(t: float, df: float) -> float:
-    """P(T <= t) of Student's t with `df` degrees of freedom. Source as of `t_quantile`."""
-    _require(df > 0, "degrees of freedom are positive")
-    tail = beta_cdf(df / (df + t * t), df / 2, 0.5) / 2
-    return tail if t < 0 else 1 - tail
-
-
 def sign_test(wins: int, losses: int) -> float:
     """Exact two-sided p-value that wins and losses are equally likely; ties stay out.
 

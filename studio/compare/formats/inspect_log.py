@@ -18,8 +18,7 @@ from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json
 MOVE = "Give a .eval or .json log as inspect writes it."
 _ZSTANDARD = 93
 _DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "error"}  # by name: zstd's are its own
-_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_GRADES |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
 def read_json_log(path: Path, whole: Fields, metric: str | None) -> list[Log]:
@@ -37,7 +36,8 @@ def read(path: Path, metric: str | None) -> list[Log]:
             heads = [n for n in ("header.json", "_journal/start.json", "start.json") if n in names]
             if not heads:
                 raise DataError(str(path), "it holds no header.json and no start.json.", MOVE)
-            head = Fields(_load(archive, path, heads[0]), f"{path}: {heads[0]}", MOVE)
+            place = f"{path}: {heads[0]}"
+            head = Fields(load_json(archive.read(heads[0]), place, MOVE), place, MOVE)
             return [_log(path, head, _summaries(archive, path, names), metric)]
     except Exception as error:
         if type(error).__name__ not in _DAMAGED:
@@ -59,10 +59,6 @@ def _open_zip(path: Path) -> Any:
         raise DataError(str(path), cause, move) from error
 
 
-def _load(archive: Any, path: Path, name: str) -> Any:
-    return load_json(archive.read(name), f"{path}: {name}", MOVE)
-
-
 def _summaries(archive: Any, path: Path, names: list[str]) -> Iterator[Fields]:
     """The samples in short: all in one, else of each flush of an unfinished log, else whole."""
     flushed = [name for name in names if "summaries/" in name and name.endswith(".json")]
@@ -70,7 +66,7 @@ def _summaries(archive: Any, path: Path, names: list[str]) -> Iterator[Fields]:
     whole = [name for name in ("summaries.json", "summary.json") if name in names]
     singles = [name for name in names if name.startswith("samples/")]
     for name in whole or flushed or singles:
-        found = _load(archive, path, name)
+        found = load_json(archive.read(name), f"{path}: {name}", MOVE)
         for at, row in enumerate(found if isinstance(found, list) else [found]):
             yield Fields(row, f"{path}: {name}[{at}]", MOVE)
 
@@ -110,12 +106,13 @@ def _score(fields: Fields, chosen: str) -> float | None:
     value = Fields(scores[name], f"{fields.place}: scores.{name}", MOVE).row.get("value")
     value = value.get(key) if isinstance(value, dict) else value
     if isinstance(value, str):
-        value = _GRADES.get(value, _GRADES.get(value.lower(), value))
+        value = _GRADES.get(value.lower(), value)
     return fields.as_score(value, chosen)
 
 
 def _usage(fields: Fields) -> tuple[int | None, float | None]:
     models = [fields.inner("model_usage").inner(name) for name in fields.given("model_usage")]
-    costs = [cost for model in models if (cost := model.amount("total_cost")) is not None]
-    tokens = [n for model in models if (n := model.total("total_tokens")) is not None]
-    return sum(tokens) if tokens else None, sum(costs) if costs else None
+    costs = [model.amount("total_cost") for model in models]
+    known = [cost for cost in costs if cost is not None]
+    tokens = sum(model.total("total_tokens") or 0 for model in models)
+    return tokens if models else None, sum(known) if known else None

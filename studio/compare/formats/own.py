@@ -64,11 +64,9 @@ def _rows(
     return found
 
 
-def _of_events(
-    label: str, found: Sequence[EvaluationFinished], practised: Practised | None = None
-) -> Log:
+def _of_events(label: str, found: Sequence[EvaluationFinished]) -> Log:
     rows = [row for e in found for row in _rows(e.problems, e.rewards, e.data, e.total)]
-    return Log(label=label, rows=rows, practised=practised, fingerprint=found[-1].fingerprint)
+    return Log(label=label, rows=rows, fingerprint=found[-1].fingerprint)
 
 
 def read_scores(path: Path, metric: str | None) -> list[Log]:
@@ -91,35 +89,24 @@ def read_scores(path: Path, metric: str | None) -> list[Log]:
 
 
 def read_reference(reference: str, workspace: Workspace) -> Log:
-    """RUN (as it was last evaluated), RUN@step:N, @epoch:N, @best, @last, or a library NAME@V."""
+    """RUN (as it was last evaluated), RUN@step:N, @epoch:N, @best or @last."""
     name, at, rest = reference.partition("@")
-    if at and rest.isdecimal():
-        return _of_events(reference, _known(reference, find_version(reference, workspace).measured))
     state = load_state_with_parents(workspace.run(name), workspace)
     if not at:
         steps = [e.step for e in state.evaluations]
         rest = f"step:{max(steps)}" if steps else "last"
     found = find_version(f"{name}@{rest}", workspace)
-    measured = list(_known(reference, found.measured, state))
+    measured = [e for e in found.measured if e.rewards]
+    if not measured:
+        known = ", ".join(map(str, sorted({e.step for e in state.evaluations})))
+        move = f"Evaluated steps: {known}." if known else "Practise with evaluation.do_eval=true."
+        raise ConflictError(reference, "no held-out set was measured there.", move)
     learned = f"library v{found.library.version} ({len(found.library.experiences)})"
     if state.trains_weights:
         learned = f"weights v{measured[-1].policy_version}"
-    log = _of_events(reference, measured, _practised(state, _step(rest, state), learned))
-    if state.started is None or not state.started.rehearsal:
-        return log
-    return replace(log, notes=(scripted_line(state.started),))
-
-
-def _known(
-    reference: str, measured: Sequence[EvaluationFinished], state: RunState | None = None
-) -> Sequence[EvaluationFinished]:
-    known = [e for e in measured if e.rewards]
-    if not known:
-        steps = sorted({e.step for e in state.evaluations}) if state else []
-        there = f"Evaluated steps: {', '.join(map(str, steps))}." if steps else ""
-        move = f"{there or 'Evaluate while practising (evaluation.do_eval=true).'}"
-        raise ConflictError(reference, "no held-out set was measured there.", move)
-    return known
+    started, practised = state.started, _practised(state, _step(rest, state), learned)
+    notes = (scripted_line(started),) if started and started.rehearsal else ()
+    return replace(_of_events(reference, measured), practised=practised, notes=notes)
 
 
 def _step(rest: str, state: RunState) -> int:

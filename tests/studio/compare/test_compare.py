@@ -164,15 +164,17 @@ def test_several_sets_and_logs_are_corrected_together() -> None:
     others = [log("B", [*rows(6, "x"), *rows(0, "y")]), log("C", [*rows(12, "x"), *rows(7, "y")])]
     # Alone, six of six are p = 2/2^6 = .031 and an interval above 0: helps.
     (alone,) = compare_logs([base, others[0]], "x", 1)
-    assert (alone.comparison.verdict, alone.adjusted) == ("helps", 1 / 32)
+    assert (alone.comparison.verdict, alone.p_adjusted) == ("helps", 1 / 32)
     found = compare_logs([base, *others], None, 1)
     ps = [1 / 32, 1.0, 2 / 2**12, 2 / 2**7]
     assert [pair.comparison.p for pair in found] == ps
-    assert [pair.adjusted for pair in found] == list(holm_adjusted(ps))
+    assert [pair.p_adjusted for pair in found] == list(holm_adjusted(ps))
     verdicts = [pair.comparison.verdict for pair in found]
     assert verdicts == ["cannot tell", "cannot tell", "helps", "helps"]
-    assert alone.smallest is not None and found[0].smallest is not None
-    assert found[0].smallest > alone.smallest and found[0].power[0.1] < alone.power[0.1]
+    assert alone.smallest_effect is not None and found[0].smallest_effect is not None
+    assert (
+        found[0].smallest_effect > alone.smallest_effect and found[0].power[0.1] < alone.power[0.1]
+    )
 
 
 def test_sets_without_a_name_are_one_and_sets_of_other_names_are_not(

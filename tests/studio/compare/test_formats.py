@@ -121,7 +121,8 @@ def test_one_of_several_logs_in_a_file_is_named_and_all_stand_alone(tmp_path: Pa
     path = write_json(tmp_path / "p.json", {"results": {"version": 3, "results": both}})
     names = [log.label for log in logs(path)]
     assert [name.partition(",")[0] for name in names] == ["openai:chat:m0", "openai:chat:m1"]
-    assert [log.label for log in logs(f"{path}#{names[1]}", f"{path}#{names[0]}")] == names[::-1]
+    given = [f"{path}#{name}" for name in reversed(names)]
+    assert [log.label for log in logs(*given)] == given
     with pytest.raises(StudioError, match="holds 2 logs"):
         logs(path, path)
     with pytest.raises(StudioError, match="is called 'm1'"):
