@@ -94,7 +94,7 @@ class Fields:
         if not isinstance(value, float | int):
             raise self.wrong(f'"{name}" is {_kind(value)}, no score.')
         if not 0 <= value <= 1:
-            cause = f'"{name}" is {value:g}, no score from 0 to 1.'
+            cause = f'"{name}" is {str(value)[:20]}, no score from 0 to 1.'
             raise DataError(self.place, cause, "Divide it by its largest value, or name --metric.")
         return float(value)
 
@@ -102,7 +102,11 @@ class Fields:
         """Tokens or dollars; None where none are told."""
         if (value := self.row.get(name)) is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, float | int) or not value >= 0:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, float | int)
+            or not 0 <= value < math.inf
+        ):
             raise self.wrong(f'"{name}" is {_kind(value)}, no amount.')
         return value
 

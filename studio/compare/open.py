@@ -72,11 +72,13 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
     if not path.exists() and "#" in reference:
         before, _, name = reference.partition("#")
         path = Path(before)
-    if not path.exists():
+    # A run goes before a folder of its name, which `./NAME` is.
+    is_run = "/" not in reference and (workspace.runs_folder / reference.split("@")[0]).is_dir()
+    if is_run or not path.exists():
         try:
             return [own.read_reference(reference, workspace)]
         except StudioError as error:
-            if path.suffix or len(path.parts) > 1:
+            if not is_run and (path.suffix or len(path.parts) > 1):
                 raise DataError(reference, "there is no such file or folder.", _KNOWN) from error
             raise
     logs = _read(path, metric)

@@ -97,6 +97,8 @@ def test_runs_stand_beside_each_other_with_what_their_practice_took(
         "library v0 (0)",
         "library v2",
     )
+    (workspace.parent / "rehearsal").mkdir()  # is no log, and `./rehearsal` if anything
+    assert "no known log" in compare("./rehearsal", "rehearsal", workspace=workspace).stderr
     shown = compare(*words, workspace=workspace).stdout
     assert "Practice" in shown and "scripted (rehearsal)" in shown
     assert max(map(len, shown.splitlines())) <= 80

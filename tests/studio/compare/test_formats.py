@@ -168,7 +168,7 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
     ("csv", "missing", swap("score", "mark"), ("scores.csv:1", "no column score")),
     ("csv", "no problem", swap('"b"', ""), ("scores.csv:3", '"problem" is empty')),
     ("csv", "type", swap("0.0,", "good,"), ("scores.csv:3", "'good', no number")),
-    ("csv", "range", swap("0.5,", "7,"), ("scores.csv:4", "no score from 0 to 1")),
+    ("csv", "range", swap("0.5,", "7,"), ("scores.csv:4", "7.0, no score from 0 to 1")),
     ("csv", "empty", lambda text: "", ("scores.csv:1", "empty")),
     ("lm-eval", "cut", CUT, (".jsonl:3", "cut, or no JSON")),
     ("lm-eval", "another's", lambda text: '{"task": {}}\n', (".jsonl:1", '"doc_id" is missing')),
