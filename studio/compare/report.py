@@ -198,7 +198,9 @@ def as_markdown(report: Report) -> str:
     """Fit for a CI's summary: text of files is escaped, tables are GitHub's."""
 
     def escape(text: str) -> str:
-        return html.escape(re.sub(r"([\\`*_{}\[\]|~#])", r"\\\1", one_line(text, 400)), quote=False)
+        return html.escape(
+            re.sub(r"([\\`*_{}\[\]|~#$])", r"\\\1", one_line(text, 400)), quote=False
+        )
 
     parts = []
     for block in blocks(report):

@@ -2,7 +2,7 @@
 
     python -m tests.bench.compare [--rows 100000] [FORMAT …]
 
-Prints JSON: seconds of the whole command, start included, and its peak memory in MB. A row of a
+Prints JSON: seconds of the whole command and of CPU, start included, and its peak memory in MB. A row of a
 log has text of some 400 bytes beside its score, as real ones have more or less.
 """
 
@@ -22,11 +22,11 @@ from tests.support.foreign_logs import WRITERS, Tried
 FORMATS = [name for name in WRITERS if name not in ("agentskills", "inspect .eval, Zstandard")]
 
 _CHILD = """
-import re, sys
+import re, sys, time
 from studio.cli import run
 code = run(sys.argv[1:])
 with open("/proc/self/status") as file:  # of this process alone, unlike ru_maxrss
-    print(re.search(r"VmHWM:\\s+(\\d+)", file.read())[1], code, file=sys.stderr)
+    print(re.search(r"VmHWM:\\s+(\\d+)", file.read())[1], time.process_time(), code, file=sys.stderr)
 """
 
 
@@ -54,9 +54,10 @@ def measure(name: str, rows: int) -> dict[str, float]:
         command = [sys.executable, "-c", _CHILD, *words]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         took = time.perf_counter() - begun
-    peak, code = done.stderr.split()[-2:]
+    peak, cpu, code = done.stderr.split()[-3:]
     assert code == "0", done.stderr
-    return {"seconds": round(took, 2), "peak_mb": round(int(peak) / 1024, 1)}
+    times = {"seconds": round(took, 2), "cpu_seconds": round(float(cpu), 2)}
+    return {**times, "peak_mb": round(int(peak) / 1024, 1)}
 
 
 def main() -> None:

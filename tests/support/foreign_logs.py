@@ -145,6 +145,10 @@ def promptfoo(folder: Path, tried: Sequence[Tried]) -> Path:
     return write_json(folder / "out.json", {"evalId": "eval-x", "results": results, "config": {}})
 
 
+def promptfoo_lines(folder: Path, tried: Sequence[Tried]) -> Path:
+    return write_jsonl(folder / "out.jsonl", promptfoo_results(tried))
+
+
 def verifiers(folder: Path, tried: Sequence[Tried]) -> Path:
     rows = [
         {
@@ -191,6 +195,7 @@ WRITERS: dict[str, Writer] = {
     "inspect .eval": inspect_eval,
     "inspect .eval, Zstandard": inspect_zstd,
     "promptfoo": promptfoo,
+    "promptfoo JSONL": promptfoo_lines,
     "verifiers": verifiers,
     "agentskills": skills,
 }

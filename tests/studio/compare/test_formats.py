@@ -43,16 +43,20 @@ def test_scores_problems_tries_tokens_and_costs_are_read(name: str, tmp_path: Pa
     path = WRITERS[name](tmp_path, TRIED)
     log = logs(path)[0] if name == "agentskills" else one(path)
     # A problem of lm-eval is its number with the start of its hash, of promptfoo its variables.
-    called = {"lm-eval": "{n}:{p}-of-64-", "promptfoo": '{{"question":"{p}"}}'}.get(name, "{p}")
-    called = "eval-{p}" if name == "agentskills" else called
+    called = {
+        "lm-eval": "{n}:{p}-of-64-",
+        "promptfoo": '{{"question":"{p}"}}',
+        "promptfoo JSONL": '{{"question":"{p}"}}',
+        "agentskills": "eval-{p}",
+    }.get(name, "{p}")
     wanted = sorted((called.format(p=p, n=ord(p)), score) for p, _, score in TRIED)
     assert sorted((row.problem, row.score) for row in log.rows) == wanted
     told = {row.attempt for row in log.rows}
-    untold = name in ("lm-eval", "promptfoo", "verifiers")
+    untold = name in ("lm-eval", "promptfoo", "promptfoo JSONL", "verifiers")
     runs = {"run-1", "run-2"} if name == "agentskills" else {"1", "2"}
     assert told == ({""} if untold else runs)
     assert {row.tokens for row in log.rows} == {None if name == "lm-eval" else 120}
-    costs = {0.002} if name in ("csv", "promptfoo") else {None}
+    costs = {0.002} if name == "csv" or name.startswith("promptfoo") else {None}
     assert {row.cost_usd for row in log.rows} == costs
     sets = {"lm-eval": {"gsm8k1", "gsm8k2"}}.get(name, {""})
     named = name == "csv" or name.startswith("inspect")
@@ -194,6 +198,8 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
     ("promptfoo", "missing", swap('"score"', '"s"', 2), ("results[0]", '"score" is missing')),
     ("promptfoo", "no column", swap('"promptIdx"', '"p"'), ("results[0]", '"promptIdx" is mis')),
     ("promptfoo", "type", swap('"testIdx": 0', '"testIdx": "0"'), ("results[0]", "is text")),
+    ("promptfoo JSONL", "cut", CUT, ("out.jsonl:3", "cut, or no JSON")),
+    ("promptfoo JSONL", "missing", swap('"score"', '"s"', 3), (":1", '"score" is missing')),
     ("promptfoo", "list", swap('"results": [', '"results": 4, "x": ['), ("results", "number 4")),
     ("verifiers", "cut", CUT, ("traces.jsonl:3", "cut, or no JSON")),
     ("verifiers", "another's", lambda text: '{"doc_id": 1}\n', (":1", '"task" is missing')),
