@@ -3,7 +3,7 @@
     python -m tests.bench.compare [--rows 100000] [FORMAT …]
 
 Prints JSON: seconds of the whole command and of CPU, start included, and its peak memory in MB. A
-row of a log has some 400 to 900 bytes of text beside its score; two filters of lm-eval are two rows.
+row of a log has some 400 to 900 bytes of text beside its score; lm-eval has two rows for a score.
 """
 
 from __future__ import annotations

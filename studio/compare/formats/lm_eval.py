@@ -50,7 +50,7 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
     rows: list[LogRow] = []
     scored = kept = ""
     seen: set[str] = set()
-    skipped = 0
+    skipped = False
     for fields in read_lines(path, MOVE):
         document, used = fields.text("doc_id"), str(fields.row.get("filter", ""))
         if not rows and not skipped:
@@ -60,7 +60,7 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
             scored, note = choose_metric(_metrics(fields), wanted or None, fields)
             notes += [note] if note else []
         if used != kept:
-            skipped += 1
+            skipped = True
             continue
         problem = f"{document}:{str(fields.row.get('doc_hash', ''))[:8]}".rstrip(":")
         if problem in seen:
@@ -70,7 +70,7 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
     if not rows:
         raise DataError(str(path), f'no row has the filter "{kept}".', "Name one that is in it.")
     if skipped:
-        notes.append(f'{task}: the filter "{kept}" is compared, {skipped} rows of others are left')
+        notes.append(f'the filter "{kept}" is compared, rows of others are left')
     return rows
 
 
