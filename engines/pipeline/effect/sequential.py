@@ -29,7 +29,7 @@ from itertools import pairwise
 from statistics import NormalDist
 
 from engines.core.effects import EffectVerdict
-from engines.pipeline.evaluation.intervals import Interval, paired_interval_of, t_cdf
+from engines.pipeline.evaluation.intervals import Interval, paired_interval_of, t_tail
 
 HOPELESS = 0.02
 """Predictive power below which tries are saved for something better."""
@@ -114,8 +114,8 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
     helps, hurts = sign_flip_tails([change for row in rows for change in row])
     spread = _spread(rows, changes, plan.pool)
     if len(rows) < plan.pool and len(rows) > 1 and spread:
-        helps = max(helps, t_cdf(-difference / spread, len(rows) - 1))
-        hurts = max(hurts, t_cdf(difference / spread, len(rows) - 1))
+        helps = max(helps, t_tail(difference / spread, len(rows) - 1))
+        hurts = max(hurts, t_tail(-difference / spread, len(rows) - 1))
     z, z_hurts = (_NORMAL.inv_cdf(1 - min(max(p, _FLOOR), 1 - _FLOOR)) for p in (helps, hurts))
     boundary, last = plan.boundaries[number], number + 1 == len(plan.looks)
     verdict = None

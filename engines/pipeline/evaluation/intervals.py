@@ -154,6 +154,12 @@ def t_quantile(p: float, df: float) -> float:
     return size if p > 0.5 else -size
 
 
+def t_tail(t: float, df: float) -> float:
+    """The probability that Student's t with `df` degrees of freedom is at least `t`."""
+    beyond = beta_cdf(df / (df + t * t), df / 2, 0.5) / 2
+    return beyond if t > 0 else 1 - beyond
+
+
 def sign_test(wins: int, losses: int) -> float:
     """Exact two-sided p-value that wins and losses are equally likely; ties stay out.
 
