@@ -21,6 +21,7 @@ from engines.core.types import (
     CallKey,
     Decision,
     GroupOutcome,
+    Learns,
     Lesson,
     Operation,
     ProposalFate,
@@ -82,6 +83,7 @@ class StepStarted:
     remembered: int | None = None  # see `Library.as_of_memory`; None in older journals
     credited: int = 0  # see `Library.as_of_credits`
     tries: tuple[int, ...] = ()  # of each problem; (): as many as `RunStarted.group_size`
+    learns: Learns = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +275,16 @@ class EvaluationFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class CellMeasured:
+    """At the end of an alternating run: one cell of {first, trained weights} x {library, none}."""
+
+    step: int  # the run's last
+    trained: bool
+    with_library: bool  # the one of the run's end
+    result: EvaluationFinished
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOpened:
     """What an engine with weights of its own runs on, as it was first opened.
 
@@ -376,7 +388,7 @@ StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | Ste
 LessonEvent = LessonProposed | EffectMeasured | LessonReturned | LessonCommitted
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
-EngineEvent = EvaluationFinished | EngineOpened | AgentOpened | CheckpointSaved
+EngineEvent = EvaluationFinished | CellMeasured | EngineOpened | AgentOpened | CheckpointSaved
 LibraryEvent = LibraryCreated | LibraryCurated | LibraryCredited | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 

@@ -29,6 +29,8 @@ GroupOutcome = Literal[
 ]
 """How a group ended. "used": read for its contrast; "critique": no try was better than another,
 read for what the verifier asks of all; "all-equal": equal partial rewards, not read."""
+Learns = Literal["", "library", "weights"]
+"""What a step of an alternating run learns; "" of other runs, whose steps all learn the same."""
 AttemptStatus = Literal["ok", "truncated", "failed"]
 
 NOT_ONE = -1

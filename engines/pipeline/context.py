@@ -12,7 +12,7 @@ from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Engine, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
-from engines.core.types import NO_USAGE, CallKey, Job, Operation, Problem, Usage
+from engines.core.types import NO_USAGE, CallKey, Job, Learns, Operation, Problem, Usage
 from engines.core.waiting.threads import run_to_end
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
@@ -20,6 +20,7 @@ from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback, revert_operations
+from engines.pipeline.evaluation.cells import FirstWeights, measure_cells
 from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.guidance import PromptWriter
@@ -69,6 +70,8 @@ class RunContext:
     tell: Callable[[str], None] = lambda _: None
     writer: PromptWriter = field(default_factory=PromptWriter)
     learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
+    learns: Callable[[int], Learns] = lambda step: ""  # of a step that begins now
+    first_weights: FirstWeights | None = None  # None: no four cells are measured at the end
     remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
 
     def batch(self, step: int) -> tuple[Problem, ...]:
@@ -132,6 +135,14 @@ class RunContext:
     def trial_base(self) -> Library:
         """The draft, tried on the problems of the version that it is made from."""
         return replace(self.gate.draft(), version=self.gate.library.version)
+
+    async def measure_cells(self) -> None:
+        """At the end of an alternating run: what its library and its weights are worth alone."""
+        if self.first_weights is not None and self.evaluation and self.weights:
+            known = self.gate.library
+            await measure_cells(
+                self.evaluation, self.recorder, known, self.weights, self.first_weights
+            )
 
     async def publish(self) -> None:
         """Write what follows from the library and from the evaluations as they are now."""

@@ -138,15 +138,16 @@ async def replay_training(
         for event in segment.own_events():
             if isinstance(event, ev.LessonCommitted) and event.step > at:
                 now = state.steps.get(event.step)
-                if now is not None and now.lesson is not None:
+                # What a reflector drew is in the journal, and nobody asks it again.
+                if now is not None and now.lesson is not None and now.learns != "library":
                     engine.plan(plans[event.step])
                     applied = has_applied_update(event)
                     lesson = await replay.recompute_lesson(now, now.lesson, needed=applied)
                     if applied and lesson.update is not None:
                         await engine.apply(lesson.update)
             fold(state, event)
-        now = state.current
-        if segment.upto is None and state.under_review and now is not None and now.lesson:
+        now, waits = state.current, state.under_review and state.step_trains
+        if segment.upto is None and waits and now is not None and now.lesson:
             engine.plan(plans[now.step])
             await replay.recompute_lesson(now, now.lesson, needed=True)
 

@@ -56,4 +56,5 @@ async def _run_steps(practice: RunContext) -> Ending:
         await practise_step(practice, step)
         if await practice.control.finish_step(step) and step < practice.sampler.total_steps:
             return "stopped"
+    await practice.measure_cells()
     return "finished"

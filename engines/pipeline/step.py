@@ -84,6 +84,7 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
             remembered=library.remembered,
             credited=library.credited,
             tries=practice.planned_tries(step),
+            learns=practice.learns(step),
         )
         await recorder.record(started)
     now = recorder.state.current

@@ -120,7 +120,6 @@ class Facts:
     judging: float
     judged: Range = Range()  # calls of judges a verdict takes
     turns: Range = Range(1.0, 1.0)  # replies of a try
-    lessons: bool = True  # False: weights are trained, and no reflector is asked
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
@@ -240,6 +239,9 @@ def _run_calls(facts: Facts, most: bool) -> Iterator[_Calls]:
             guidance = _library_tokens(facts, step, most)
             yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
             known = 0
+    if facts.held_out and facts.practice.algorithm == "both":  # two of four cells are new
+        guidance = _library_tokens(facts, sampler.total_steps, most) / 2
+        yield from _evaluation_calls(facts, most, 2 * facts.held_out, guidance)
 
 
 def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
@@ -251,7 +253,9 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     for calls in _try_calls(facts, most, "rollouts", batch * size, asked, rollout):
         if not (facts.replayed and calls.stage == "rollouts"):
             yield calls
-    if not facts.lessons or (size < 2 and practice.given_ground_truth):
+    if practice.library_steps(step) == practice.library_steps(step - 1):
+        return  # no reflector is asked
+    if size < 2 and practice.given_ground_truth:
         return  # a single try differs from nothing
 
     share = facts.contrast_share(size)
@@ -332,10 +336,11 @@ def _with_repeat(stage: str, n: float, prompt: float, reply: float, most: bool) 
 def _library_tokens(facts: Facts, after: int, most: bool) -> float:
     """What the library adds to a prompt after so many steps."""
     practice = facts.practice
-    a_step = facts.sampler.batch_size * practice.experiences_per_query if facts.lessons else 0
+    a_step = facts.sampler.batch_size * practice.experiences_per_query
     limit = practice.library_limit
     room = math.inf if limit is None else max(0, limit - facts.experiences)
-    added = (after - facts.steps_done) * (a_step if most else min(facts.growth, a_step))
+    steps = practice.library_steps(after) - practice.library_steps(facts.steps_done)
+    added = steps * (a_step if most else min(facts.growth, a_step))
     return facts.guidance + min(added, room) * _longest(facts, most)
 
 

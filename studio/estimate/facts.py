@@ -86,10 +86,10 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         growth=2.0 if measured.growth is None else measured.growth,
     )
     facts = _with_evaluation(_with_progress(facts, plan), plan, writer.describe(library))
-    if facts.lessons and facts.contrast is None and facts.practice.given_ground_truth:
+    if facts.practice.reflects and facts.contrast is None and facts.practice.given_ground_truth:
         share = facts.contrast_share(facts.group_size)
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
-    if facts.lessons and measured.growth is None:
+    if facts.practice.reflects and measured.growth is None:
         notes.append("assumed: a step adds 2 experiences")
     return facts, tuple(notes)
 
@@ -148,7 +148,6 @@ def _prompt_facts(
         judged=judge_questions(config.verifier.spec),
         turns=_turns(config, measured),
         practice=practice,
-        lessons=not config.trains,
         replayed=config.policy.model.startswith("replay:"),
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,
@@ -250,7 +249,7 @@ def _reply_lengths(
     What the run file expects of a role goes before what was measured.
     """
     never = {"summary"} if config.practice.summarise == "never" else set()
-    never |= set(_LESSONS) if config.trains else set()
+    never |= set() if config.practice.reflects else set(_LESSONS)
     never |= set() if judge_questions(config.verifier.spec).most else {"judge"}
     replies, sources = dict[str, float](), dict[str, list[str]]()
     for purpose in (*ASSUMED, "evaluation"):

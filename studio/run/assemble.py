@@ -10,10 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.events import AgentOpened
-from engines.core.protocols import Reviewer
+from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.core.types import Learns
 from engines.core.waiting.slow_stage import slow_stage
+from engines.pipeline.alternating import AlternatingEngine
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
 from engines.pipeline.gate.gate import Gate
@@ -237,7 +239,7 @@ class _RunParts:
             group_size=config.rollouts_a_problem,
             rollouts=make_rollouts(config, streamed, ledger, slots, wait=wait),
             verifier=self.verifier,
-            engine=training.engine if training else self._training_free_engine(linter),
+            engine=self._engine(linter),
             gate=Gate(
                 recorder,
                 self.library,
@@ -266,8 +268,23 @@ class _RunParts:
             tell=self.tell,
             writer=writer,
             learnable=config.practice.sampling == "learnable",
+            learns=config.practice.learns,
+            first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
         )
+
+    def _engine(self, linter: OperationLinter) -> Engine:
+        training, practice, state = self.training, self.config.practice, self.recorder.state
+        if training is None:
+            return self._training_free_engine(linter)
+        if not self.config.practice.reflects:
+            return training.engine
+
+        def learns(step: int) -> Learns:  # as it began: an accepted change is for later steps
+            return state.steps[step].learns if step in state.steps else "weights"
+
+        library = self._training_free_engine(linter)
+        return AlternatingEngine(library, training.engine, learns, practice.library_steps)
 
     def _training_free_engine(self, linter: OperationLinter) -> TrainingFreeEngine:
         slots = slots_for(self.config.reflector, self.slots)

@@ -148,8 +148,8 @@ def open_roles(
         return policy
 
     policy = open_one(config.role("policy"))
-    # Training asks no reflector; an endpoint of its own is not even pinged then.
-    reflector = policy if config.trains else open_one(config.role("reflector"))
+    # GRPO alone asks no reflector; an endpoint of its own is not even pinged then.
+    reflector = open_one(config.role("reflector")) if config.practice.reflects else policy
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell)
@@ -330,7 +330,7 @@ def rehearsal_note(config: RunConfig) -> str | None:
 def _scripted_roles(config: RunConfig) -> list[str]:
     """Also the members of a team that do not play the policy."""
     roles: list[Role] = ["policy"]
-    if not config.trains:
+    if config.practice.reflects:
         roles.append("reflector")  # a weight update is computed, no model draws a lesson
     if asks_judge(config.verifier.spec):
         roles.append("judge")

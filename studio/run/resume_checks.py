@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 _ALWAYS = ("seed", "practice.algorithm", "policy.model", "policy.adapter", "grpo.lora.")
+_GRPO = ("policy.local.", "policy.temperature", "policy.max_tokens", "grpo.")
 _BY_ALGORITHM = {
-    "grpo": ("policy.local.", "policy.temperature", "policy.max_tokens", "grpo."),
+    "grpo": _GRPO,
+    "both": (*_GRPO, "practice.weight_steps"),
     "sft": ("policy.local.", "sft.", "agent.instructions"),
 }
 _DECIDE_NOTHING = ("grpo.reject_",)  # they decide whether an update passes, not what it is

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.checkpoints import Checkpoints
+from engines.pipeline.evaluation.cells import FirstWeights
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.pipeline.reviewers.limits import MetricLimits
@@ -37,6 +38,7 @@ class Training:
     engine: Engine
     checkpoints: Checkpoints
     bounds: MetricLimits
+    first_weights: FirstWeights
 
 
 def grpo_settings(config: RunConfig) -> GRPOSettings:
@@ -45,7 +47,7 @@ def grpo_settings(config: RunConfig) -> GRPOSettings:
 
 def check_training(config: RunConfig) -> None:
     """Refuse settings that the engine would refuse, before anything is written."""
-    if config.practice.algorithm == "grpo":
+    if config.practice.algorithm in ("grpo", "both"):
         grpo_settings(config)
     if config.trains and (monitor := config.grpo.monitor) and find_spec(monitor) is None:
         cause = f"{monitor} is not installed."
@@ -96,23 +98,38 @@ async def open_training(
     if not plan.loaded.config.trains or roles.local is None:
         return None
     folder = experiment_folder(plan)
-    engine = _open_engine(plan, roles.local, tell, ranks)
+    engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
+    local = roles.local.local
+    first = local.adapter_state()  # nothing is restored yet
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-        synced = VLLMSyncedEngine(engine, roles.local.local, roles.rollouts, folder / "served")
+        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
         await synced.publish()
-        engine = synced
+        engine, publish = synced, synced.publish
     # Once a run: a later process trains with the threads of the first.
     if not recorder.state.engine_facts:
-        await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
+        await recorder.record(ev.EngineOpened(weight_facts(local)))
     grpo = plan.loaded.config.grpo
     recorder.listen(_curve_listener(plan, folder, recorder.state, stack, tell))
+
+    @asynccontextmanager
+    async def first_weights() -> AsyncIterator[None]:
+        with local.exchange_adapter(first):
+            await publish()
+            yield
+        await publish()
+
     return Training(
         engine,
         Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
         MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
+        first_weights,
     )
+
+
+async def _publish_nothing() -> None:
+    """Whoever samples has the weights themselves."""
 
 
 def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> Engine:
@@ -121,7 +138,8 @@ def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None)
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.ranks.rank_zero import RankZeroEngine
 
-    config, steps = plan.loaded.config, plan.sampler.total_steps
+    config, total = plan.loaded.config, plan.sampler.total_steps
+    steps = total - config.practice.library_steps(total)
     if config.practice.algorithm == "sft":
         return SFTEngine(
             config.sft,

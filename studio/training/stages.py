@@ -114,10 +114,10 @@ def _is_finished(plan: RunPlan) -> bool:
 
 def _check_trains(loaded: LoadedRun) -> None:
     algorithm = loaded.config.practice.algorithm
-    if algorithm != "grpo":
+    if algorithm not in ("grpo", "both"):
         cause = f"practice.algorithm is {algorithm}, which this stage does not carry out."
         move = (
-            "Set practice.algorithm=grpo; studio headless practises without weights, and "
+            "Set practice.algorithm=grpo or both; studio headless practises without weights, and "
             "--stage sft fine-tunes."
         )
         raise ConfigError(loaded.place("practice.algorithm"), cause, move)

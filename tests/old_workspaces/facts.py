@@ -175,7 +175,7 @@ LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened", "EffectMeasured"})
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}
-LATER |= {"speaker"}
+LATER |= {"speaker", "learns", "cells"}
 """Keys of answers that a later release added, whatever they say."""
 
 

@@ -62,6 +62,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 policy_version=event.policy_version,
                 credited=event.credited,
                 tries=event.tries,
+                learns=event.learns,
             )
         case ev.RolloutFinished():
             _fold_rollout_finished(state, event)
@@ -136,12 +137,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step.lesson = None
         case ev.EvaluationFinished():
             state.evaluations.append(event)
-            _spend_at(state, 0, event.usage, "evaluation")
-            state.under_way = NO_USAGE  # what was paid for it before it was cut is in its usage
-            if event.unjudged:
-                where = f"{event.data} after step {event.step}"
-                state.lost["held-out rollout"] += event.unjudged
-                state.losses.append(LostWork("held-out rollout", where, event.trouble))
+            _count_evaluation(state, event)
+        case ev.CellMeasured():
+            state.cells.append(event)
+            _count_evaluation(state, event.result)
         case ev.EngineOpened():
             state.engine_facts = event.facts
         case ev.AgentOpened():
@@ -217,6 +216,15 @@ _ENDINGS: dict[str, Status] = {
     "budget": "stopped",
     "waiting": "stopped",
 }
+
+
+def _count_evaluation(state: RunState, found: ev.EvaluationFinished) -> None:
+    _spend_at(state, 0, found.usage, "evaluation")
+    state.under_way = NO_USAGE  # what was paid for it before it was cut is in its usage
+    if found.unjudged:
+        where = f"{found.data} after step {found.step}"
+        state.lost["held-out rollout"] += found.unjudged
+        state.losses.append(LostWork("held-out rollout", where, found.trouble))
 
 
 def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:

@@ -14,6 +14,7 @@ from engines.core.types import (
     NO_USAGE,
     Decision,
     GroupOutcome,
+    Learns,
     Lesson,
     LostWork,
     Operation,
@@ -79,6 +80,7 @@ class StepState:
     reflections: dict[int, Reflection] = field(default_factory=dict)
     lesson: Lesson | None = None
     policy_version: int = 0  # as it began
+    learns: Learns = ""
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class RunState:
     withheld: int = 0  # ideas not proposed again, since they had been rejected
     curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
+    cells: list[ev.CellMeasured] = field(default_factory=list)
     # By problem: how often in a row all of its tries were right; -1 where all failed the last time.
     streaks: dict[str, int] = field(default_factory=dict)
     usage: Usage = NO_USAGE
@@ -222,8 +225,19 @@ class RunState:
 
     @property
     def trains_weights(self) -> bool:
-        """Whether the run updates weights instead of a library."""
+        """Whether the run updates weights, in all of its steps or in some."""
         return bool(self.engine_facts or self.training)
+
+    @property
+    def alternates(self) -> bool:
+        """Whether some steps learn a library and others weights."""
+        return any(step.learns for step in self.steps.values())
+
+    @property
+    def step_trains(self) -> bool:
+        """Whether the latest step updates weights."""
+        step = self.steps.get(self.step)
+        return self.trains_weights and (step is None or step.learns != "library")
 
     @property
     def total_usage(self) -> Usage:

@@ -77,6 +77,11 @@ class StepHistory:
         return self.started.problems if self.started else ()
 
     @property
+    def trains(self) -> bool:
+        """Whether it is no step of an alternating run that learns its library."""
+        return self.started is None or self.started.learns != "library"
+
+    @property
     def rewards(self) -> dict[tuple[int, int], float | None]:
         """Of every judged rollout by position and index; None where it has no reward."""
         return {at: one.reward for at, one in self.rollouts.items() if one.verdict is not None}
@@ -140,8 +145,12 @@ class RunHistory:
 
     @property
     def plans(self) -> dict[int, int]:
-        """Steps that the whole run was to have, by the step whose lesson was proposed then."""
-        return {step: one.planned_steps for step, one in self.steps.items() if one.lesson}
+        """Steps that the whole run was to have, by the step whose lesson was proposed then.
+
+        Without those of an alternating run that learn its library.
+        """
+        known = self.steps.items()
+        return {step: one.planned_steps for step, one in known if one.lesson and one.trains}
 
     def find_operation(self, operation_id: str) -> Operation | None:
         """An operation of any step, as it was proposed."""

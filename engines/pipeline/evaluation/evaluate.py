@@ -195,53 +195,71 @@ async def evaluate(
     write = partial(evaluation.writer.write, library)
     await evaluation.writer.prepare(library)
     pinned = PinnedVersion(write, library.version, state.policy_version)
-    measuring = evaluation.measuring
     book = await run_to_end(lambda: evaluation.book(evaluation.writer.describe(library), weights))
     waiting: list[AnswersPending] = []
     try:
         for held_out in evaluation.sets:
             if held_out.name in done:
                 continue
-            ids = tuple(problem.id for problem in held_out.problems)
             try:
-                found = await measure(
-                    measuring,
-                    book,
-                    held_out.problems,
-                    pinned,
-                    step=step,
-                    payer=f"{evaluation.account} step {step} {held_out.name}",
-                    tell=_progress_reporter(recorder, step, held_out, measuring.k),
-                    emit=recorder.emit,
+                result = await measure_set(
+                    evaluation, recorder, book, held_out, pinned, step=step, stage=f"step {step}"
                 )
             except AnswersPending as pending:  # the other sets can be asked about all the same
                 waiting.append(pending)
             if waiting:
                 continue  # results are recorded in the order of the sets
-            result = EvaluationFinished(
-                step=step,
-                data=held_out.name,
-                policy_version=pinned.policy_version,
-                library_version=pinned.library_version,
-                k=measuring.k,
-                n=found.known_count,
-                unjudged=found.unjudged_count,
-                mean=mean_at_k(tuple(group_by_question(ids, found.rewards).values())),
-                usage=found.paid,
-                fingerprint=evaluation.fingerprint,
-                trouble=found.trouble,
-                problems=ids,
-                rewards=found.rewards,
-                total=found.total,
-                tool_calls=found.tool_calls,
-                reused=found.reused,
-            )
             write_result(evaluation.folder, result, evaluation.mask)
             await recorder.record(result)
     finally:
         book.close()
     if waiting:
         raise AnswersPending.merge(waiting)
+
+
+async def measure_set(
+    evaluation: Evaluation,
+    recorder: Recorder,
+    book: ScoreBook,
+    held_out: HeldOutSet,
+    pinned: PinnedVersion,
+    *,
+    step: int,
+    stage: str,
+) -> EvaluationFinished:
+    """Measure one set of a run, after `step`; journals nothing. Raises AnswersPending.
+
+    What another `stage` of the run paid for counts as reused.
+    """
+    measuring, ids = evaluation.measuring, tuple(problem.id for problem in held_out.problems)
+    found = await measure(
+        measuring,
+        book,
+        held_out.problems,
+        pinned,
+        step=step,
+        payer=f"{evaluation.account} {stage} {held_out.name}",
+        tell=_progress_reporter(recorder, step, held_out, measuring.k),
+        emit=recorder.emit,
+    )
+    return EvaluationFinished(
+        step=step,
+        data=held_out.name,
+        policy_version=pinned.policy_version,
+        library_version=pinned.library_version,
+        k=measuring.k,
+        n=found.known_count,
+        unjudged=found.unjudged_count,
+        mean=mean_at_k(tuple(group_by_question(ids, found.rewards).values())),
+        usage=found.paid,
+        fingerprint=evaluation.fingerprint,
+        trouble=found.trouble,
+        problems=ids,
+        rewards=found.rewards,
+        total=found.total,
+        tool_calls=found.tool_calls,
+        reused=found.reused,
+    )
 
 
 def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:

@@ -98,6 +98,16 @@ class LocalModel:
         self.mark_changed()
 
     @contextlib.contextmanager
+    def exchange_adapter(self, state: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model with other values of its adapter, for the time of the block."""
+        own = self.adapter_state()
+        self.load_adapter_state(state)
+        try:
+            yield
+        finally:
+            self.load_adapter_state(own)
+
+    @contextlib.contextmanager
     def disable_adapter(self) -> Iterator[None]:
         """The model as it was before its adapter, for the time of the block."""
         if not hasattr(self.model, "disable_adapter"):

@@ -54,6 +54,7 @@ RESULT_FIELDS = (
     "practice.batch_size",
     "practice.group_size",
     "practice.sampling",
+    "practice.weight_steps",
     *_names("practice", TrainingFreeSettings),
     *_names("lint", LintConfig),
     "verifier",

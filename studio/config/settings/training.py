@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, field_validator
 
 from engines.core.settings import MAX_COUNT, MAX_ROWS, setting
 from engines.core.text.prompts import load_prompt
+from engines.core.types import Learns
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
@@ -24,10 +25,11 @@ ALGORITHMS = {
     "grpo": "grpo",
     "multi_step_grpo": "grpo",  # several turns are no algorithm of their own here
     "sft": "sft",
+    "both": "both",
 }
 """Every name an algorithm may be given → ours."""
 
-Algorithm = Literal["training_free", "grpo", "sft"]
+Algorithm = Literal["training_free", "grpo", "sft", "both"]
 
 
 def parse_algorithm(value: object) -> object:
@@ -71,7 +73,11 @@ class DataConfig(Settings):
 class _Loop:
     algorithm: Annotated[Algorithm, BeforeValidator(parse_algorithm)] = setting(
         "training_free",
-        "what is learned: training_free a library of experiences, grpo and sft weights",
+        "what is learned: training_free a library of experiences, grpo and sft weights, both a "
+        "library in one step and weights with it in the prompt in the next ones",
+    )
+    weight_steps: int = setting(
+        9, "of both: weight steps after each library step; the first is one", ge=1, le=MAX_COUNT
     )
     epochs: int = setting(5, "times that every problem is practised", ge=1, le=MAX_COUNT)
     batch_size: int = setting(32, "problems in one step", ge=1, le=MAX_ROWS)
@@ -109,6 +115,22 @@ class PracticeConfig(TrainingFreeSettings, _Loop):
         "what the lessons are for, as the reflector is told",
         examples=["'Find rules that prevent wrong units.'"],
     )
+
+    @property
+    def reflects(self) -> bool:
+        """Whether lessons are drawn in words, in all steps or in some."""
+        return self.library_steps(1) > 0
+
+    def library_steps(self, steps: int) -> int:
+        """How many of the first so many steps learn a library; of both a cycle begins with one."""
+        cycle = {"training_free": 1, "both": self.weight_steps + 1}.get(self.algorithm)
+        return -(-steps // cycle) if cycle else 0
+
+    def learns(self, step: int) -> Learns:
+        """What a step learns; "" in a run that learns the same in all."""
+        if self.algorithm != "both":
+            return ""
+        return "library" if self.library_steps(step) > self.library_steps(step - 1) else "weights"
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ def test_an_unknown_run_file_shows_the_nearest_preset_or_file(tmp_path: Path) ->
     write(tmp_path, SMALL)
     with pytest.raises(ConfigError, match=r'Did you mean ".*mine\.yaml"'):
         load_run(str(tmp_path / "mien.yaml"), [], tmp_path, {})
-    with pytest.raises(ConfigError, match=r"Presets: api, command, demo, grpo-"):
+    with pytest.raises(ConfigError, match=r"Presets: api, both-tiny, command, demo, grpo-"):
         load_run("zzzzz", [], tmp_path, {})
 
 

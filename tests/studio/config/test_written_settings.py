@@ -18,7 +18,7 @@ from studio.config.settings.fingerprint import differences, fingerprint
 from studio.presets import list_presets
 
 WRITTEN = Path(__file__).parent / "written"
-NEWER = ("demo", "math", "command", "grpo-team", "research", "web", "math-aime")
+NEWER = ("demo", "math", "command", "grpo-team", "research", "web", "math-aime", "both-tiny")
 """That version did not have them."""
 CHANGED = ("grpo-planner",)
 """What was kept of them is what an older run was begun with."""
@@ -33,6 +33,7 @@ NEWER_SETTINGS = re.compile(
     r"|gate:\n +problems: null\n +k: 4\n +error: 0.05\n +data: null\n +unit: operation"
     r"\n +roll_back: false"
     r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n",
+    r"|cite: true|sampling: uniform|weight_steps: 9|rejects:(?:\n +- .*)+)\n",
     re.MULTILINE,
 )
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]

@@ -87,7 +87,7 @@ def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None
 
 
 def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
-    found = estimate(some_facts(lessons=False, growth=2.0))
+    found = estimate(some_facts(practice=practising(algorithm="grpo"), growth=2.0))
     assert [stage.name for stage in found.stages] == ["rollouts"]
     # Nor does any experience lengthen its prompts.
     guided = stage(estimate(some_facts(growth=2.0)), "rollouts")
