@@ -41,7 +41,7 @@ def before_and_after(
         if began is not None:  # as after fine-tuning, which another run did
             first = load([f"policy.adapter={began}"])
         last = load([f"policy.adapter=run:{run.run}"])
-    else:
+    if loaded.config.practice.reflects:
         learned = f"{run.run}@last"
     return {
         "before": Trial(first, problem, *choose_library(first, workspace, library)),

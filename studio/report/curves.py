@@ -215,7 +215,7 @@ def step_text(state: RunState, number: int, sizes: Mapping[int, int] | None = No
     if step is None:
         return "before practice" if number == 0 else f"it has no step {number}"
     parts = [f"reward {reward_rate_text(step.rewards.mean, step.rewards.n)}"]
-    trained = trained_step(state, number) if state.trains_weights else None
+    trained = trained_step(state, number) if state.trains_at(number) else None
     if trained is not None:
         outcome = update_outcome_text(trained, _policy_after(state, number))
         parts = [figures_text(trained), outcome]

@@ -65,9 +65,9 @@ class LinePrinter:
         match event:
             case ev.EngineOpened():
                 return [f"weights: {engine_text(event.facts)}"]
-            case ev.StepStarted() | ev.LessonProposed() if state.trains_weights:
+            case ev.StepStarted() | ev.LessonProposed() if state.step_trains:
                 return []  # one line a step, once it is known what came of its update
-            case ev.LessonCommitted() if state.trains_weights and event.step in state.steps:
+            case ev.LessonCommitted() if state.step_trains and event.step in state.steps:
                 return [training_line(state, event.step)]
             case ev.StageEntered():
                 return self._stage_lines(event)
@@ -113,7 +113,7 @@ class LinePrinter:
     def _stage_lines(self, event: ev.StageEntered) -> list[str]:
         """What waits for a person as a stage begins."""
         state, left, line = self._state, len(self._state.undecided_operations), ""
-        if event.stage in ("review", "hold") and left and state.trains_weights:
+        if event.stage in ("review", "hold") and left and state.step_trains:
             unasked = event.stage == "review" and state.reviewer != "wait"
             if unasked or self._waited_for == event.step:
                 return []

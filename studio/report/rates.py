@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.events import EvaluationFinished, RolloutFinished
+from engines.core.events import CellMeasured, EvaluationFinished, RolloutFinished
+from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.metrics import (
     Interval,
@@ -162,3 +163,55 @@ def change_data(found: RateChange) -> dict[str, Any]:
 def question_rewards(found: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
     """The rewards of each question; empty in a journal of a version that kept none."""
     return group_by_question(found.problems, found.rewards)
+
+
+def cell_lines(state: RunState) -> list[str]:
+    """A line for each cell: `skills  trained weights, library v1  0.881 [0.85, 0.91] (n=512)`."""
+    named = [(_cell_name(cell), cell, change) for cell, change in _latest_cells(state)]
+    width = max((len(name) for name, _, _ in named), default=0)
+    return [
+        f"{one_line(cell.result.data, 80)}  {name:<{width}}  {evaluation_text(cell.result)}"
+        + (f"  {difference_text(change)}, {change.verdict}" if change else "")
+        for name, cell, change in named
+    ]
+
+
+def cell_data(state: RunState) -> list[dict[str, Any]]:
+    """The same facts for `--json`."""
+    return [
+        {
+            "step": cell.step,
+            "data": cell.result.data,
+            "weights": "trained" if cell.trained else "first",
+            "library_version": cell.result.library_version if cell.with_library else None,
+            "policy_version": cell.result.policy_version,
+            "mean_reward": cell.result.mean,
+            "interval": interval_data(cell.result),
+            "n": cell.result.n,
+            "unjudged": cell.result.unjudged,
+            "against_neither": comparison_data(change),
+        }
+        for cell, change in _latest_cells(state)
+    ]
+
+
+def _latest_cells(state: RunState) -> list[tuple[CellMeasured, Comparison | None]]:
+    """Those of the run's end, set by set, the one with neither first; None beside that one."""
+    last = max((cell.step for cell in state.cells), default=0)
+    cells = [cell for cell in state.cells if cell.step == last]
+    cells.sort(key=lambda cell: (cell.result.data, cell.trained, cell.with_library))
+    neither = {c.result.data: c.result for c in cells if not c.trained and not c.with_library}
+
+    def change_of(cell: CellMeasured) -> Comparison | None:
+        first = neither.get(cell.result.data)
+        if first is None or first is cell.result:
+            return None
+        return compare(question_rewards(first), question_rewards(cell.result))
+
+    return [(cell, change_of(cell)) for cell in cells]
+
+
+def _cell_name(cell: CellMeasured) -> str:
+    weights = "trained weights" if cell.trained else "first weights"
+    shown = f"library v{cell.result.library_version}" if cell.with_library else "no library"
+    return f"{weights}, {shown}"

@@ -16,6 +16,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import (
     calls_per_try,
+    cell_lines,
     evaluation_text,
     interval_data,
     mean_acts_text,
@@ -72,6 +73,7 @@ def state_facts(
         "steps": [_step_facts(step) for step in state.steps.values()],
         "evaluations": [_evaluation_facts(state, found) for found in state.evaluations],
         "change_lines": change_lines(state),
+        "cell_lines": cell_lines(state),
         **_review_facts(state),
         "agent": dict(state.agent_facts),
         "losses": [
@@ -157,7 +159,7 @@ def run_text(facts: dict[str, Any]) -> str:
     learned = f"library {library}"
     if training:
         learned = f"policy v{facts['policy_before']} -> v{training['policy_version']}"
-        learned += f"   library {facts['library']} v{facts['library_after']}"
+        learned += f"   library {library}"
     lines += [f"reviewer {facts['reviewer']}   {learned}", ""]
     if not training or not training["demonstrations"]:  # on them nothing is rolled out
         epochs = [
@@ -170,7 +172,7 @@ def run_text(facts: dict[str, Any]) -> str:
         lines += [f"  {facts['nothing_read']}", ""] if facts["nothing_read"] else [""]
     lines += _section("training", facts["training_lines"])
     if training:
-        lines += [indent_text(_training_table(training)), ""]
+        lines += [indent_text(_training_table(training, facts["steps"])), ""]
     elif facts["steps"]:
         lines += [indent_text(_steps_table(facts["steps"])), ""]
     evaluations = facts["evaluations"]
@@ -178,7 +180,9 @@ def run_text(facts: dict[str, Any]) -> str:
         f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}" for e in evaluations
     ]
     lines += _section("held out", held_out + facts["change_lines"])
-    waiting = "open weight updates" if training else "open operations"
+    lines += _section("weights and library, each without the other", facts["cell_lines"])
+    updates = facts["open"] and all(op["kind"] == "weights" for op in facts["open"])
+    waiting = "open weight updates" if updates else "open operations"
     lines += _section(waiting, [_operation_line(op) for op in facts["open"]])
     lines += _section("replies to mend", _unparsed_reply_lines(facts))
     curated = list(facts["curation_lines"])
@@ -268,7 +272,7 @@ def _loss_lines(facts: dict[str, Any]) -> list[str]:
 def _step_facts(step: StepState) -> dict[str, Any]:
     applied = Counter(outcome.kind for outcome in step.outcomes if outcome.applied)
     return {
-        **fields_of(step, "step", "epoch", "finished"),
+        **fields_of(step, "step", "epoch", "learns", "finished"),
         "problems": len(step.problems),
         "mean_reward": step.rewards.mean,
         "n": step.rewards.n,
@@ -313,17 +317,20 @@ _DEMONSTRATION_COLUMNS = dict(
 """Figures of an update with their headings; a step on demonstrations has no reward besides."""
 
 
-def _training_table(training: dict[str, Any]) -> str:
+def _training_table(training: dict[str, Any], steps: list[dict[str, Any]]) -> str:
     has_reward = not training["demonstrations"]
     figures = _PRACTICE_COLUMNS if has_reward else _DEMONSTRATION_COLUMNS
     rows = []
-    for step in training["steps"]:
+    for step, facts in zip(training["steps"], steps, strict=True):
         cells = [str(step["step"])]
         if has_reward:
             cells.append(reward_rate_text(step["mean_reward"], step["n"], "-"))
         known = ((name, step["metrics"].get(name)) for name in figures)
         cells += ["-" if value is None else figure_text(name, value) for name, value in known]
-        cells.append(f"rolled back to {step['back_to']}" if step["back_to"] else step["update"])
+        became = f"rolled back to {step['back_to']}" if step["back_to"] else step["update"]
+        changed = sum(n for kind, n in facts["applied"].items() if kind not in ("keep", "weights"))
+        version = f", {changed} changed: v{facts['library_version']}" if changed else ""
+        cells.append(f"{became}{version}")
         rows.append(cells)
     headings = ["STEP", *(["REWARD"] if has_reward else []), *figures.values(), "UPDATE"]
     return table(headings, rows)

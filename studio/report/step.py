@@ -37,7 +37,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "epoch": begun.epoch,
         "library_version": begun.library_version,
         "policy_version": begun.policy_version,
-        "trains": history.trains_weights,
+        "trains": history.trains_weights and found.trains,
         "groups": [
             _group_facts(run, found, reflection)
             for reflection in sorted(found.reflections, key=lambda one: one.position)

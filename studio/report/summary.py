@@ -20,6 +20,8 @@ from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio.report.rates import (
+    cell_data,
+    cell_lines,
     change_data,
     difference_text,
     evaluation_text,
@@ -104,6 +106,7 @@ def shared_facts(state: RunState) -> dict[str, Any]:
         "nothing_read": run_nothing_read(state) or None,
         "doubts": dict(state.doubts) or None,
         "training": training_data(state) if state.trains_weights else None,
+        "cells": cell_data(state),
         "changes": [change_data(change) for change in rate_changes(state.evaluations)],
         "best_step": state.best_step,
         "withheld": state.withheld,
@@ -175,6 +178,7 @@ def practice_sections(
     See `training_lines` for `levels` and `place`.
     """
     what = "policy" if state.trains_weights else "library"
+    what = "library and the policy" if state.alternates else what
     groups, found = group_data(state), []
     if not is_fine_tuning(state):
         epochs = state.rewards_by_epoch().items()
@@ -197,6 +201,9 @@ def practice_sections(
         ]
         heading = f"held-out reward (one version of the {what} each)"
         found.append((heading, [*change_lines(state), *measured]))
+    if state.cells:
+        heading = "weights and library, each without the other (held-out reward)"
+        found.append((heading, cell_lines(state)))
     return found
 
 
@@ -230,8 +237,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if state.repairs:
         lines.append(f"to mend  {unparsed_replies_text(len(state.repairs), started.run)}")
     if state.open_operations:
-        kind = "weight update" if state.trains_weights else "operation"
-        what = count_text(len(state.open_operations), kind)
+        updates = all(one.kind == "weights" for one in state.open_operations)
+        what = count_text(len(state.open_operations), "weight update" if updates else "operation")
         lines.append(f"open     {what}: studio review {started.run}")
     lines.append(f"folder   {sanitize(place)}")
     return "\n".join(lines)
@@ -269,6 +276,8 @@ def change_lines(state: RunState) -> list[str]:
 def version_text(state: RunState, found: EvaluationFinished) -> str:
     """What it measured: `v3` of a library, or `policy v3` where weights are trained."""
     trained = f"policy v{found.policy_version}"
+    if state.alternates:
+        return f"{trained}, library v{found.library_version}"
     return trained if state.trains_weights else f"v{found.library_version}"
 
 

@@ -44,9 +44,20 @@ WORDS = {
 _SHARES = frozenset({"contrast", "clip_share", "clip_low", "clip_high", "truncated"})
 _COUNTS = frozenset({"tokens", "optimiser_steps", "length", "examples", "left_out"})
 
-Became = Literal["applied", "rejected", "rolled back", "failed", "no update", "waits", "under way"]
+Became = Literal[
+    "applied",
+    "rejected",
+    "rolled back",
+    "failed",
+    "no update",
+    "library step",
+    "waits",
+    "under way",
+]
 """The outcome of a step's update; "no update": none was computed, since no group had contrast."""
-BECAME: tuple[Became, ...] = ("applied", "rejected", "rolled back", "failed", "no update")
+BECAME: tuple[Became, ...] = (
+    "applied", "rejected", "rolled back", "failed", "no update", "library step",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,8 @@ def _update_outcome(
         return "applied", "", None
     if loss is not None and step.step not in state.training:
         return "failed", loss.reason, None
+    if step.learns == "library":
+        return "library step", "", None
     if update_id(step.step) in state.operations:
         return "waits", "", None
     if step.committed or step.finished:
@@ -229,9 +242,9 @@ def count_outcomes(steps: Sequence[TrainedStep]) -> dict[Became, int]:
 
 def outcome_counts_text(steps: Sequence[TrainedStep]) -> str:
     """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left out."""
-    idle = "without one (no group had contrast)"
+    words = {"no update": "without one (no group had contrast)", "library step": "library steps"}
     counted = count_outcomes(steps).items()
-    shown = [f"{n} {idle if name == 'no update' else name}" for name, n in counted if n]
+    shown = [f"{n} {words.get(name, name)}" for name, n in counted if n]
     return ", ".join(shown) or "none yet"
 
 
@@ -256,6 +269,7 @@ def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
         "rejected": f"update rejected{why}, policy stays",
         "failed": f"update failed{why}, policy stays",
         "no update": "no update: no group had contrast, policy stays",
+        "library step": "a library step, policy stays",
         "waits": "its update is to be decided, policy",
         "under way": "under way, policy",
     }[step.became]

@@ -204,8 +204,12 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
         note, trains = "", plan.loaded.config.trains
         if plan.reviewer == "auto":
             rejects = ", ".join(plan.loaded.config.review.rejects)
-            each = "weight update within its bounds" if trains else "operation that fits"
-            but = f", but for those flagged {rejects}" if rejects and not trains else ""
+            reflects = plan.loaded.config.practice.reflects
+            kinds = ["weight update within its bounds"] * trains + [
+                "operation that fits"
+            ] * reflects
+            each = " and every ".join(kinds)
+            but = f", but for those flagged {rejects}" if rejects and reflects else ""
             note = f" (every {each} is approved by itself{but})"
         elif plan.mode == "resume" and plan.reviewer == "wait":
             kept = plan.state is not None and plan.state.reviewer == plan.reviewer

@@ -237,7 +237,7 @@ class RequestHandler:
 
     def _commit_text(self, version: int) -> str:
         state = self._context.recorder.state
-        if state.trains_weights:
+        if state.step_trains:
             return f"committed: the policy is at v{state.policy_version}"
         library = state.started.library if state.started else ""
         return f"committed: library {library} is at v{version}"

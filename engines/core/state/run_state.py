@@ -236,7 +236,11 @@ class RunState:
     @property
     def step_trains(self) -> bool:
         """Whether the latest step updates weights."""
-        step = self.steps.get(self.step)
+        return self.trains_at(self.step)
+
+    def trains_at(self, number: int) -> bool:
+        """Whether a step updates weights."""
+        step = self.steps.get(number)
         return self.trains_weights and (step is None or step.learns != "library")
 
     @property

@@ -89,7 +89,7 @@ class Notifier:
         self._called_at = now
         run = _run_name(state)
         what = "operation" if self._waiting == 1 else "operations"
-        if state is not None and state.trains_weights:
+        if state is not None and state.step_trains:
             what = "weight update"  # never more than one
         text = one_line(f"{run}: {self._waiting} {what} to decide", 120)
         if settings.bell:

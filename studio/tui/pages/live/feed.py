@@ -152,7 +152,7 @@ def _say_event(
     event: _Event, state: RunState, say: Callable[[str], None], print_line: Callable[[_Event], None]
 ) -> None:
     """Say it in the words of this page, or as `studio headless` would."""
-    trains, shown = state.trains_weights, is_fine_tuning(state)
+    trains, shown = state.step_trains, is_fine_tuning(state)
     texts = sentences.event_texts(event, trains=trains, shown=shown)
     if texts is None:
         print_line(event)

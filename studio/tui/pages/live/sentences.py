@@ -47,14 +47,14 @@ def status_line(
     if waiting:
         flagged = sum(op.is_flagged for op in state.undecided_operations)
         what = "operation" if waiting == 1 else "operations"
-        what = "weight update" if state.trains_weights else what
+        what = "weight update" if state.step_trains else what
         more = f", {flagged} flagged" if flagged else ""
         return line(" ", ("2", "key"), (f" review: {waiting} {what} to decide{more}", "flag"))
     if state.status == "reviewing":
         if line_facts.ready:
             said = " everything is decided: "
             return line((said, "title"), ("c", "key"), " commits, ", ("2", "key"), " shows it")
-        what = "weight update" if state.trains_weights else "lesson"
+        what = "weight update" if state.step_trains else "lesson"
         return line((f" committing the {what} of step {state.step} …", "title"))
     if state.status == "paused":
         busy = " paused: what is under way ends, nothing new begins; "
@@ -93,13 +93,13 @@ def _progress_text(state: RunState, batch: Batch | None) -> str:
     if step is None or batch is None:
         return "waiting for the next step …" if state.step else "waiting for the first step …"
     if step.committed:
-        if state.trains_weights:
+        if state.step_trains:
             return f"step {step.step} is through: policy v{state.policy_version}"
         return f"step {step.step} is committed as v{step.committed_version}"
     n, used = len(batch.problems), batch.outcomes["used"]
     if n and len(batch.reflections) == n:
         source, groups = f"{n} demonstrations", f"{used} group{'s' * (used != 1)}"
-        if not state.trains_weights:
+        if not state.step_trains:
             return f"step {step.step}: drawing operations from {groups} …"
         if batch.size:
             source = f"{groups} with contrast"
@@ -133,7 +133,7 @@ def ending_line(state: RunState) -> Line:
             return line((" finished; ", "title"), *learned, ("4", "key"), " what changed")
         case "held":
             n = len(state.open_operations)
-            what = "weight update" if state.trains_weights else "operation"
+            what = "weight update" if state.step_trains else "operation"
             said = f" held for review: {n} {what}{'s' if n != 1 else ''} to decide; "
             return line((said, "flag"), ("2", "key"), " decides, then ", ("s r", "key"), " goes on")
         case "budget":
@@ -165,7 +165,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     out.append(BLANK)
     if doubted := summary.doubts_text(state):
         out += paragraph([(doubted, "flag")], width, "  ")
-    if not state.trains_weights:
+    if state.alternates or not state.trains_weights:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out.append(line(f"{grown}v{state.library_version}"))
     out.append(line(f"spent      {summary.usage_text(state.total_usage)}"))
@@ -183,7 +183,7 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
 
 def _next_action_lines(state: RunState, width: int) -> list[Line]:
     moves = [("3", "what was learned"), ("4", "what changed"), ("5", "every run")]
-    if state.trains_weights:
+    if state.trains_weights and not state.alternates:
         moves = [("4", "two steps beside each other"), ("5", "every run")]
     if state.ending != "finished":
         moves.insert(0, ("s r", "resume it"))

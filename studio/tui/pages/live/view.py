@@ -212,13 +212,13 @@ def stage_lines(
         for name, done, of in rows
         if batch.size  # demonstrations are learnt from as they are
     ]
-    what = "update" if state.trains_weights else "operations"
+    what = "update" if state.trains_at(batch.step) else "operations"
     return [*out, line((f"{what:<11}", "dim"), _operations_text(batch, state))]
 
 
 def _operations_text(batch: Batch, state: RunState) -> str:
     step = state.steps.get(batch.step)
-    if state.trains_weights:
+    if state.trains_at(batch.step):
         found = trained_step(state, batch.step)
         words = {"under way": "not computed yet", "waits": "needs your review (2)"}
         return words.get(found.became, found.became) if found is not None else ""
@@ -232,7 +232,7 @@ def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
     """The same in one line: `rollout 31/64  judged 27/64  reflected 1/8  ops 0`."""
     step = state.steps.get(batch.step)
     lesson = f"ops {step.operations if step else 0}"
-    if state.trains_weights:
+    if state.trains_at(batch.step):
         lesson = f"update {_operations_text(batch, state)}"
     n, size = len(batch.problems), batch.size
     done = f"demonstrations {n}"

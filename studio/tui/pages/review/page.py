@@ -134,7 +134,9 @@ class ReviewPage(Page):
         """Nothing is decided on a terminal that shows too little of it."""
         if self.host.is_small or self.has_nothing:
             return ()
-        if (state := self.state) is not None and state.trains_weights:
+        state = self.state
+        known = () if state is None else state.operations.values()
+        if state is not None and state.trains_weights and all(o.kind == "weights" for o in known):
             return [key for key in keys if key.id not in _OF_WORDINGS]
         return keys
 

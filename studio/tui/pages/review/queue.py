@@ -84,7 +84,7 @@ class ItemQueue:
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
-        what = "Weight update" if state is not None and state.trains_weights else "Operations"
+        what = "Weight update" if state is not None and state.step_trains else "Operations"
         later = sum(item.standing == "later" for item in self.items)
         self._list.border_title = f"{what} {shown}" + (f", {later} later" if later else "")
 

@@ -292,6 +292,6 @@ def empty_lines(state: RunState | None, *, words: str = "", living: bool = False
         if state.step:
             what = f"Nothing to decide yet in step {state.step}."
         key = "What is learned from it is proposed here; 1 shows it."
-        if state.trains_weights:
+        if state.step_trains:
             key = "Its weight update is decided here; 1 shows the step."
     return [line(what), line((key, "dim"))]
