@@ -22,6 +22,8 @@ from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
 from studio.report.progress import to_stderr
 from studio.report.rates import (
+    cell_data,
+    cell_lines,
     comparison_data,
     difference_text,
     interval_ends,
@@ -109,10 +111,13 @@ async def tell_effect_left(
     if adapter is not None:  # an adapter's scores are apart from those of its base model
         plan = replace(plan, weights=digest([adapter]))
     missing = plan.count_missing()
-    to_stderr(f"measuring the untrained policy without and with {library}: {missing} to do")
+    to_stderr(f"measuring the policy before it, without and with {library}: {missing} to do")
     found = _distilled_sets(await _measure(plan), tuned.state(), library)
-    text = "\n".join(["", *distilled_lines(found)])
-    print_result(distilled_data(tuned.run, found), text, json=json)
+    cells = [f"  {line}" for line in cell_lines(state)]
+    if cells:
+        cells.insert(0, f"beside the weights and the library of run {run.run}")
+    text = "\n".join(["", *distilled_lines(found), *cells])
+    print_result({**distilled_data(tuned.run, found), "cells": cell_data(state)}, text, json=json)
 
 
 async def _measure(plan: EvalPlan) -> EvaluationResult:

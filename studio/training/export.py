@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError
+from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.export import (
     adapter_rank,
@@ -33,12 +34,17 @@ from engines.grpo.checkpoint.folders import (
 )
 from engines.grpo.checkpoint.model_card import CardFacts, Kind, model_card
 from engines.policies.hf_local.settings import LocalSettings
+from engines.record.appender import write_atomic
+from engines.record.export import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.yaml_text import load_yaml
+from studio.library.references import version_at
 from studio.report.fork_history import load_state_with_parents
 from studio.run.models import BUNDLED, model_path
 from studio.run.resume_checks import read_run_yaml
 
 SERVERS = ("vllm",)
+AGENT = "agent.yaml"
 _BUNDLED = f"hf:{BUNDLED}"
 CLEAR_DIFFERENCE = 0.05
 """A held-out reward so much higher after another step gets a note."""
@@ -58,6 +64,8 @@ class Export:
     base: LocalSettings
     card: str
     note: str = ""  # why another step may be better
+    agent: Mapping[str, Any] | None = None  # None: without experiences there is none to mount
+    library: Library | None = None  # what stood in its prompts
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -69,6 +77,13 @@ class Export:
             export_merged(self.found.folder, self.folder, self.card, self.base)
         else:
             export_adapter(self.found.folder, self.folder, self.card)
+        if self.agent is not None and self.library is not None:
+            own = {"model": f"hf:{self.folder}"} if self.kind == "merged" else {}
+            model = {k: v for k, v in self.agent["model"].items() if k != "adapter"} | own
+            if self.kind == "adapter":
+                model["adapter"] = str(self.folder)
+            described = {**self.agent, "model": model}
+            write_atomic(self.folder / AGENT, format_agent_yaml(described, self.library, self.run))
 
     def command(self, server: str) -> list[str]:
         """The words of the command that serves the folder. Raises ConfigError: no such server."""
@@ -98,7 +113,21 @@ def prepare_export(
     run_file = run_settings(taken)
     card = model_card(card_facts(taken, state, found, kind, run_file))
     base = base_settings(found.folder, run_file)
-    return Export(kind, run, found, folder, base, card, _better_step_note(state, found.step))
+    note = _better_step_note(state, found.step)
+    agent, library = _described_agent(workspace, taken, state, found.step)
+    return Export(kind, run, found, folder, base, card, note, agent, library)
+
+
+def _described_agent(
+    workspace: Workspace, run: RunDir, state: RunState, step: int
+) -> tuple[dict[str, Any] | None, Library | None]:
+    """A run's agent, and the library that it had after a step; None where that is empty."""
+    if state.started is None or not run.agent_file.exists():
+        return None, None
+    library = workspace.library(state.started.library).at(version_at(state, step))
+    described = load_yaml(run.agent_file.read_text("utf-8"))
+    described.pop("experiences", None)
+    return (described, library) if library.experiences else (None, None)
 
 
 def try_command(exported: Export, workspace: Path) -> str:

@@ -72,10 +72,25 @@ async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     return await _run_plan(load_plan(practice), json) or code
 
 
+def _on_own_run(asked: RunRequest, loaded: LoadedRun) -> RunRequest:
+    """Of an alternating run file that names no source: what its newest run learned, both kinds."""
+    config = loaded.config
+    if config.practice.algorithm != "both" or config.sft.data is not None:
+        return asked
+    run = asked.workspace.newest_run(config.exp_id)
+    if run is None:
+        move = "Train it first: studio train without a stage."
+        raise ConflictError(f"--stage distil {config.exp_id}", "there is no such run.", move)
+    own = f"run:{run.run}"
+    return asked.with_overrides(asked.name, f"sft.data={own}", f"policy.adapter={own}")
+
+
 async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     if not loaded.config.evaluation.data:
         cause = "nothing is held out, so what is left of the library could not be measured."
         raise ConfigError(loaded.place("evaluation.data"), cause, "Set evaluation.data=NAME.")
+    asked = _on_own_run(asked, loaded)
+    loaded = asked.load()
     tuning = tuning_request(asked, loaded, "distil")
     plan = load_plan(tuning)
     code = await _run_stage("distil", plan, json)

@@ -11,6 +11,7 @@ import pytest
 
 from engines.core.protocols import Engine
 from engines.core.types import Group, Turn, WeightUpdate
+from engines.pipeline.alternating import AlternatingEngine
 from engines.record.ledger import RecordLedger
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
@@ -35,6 +36,14 @@ def grpo(folder: Path) -> Engine:
     return GRPOEngine(GRPOSettings(), local, total_steps=5, seed=1, tell=lambda line: None)
 
 
+def alternating_words(folder: Path) -> Engine:
+    return AlternatingEngine(training_free(folder), grpo(folder), lambda _: "library", lambda n: n)
+
+
+def alternating_weights(folder: Path) -> Engine:
+    return AlternatingEngine(training_free(folder), grpo(folder), lambda _: "weights", lambda n: 0)
+
+
 def with_ids(group: Group) -> Group:
     """The same as a policy with weights of its own would have made it."""
     rollouts = tuple(
@@ -44,7 +53,9 @@ def with_ids(group: Group) -> Group:
     return replace(group, rollouts=rollouts)
 
 
-every_engine = pytest.mark.parametrize("opened", [training_free, grpo])
+every_engine = pytest.mark.parametrize(
+    "opened", [training_free, grpo, alternating_words, alternating_weights]
+)
 
 
 @every_engine

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from engines.core.types import (
     Lesson,
     LostWork,
     Message,
+    Operation,
     Problem,
     Reflection,
     Rollout,
@@ -38,9 +39,11 @@ from engines.core.types import (
     WeightUpdate,
 )
 from engines.data.sampler import Sampler
+from engines.pipeline.alternating import AlternatingEngine
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
+from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import load_history, policy_version_after
@@ -50,7 +53,9 @@ from engines.policies.limits.throttle import Slots
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
+from studio.config.settings.training import PracticeConfig
 
 GROUP = 2
 BATCH = 2
@@ -202,12 +207,25 @@ class Steps:
         self.good = (good[0], good[1])
 
 
+class Words(Steps):
+    """An engine whose lesson is one experience, which every prompt has from then on."""
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        step = batch[0].step
+        self.consolidated.append(step)
+        said = batch[0].rollouts[0].attempt.answer
+        operation = Operation(f"op{step}.1", "add", text=f"Try {said} in step {step}.")
+        return Lesson(step, library.version, (operation,))
+
+
 @dataclass(frozen=True)
 class TwoTurns:
     """Says something, is asked again, and says something else."""
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        messages: tuple[Message, ...] = (Message("user", job.problem.question),)
+        messages: tuple[Message, ...] = (Message("user", job.guidance + job.problem.question),)
         for _ in range(2):
             reply = await policy.complete(messages, Sampling(1.0))
             messages = (*messages, reply.as_message(), Message("user", "sure?"))
@@ -233,6 +251,7 @@ class Run:
     run: RunDir
     told: list[str]
     ending: str = ""
+    words: Words | None = None  # of a run whose steps take turns
 
     @property
     def state(self) -> RunState:
@@ -256,8 +275,12 @@ async def opened(
     keep: int = 3,
     falls: Sequence[int] = (),
     verifier: Any = None,
+    weight_steps: int = 0,
 ) -> AsyncIterator[Run]:
-    """Open a run of `steps` steps an epoch, with a checkpoint every 2; nothing is started."""
+    """Open a run of `steps` steps an epoch, with a checkpoint every 2; nothing is started.
+
+    With `weight_steps` so many of them follow each that learns a library, and cells are measured.
+    """
     workspace = Workspace(place)
     run = RunDir(workspace.runs_folder / name)
     run.path.mkdir(parents=True, exist_ok=True)
@@ -334,11 +357,49 @@ async def opened(
         weights=lambda: digest([weights.value]),
         tell=told.append,
     )
+    words = Words(weights) if weight_steps else None
+    if words is not None:
+        practice = _alternate(practice, words, weights, workspace, weight_steps)
     try:
-        yield Run(practice, engine, policy, run, told)
+        yield Run(practice, engine, policy, run, told, words=words)
     finally:
         await ledger.aclose()
         await journal.aclose()
+
+
+def _alternate(
+    practice: RunContext, words: Words, weights: Weights, workspace: Workspace, weight_steps: int
+) -> RunContext:
+    """The same run, in which one step learns words and the next ones weights."""
+    settings = PracticeConfig(algorithm="both", weight_steps=weight_steps)
+    steps = practice.recorder.state.steps
+
+    @asynccontextmanager
+    async def first_weights() -> AsyncIterator[None]:
+        now, weights.value = weights.value, 0.0
+        yield
+        weights.value = now
+
+    def open_book(guidance: str, of_weights: str) -> ScoreBook:
+        return ScoreBook(workspace.evaluations, {"said": guidance, "weights": of_weights})
+
+    measured = Evaluation(
+        sets=(HeldOutSet("held", (Problem("h", "and now?", ""),)),),
+        measuring=MeasurementSetup(practice.rollouts, practice.verifier, 5),
+        folder=practice.records.parent / "evals",
+        book=open_book,
+        fingerprint="f",
+        account=practice.run,
+    )
+    return replace(
+        practice,
+        engine=AlternatingEngine(
+            words, practice.engine, lambda step: steps[step].learns, settings.library_steps
+        ),
+        learns=settings.learns,
+        first_weights=first_weights,
+        evaluation=measured,
+    )
 
 
 async def trained(place: Path, **how: Any) -> Run:

@@ -195,7 +195,8 @@ def test_the_json_of_a_summary_names_its_training_facts() -> None:
     assert found["reward"]["last"] == {"step": 7, "mean": pytest.approx(11 / 12), "n": 12}
     assert found["reward"]["best"]["step"] == 5
     assert found["updates"] == {
-        "applied": 3, "rejected": 1, "rolled_back": 1, "failed": 1, "no_update": 1, "library_step": 0,
+        "applied": 3, "rejected": 1, "rolled_back": 1, "failed": 1, "no_update": 1,
+        "library_step": 0,
     }  # fmt: skip
     assert found["rolled_back"] == {"6": 2}
     assert found["last_checkpoint"] == "checkpoints/tiny/Experiment-1/global_step_7"
