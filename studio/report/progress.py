@@ -16,7 +16,7 @@ from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
-from studio.report.rates import evaluation_text
+from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
 from studio.report.summary import (
     count_text,
@@ -91,6 +91,9 @@ class LinePrinter:
                 return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
+            case ev.CellMeasured(result=found):
+                of = f"held-out {found.data}, {cell_name(event)}"
+                return [f"{of}: mean reward {evaluation_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
             case ev.RunPaused():

@@ -167,7 +167,7 @@ def question_rewards(found: EvaluationFinished) -> dict[str, tuple[float | None,
 
 def cell_lines(state: RunState) -> list[str]:
     """A line for each cell: `skills  trained weights, library v1  0.881 [0.85, 0.91] (n=512)`."""
-    named = [(_cell_name(cell), cell, change) for cell, change in _latest_cells(state)]
+    named = [(cell_name(cell), cell, change) for cell, change in _latest_cells(state)]
     width = max((len(name) for name, _, _ in named), default=0)
     return [
         f"{one_line(cell.result.data, 80)}  {name:<{width}}  {evaluation_text(cell.result)}"
@@ -211,7 +211,8 @@ def _latest_cells(state: RunState) -> list[tuple[CellMeasured, Comparison | None
     return [(cell, change_of(cell)) for cell in cells]
 
 
-def _cell_name(cell: CellMeasured) -> str:
+def cell_name(cell: CellMeasured) -> str:
+    """`trained weights, library v1`."""
     weights = "trained weights" if cell.trained else "first weights"
     shown = f"library v{cell.result.library_version}" if cell.with_library else "no library"
     return f"{weights}, {shown}"
