@@ -68,15 +68,8 @@ def export(
         best=best,
     )
     exported.write()
-    print(
-        sanitize(f"{exported.kind} of run {run}, step {exported.found.step}: {exported.folder}"),
-        file=sys.stderr,
-    )
-    if exported.library is not None:
-        held = f"with {len(exported.library.experiences)} experiences of its library"
-        print(sanitize(f"{held}: {exported.folder / exporting.AGENT}"), file=sys.stderr)
-    if exported.note:
-        print(f"warning: {exported.note}", file=sys.stderr)
+    for remark in exported.remarks:
+        print(sanitize(remark), file=sys.stderr)
     command = None if serve_with is None else exported.command(serve_with)
     if json:
         print_json({**exported.facts, "command": command})

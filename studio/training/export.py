@@ -44,7 +44,7 @@ from studio.run.models import BUNDLED, model_path
 from studio.run.resume_checks import read_run_yaml
 
 SERVERS = ("vllm",)
-AGENT = "agent.yaml"
+_AGENT = "agent.yaml"
 _BUNDLED = f"hf:{BUNDLED}"
 CLEAR_DIFFERENCE = 0.05
 """A held-out reward so much higher after another step gets a note."""
@@ -71,6 +71,15 @@ class Export:
     def facts(self) -> dict[str, Any]:
         return {"folder": str(self.folder), "base": self.base.path, "step": self.found.step}
 
+    @property
+    def remarks(self) -> list[str]:
+        """What was written, and why another step may be better."""
+        said = [f"{self.kind} of run {self.run}, step {self.found.step}: {self.folder}"]
+        if self.library is not None:
+            held = f"with {len(self.library.experiences)} experiences of its library"
+            said.append(f"{held}: {self.folder / _AGENT}")
+        return said + ([f"warning: {self.note}"] if self.note else [])
+
     def write(self) -> None:
         """Raises StudioError: the checkpoint, its base model or the folder cannot be used."""
         if self.kind == "merged":
@@ -83,7 +92,7 @@ class Export:
             if self.kind == "adapter":
                 model["adapter"] = str(self.folder)
             described = {**self.agent, "model": model}
-            write_atomic(self.folder / AGENT, format_agent_yaml(described, self.library, self.run))
+            write_atomic(self.folder / _AGENT, format_agent_yaml(described, self.library, self.run))
 
     def command(self, server: str) -> list[str]:
         """The words of the command that serves the folder. Raises ConfigError: no such server."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
+from studio.report.curves import step_text
+from studio.report.progress import LinePrinter
 from studio.review.undo_stack import UndoEntry, inverse_operation
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
@@ -22,6 +25,7 @@ from studio.tui.settings.file import ScreenSettings
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
 from tests.studio.tui.test_pictures import THEMES
+from tests.support.builders import a_lesson, an_operation
 from tests.support.training_runs import (
     SETTINGS,
     a_state,
@@ -154,6 +158,34 @@ def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
     assert event_texts(ev.StageEntered(1, "consolidation"), trains=True) == [
         "step 1: computing its weight update"
     ]
+
+
+def test_a_library_step_among_weight_steps_speaks_of_operations_everywhere() -> None:
+    begins, *others = tried(1)
+    assert isinstance(begins, ev.StepStarted)
+    lesson = ev.LessonProposed(1, a_lesson(an_operation("add", text="Carry: carry one.")))
+    state = a_state(*begun(), replace(begins, learns="library"), *others, lesson)
+    batch = current_batch(state)
+    assert batch is not None
+    assert state.trains_weights and state.alternates and not state.step_trains
+    assert "1 operation to decide" in plain_text(status_line(state, batch, LIVES, None))
+    assert plain_text(stage_lines(batch, state, 40)[-1]).startswith("operations 1")
+    assert stage_line(batch, state).endswith("ops 1")
+    drawing = a_state(*begun(), replace(begins, learns="library"), *others)
+    told = plain_text(status_line(drawing, current_batch(drawing), LIVES, None))
+    assert "drawing operations from 2 groups" in told
+    assert "1 library step" in text(panel_lines(state, 60))
+    lines: list[str] = []
+    say = LinePrinter(state, lines.append)
+    say(begins)
+    say(lesson)
+    assert "1 operation proposed" in lines[1] and len(lines) == 2
+    assert "1 operation proposed, not committed yet" in step_text(state, 1)
+    mixed = a_state(*begun(), replace(begins, learns="weights"), *others, proposed(1))
+    assert mixed.alternates and mixed.step_trains
+    assert "1 weight update to decide" in plain_text(
+        status_line(mixed, current_batch(mixed), LIVES, None)
+    )
 
 
 # -- in review ----------------------------------------------------------------------------------
