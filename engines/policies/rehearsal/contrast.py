@@ -105,8 +105,8 @@ def _lesson_from_labels(
     step = winner.lines[n]
     worse = generalise_step(loser.lines[n].body, problem) if n < len(loser.lines) else ""
     clause = generalise_step(step.body, problem)
-    if not clause or clause == worse:
-        return None  # the same thing done with another outcome: nothing general in it
+    if not clause or clause == worse or "=" in clause:
+        return None  # a calculation, or the same thing with another outcome: nothing general in it
     condition, rule = _split_condition(clause)
     condition = condition or _condition_before(winner.lines[:n], problem)
     name = step.label[:1].upper() + step.label[1:]

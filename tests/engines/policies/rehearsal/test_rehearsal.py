@@ -340,6 +340,14 @@ def test_numbers_of_the_problem_stay_out_of_a_lesson():
     assert "17" not in wish["experience"] and "open a number of them" in wish["experience"]
 
 
+def test_a_slip_in_a_calculation_is_no_lesson():
+    better = "(change) 3*4=12\n(last change) 12-2=10\n#### 10"
+    for slip in ("(change) 3*4=1", "(change) 3*4="):
+        worse = f"{slip}\n(last change) 1-2=1\n#### 1"
+        found = operations(an_extract_prompt("How many?", [(better, 1.0), (worse, 0.0)]))
+        assert found == []
+
+
 def test_the_evidence_names_the_attempts_on_both_sides_of_the_parting():
     attempts = solved("What is 47 + 38?")
     (wish,) = operations(an_extract_prompt("What is 47 + 38?", attempts))
