@@ -50,6 +50,7 @@ class Commit:
     version: int  # afterwards
     outcome: Became = "applied"  # one of `SETTLED`
     size: int | None = None  # experiences of the library then, where that is known
+    beside_weights: bool = False  # the version is the library's, and the run has a policy's too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,14 +169,15 @@ def _spent(state: RunState) -> tuple[Series, Series | None]:
 
 
 def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
-    if state.trains_weights:
+    trains, found = state.trains_weights, list[Commit]()
+    if trains:
         settled = (one for one in trained_steps(state) if one.became in SETTLED)
-        return [Commit(one.step, _policy_after(state, one.step), one.became) for one in settled]
-    return [
-        Commit(number, step.committed_version, size=sizes.get(step.committed_version))
-        for number, step in sorted(state.steps.items())
-        if _committed_operations(step) and step.committed_version is not None
-    ]
+        found = [Commit(one.step, _policy_after(state, one.step), one.became) for one in settled]
+    for number, step in state.steps.items():
+        version = step.committed_version
+        if version is not None and _committed_operations(step):
+            found.append(Commit(number, version, size=sizes.get(version), beside_weights=trains))
+    return sorted(found, key=lambda commit: commit.step)
 
 
 def _policy_after(state: RunState, step: int) -> int:

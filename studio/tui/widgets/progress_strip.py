@@ -51,7 +51,8 @@ def strip_lines(curves: RunCurves, width: int) -> list[Line]:
     left = line((f" held out {one_line(measured, 400)}", "approved"))
     if not measured:
         left = line((" held out: not measured", "dim"))
-    changed = [commit for commit in curves.commits if commit.outcome == "applied"]
+    applied = [commit for commit in curves.commits if commit.outcome == "applied"]
+    changed = [commit for commit in applied if not commit.beside_weights]
     right = "7 shows more "
     if changed:
         kind = "policy" if curves.trains_weights else "library"

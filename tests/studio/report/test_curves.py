@@ -20,6 +20,10 @@ from studio.report.curves import (
     step_text,
 )
 from studio.report.fork_history import with_parent
+from studio.tui.drawing.cells import GLYPHS_UNICODE
+from studio.tui.drawing.lines import plain_text
+from studio.tui.pages.progress.view import draw_picture
+from studio.tui.widgets.progress_strip import strip_lines
 from tests.support.builders import a_run
 from tests.support.training_runs import (
     a_state,
@@ -71,6 +75,23 @@ def test_a_library_run_has_reward_commits_sizes_and_a_gap_at_each_epoch() -> Non
     # 12 rollouts of 50 tokens a step, added up; no price is known.
     assert curves.tokens.points == (Point(1, 600), Point(2, 1200))
     assert curves.cost is None and not curves.held_out and not curves.updates
+
+
+def test_an_alternating_run_marks_library_commits_beside_those_of_the_policy() -> None:
+    begins, *others = tried(2)
+    assert isinstance(begins, ev.StepStarted)
+    done = ev.LessonCommitted(2, 1, "h", (OperationOutcome("op2.1", "add", True, "E1"),))
+    state = a_state(*begun(), *tried(1), proposed(1), *settled(1, 1),
+                    replace(begins, learns="library"), *others,
+                    ev.LessonProposed(2, Lesson(2, 0)), done, ev.StepFinished(1, 2))  # fmt: skip
+    first, second = run_curves(state, {1: 1}).commits
+    assert (first.step, first.outcome, first.beside_weights) == (1, "applied", False)
+    assert second == Commit(2, 1, "applied", 1, beside_weights=True)
+    assert "1 operation committed, v1 (1 experience)" in step_text(state, 2, {1: 1})
+    lines = draw_picture(run_curves(state), None, "", (116, 24), GLYPHS_UNICODE).lines
+    (row,) = [text for text in map(plain_text, lines) if text.lstrip().startswith("policy ")]
+    assert row.split() == ["policy", "v1", "library", "v1"]
+    assert "policy v1, 1 commit" in "".join(map(plain_text, strip_lines(run_curves(state), 100)))
 
 
 def test_a_cost_is_there_only_where_every_call_has_a_price() -> None:

@@ -194,7 +194,8 @@ def _commits_line(run: RunCurves, plot: Plot) -> Line:
     for column, commit in reversed(dict(zip(at, applied, strict=True)).items()):
         n = commit.size if has_room else None
         size = "" if n is None else f": {n} experience{'s' * (n != 1)}"
-        labels.append((column, f"v{commit.version}{size}", ""))
+        of = "library " if commit.beside_weights else ""
+        labels.append((column, f"{of}v{commit.version}{size}", ""))
     name = "policy" if run.trains_weights else "library"
     return line((f"{name:>{SIDE - 2}}  ", "dim"), *put_labels(labels, plot.width + SIDE))
 
