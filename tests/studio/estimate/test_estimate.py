@@ -94,6 +94,15 @@ def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
     assert stage(found, "rollouts").prompt_tokens.likely < guided.prompt_tokens.likely
 
 
+def test_a_run_whose_steps_take_turns_asks_for_lessons_in_its_library_steps() -> None:
+    both = practising(algorithm="both", weight_steps=2)
+    found = estimate(some_facts(practice=both, held_out=7))
+    # Steps 1 and 4 of six, each of 4 groups: 2 · 15/16 of 2; repaired: 4.
+    assert stage(found, "consolidation").calls == Range(2, 4)
+    # Before, after each of two epochs, and the two cells that a run does not measure anyway.
+    assert stage(found, "evaluation").calls == Range(35, 35)
+
+
 def test_guidance_grows_with_the_library_up_to_its_limit() -> None:
     facts = some_facts(batch_size=10, epochs=4, growth=2.0, practice=practising(library_limit=3))
     prompt = stage(estimate(facts), "rollouts").prompt_tokens

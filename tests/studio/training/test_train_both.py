@@ -142,6 +142,17 @@ def test_the_exported_folder_holds_the_adapter_and_the_agent_that_mounts_it(
         assert mounted.code == 0, mounted.stderr
 
 
+def test_a_problem_is_shown_before_and_after_both_were_learned(
+    trained: tuple[Path, Result],
+) -> None:
+    asked = ("try", "both-tiny", "--versus", "both-tiny", *QUICK)
+    done = studio(*asked, workspace=trained[0])
+    assert done.code == 0, done.stderr
+    before, after = done.stdout.split("== after")
+    assert "library  none" in before and "with adapter" not in before
+    assert "[E1]" in after and "with adapter" in after
+
+
 def test_distilling_takes_both_from_the_newest_run(trained: tuple[Path, Result]) -> None:
     workspace, _ = trained
     done = train(workspace, "--stage", "distil", "--json")
