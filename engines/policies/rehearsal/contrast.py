@@ -17,6 +17,8 @@ _CONDITION = re.compile(
 )
 _MARKER = re.compile(r"\b(?:when(?:ever)?|if|always|because|must|should)\b", re.I)
 _REASON = re.compile(r"^.*?\bbecause (?=(?:when(?:ever)?|if|where)\b)", re.I)
+_RULE = re.compile(r"(?<!\ba )\b[^\W\d]{2,}")
+"""A word besides those that stand for the problem's numbers."""
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -105,7 +107,7 @@ def _lesson_from_labels(
     step = winner.lines[n]
     worse = generalise_step(loser.lines[n].body, problem) if n < len(loser.lines) else ""
     clause = generalise_step(step.body, problem)
-    if not clause or clause == worse or "=" in clause:
+    if clause == worse or not _RULE.search(clause) or "=" in clause:
         return None  # a calculation, or the same thing with another outcome: nothing general in it
     condition, rule = _split_condition(clause)
     condition = condition or _condition_before(winner.lines[:n], problem)

@@ -341,8 +341,8 @@ def test_numbers_of_the_problem_stay_out_of_a_lesson():
 
 
 def test_a_slip_in_a_calculation_is_no_lesson():
-    better = "(change) 3*4=12\n(last change) 12-2=10\n#### 10"
-    for slip in ("(change) 3*4=1", "(change) 3*4="):
+    better = "(signs) 3*4-2\n(change) 3*4=12\n(last change) 12-2=10\n#### 10"
+    for slip in ("(signs) 3*4-2\n(change) 3*4=1", "(signs) 3*4-2\n(change) 3*4=", "(signs) 3+4"):
         worse = f"{slip}\n(last change) 1-2=1\n#### 1"
         found = operations(an_extract_prompt("How many?", [(better, 1.0), (worse, 0.0)]))
         assert found == []
