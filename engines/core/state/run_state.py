@@ -231,7 +231,8 @@ class RunState:
     @property
     def alternates(self) -> bool:
         """Whether some steps learn a library and others weights."""
-        return any(step.learns for step in self.steps.values())
+        step = next(reversed(self.steps.values()), None)
+        return step is not None and step.learns != ""
 
     @property
     def step_trains(self) -> bool:
