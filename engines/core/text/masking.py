@@ -32,8 +32,6 @@ PLACEHOLDERS = frozenset(_PLACEHOLDERS.split())
 
 _STRUCTURE = """
 kind action status purpose role finish how outcome stage verdict method
-request content_hash prompt_hash digest checksum file fate use
-kind action status purpose role finish how outcome stage
 request content_hash prompt_hash digest checksum file fate use learns
 """
 STRUCTURE = frozenset(_STRUCTURE.split())
