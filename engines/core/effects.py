@@ -32,3 +32,17 @@ class Effect:
         problems = "1 problem" if self.problems == 1 else f"{self.problems} problems"
         interval = f"[{self.low:+.2f}, {self.high:+.2f}]"
         return f"{self.difference:+.2f} {interval} on {problems}, {self.rollouts} rollouts"
+
+    # Where many were measured at once: calling this one and all that are at least as sure an
+    # effect, this share of them is expected to be false at most. None: it was measured alone.
+    false_discovery: float | None = None
+
+    @property
+    def text(self) -> str:
+        """`+0.102 [+0.05, +0.15] helps`."""
+        return f"{self.difference:+.3f} [{self.low:+.2f}, {self.high:+.2f}] {self.verdict}"
+
+
+def interval_verdict(low: float, high: float) -> EffectVerdict:
+    """By the side of 0 that the interval lies on."""
+    return "helps" if low > 0 else "hurts" if high < 0 else "cannot tell"

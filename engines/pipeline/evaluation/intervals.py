@@ -160,6 +160,11 @@ def t_tail(t: float, df: float) -> float:
     return beyond if t > 0 else 1 - beyond
 
 
+def t_p_value(t: float, df: float) -> float:
+    """P(|T| >= |t|) of Student's t: I_{df/(df+t²)}(df/2, 1/2), DLMF 8.17."""
+    return beta_cdf(df / (df + t * t), df / 2, 0.5)
+
+
 def sign_test(wins: int, losses: int) -> float:
     """Exact two-sided p-value that wins and losses are equally likely; ties stay out.
 
