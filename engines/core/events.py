@@ -351,6 +351,7 @@ class LibraryCreated:
     copied_from: str | None = None  # "NAME@V"
     curated: tuple[PastDecision, ...] = ()
     uses: Mapping[str, UseCounts] = field(default_factory=dict)
+    effects: Mapping[str, Effect] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +373,13 @@ class LibraryCredited:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryMeasured:
+    """What experiences were measured to be worth: it changes no text."""
+
+    effects: Mapping[str, Effect]  # of wordings that still stood
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryCommitted:
     """One commit: replaying `reviewed` on the version before gives `content_hash`."""
 
@@ -390,6 +398,10 @@ DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
 EngineEvent = EvaluationFinished | CellMeasured | EngineOpened | AgentOpened | CheckpointSaved
 LibraryEvent = LibraryCreated | LibraryCurated | LibraryCredited | LibraryCommitted
+EngineEvent = EvaluationFinished | EngineOpened | AgentOpened | CheckpointSaved
+LibraryNote = LibraryCurated | LibraryCredited | LibraryMeasured
+"""What a library's journal tells besides its versions."""
+LibraryEvent = LibraryCreated | LibraryNote | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 
 

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from engines.core.effects import Effect
+from engines.core.entry_index import EntryIndex
 from engines.core.ids import digest
 from engines.core.review_memory import (
     KEPT_CURATED,
@@ -108,7 +110,8 @@ class Library:
     """Experiences in order of birth.
 
     `curated` is what reviewers rejected or reworded, oldest first, and `uses` what attempts
-    show of each wording: both are no part of the content, and no prompt of an agent shows them.
+    show of each wording, as `effects` what it was measured to be worth: they are no part of the
+    content, and no prompt of an agent shows them.
     """
 
     name: str
@@ -120,6 +123,7 @@ class Library:
     uses: Mapping[str, UseCounts] = field(default_factory=dict)  # {} of experiences without any
     credits: tuple[StepCredits, ...] = ()  # the last steps that added to them, oldest first
     credited: int = 0  # such steps from the beginning
+    effects: Mapping[str, Effect] = field(default_factory=dict)  # the last one of each wording
     # Of the experiences, where it has been made: no part of the value.
     index: EntryIndex[Experience] | None = field(default=None, repr=False, compare=False)
 
@@ -153,6 +157,11 @@ class Library:
         kept = (*self.credits, credits)[-KEPT_CREDITS:]
         uses = add_credits(self.uses, counts)
         return replace(self, uses=uses, credits=kept, credited=self.credited + 1)
+
+    def measure(self, effects: Mapping[str, Effect]) -> Library:
+        """With what experiences that are here were measured to be worth, instead of before."""
+        here = {name: effect for name, effect in effects.items() if self.get(name)}
+        return replace(self, effects={**self.effects, **here})
 
     def as_of_credits(self, credited: int) -> Library:
         """With the counts of this version as so many steps had added to them."""
@@ -336,7 +345,7 @@ class Library:
         text = one_line(wanted.text)
         mark = provenance(wanted, decision, self.version, run, step)
         touched, entries, number = wanted.target, self.experiences, self.next_number
-        uses = self.uses
+        uses, effects = self.uses, self.effects
         index, made = self._indexed(), None  # made: the experience as it is then
         before = index.get(touched)
         match wanted.kind:
@@ -360,10 +369,11 @@ class Library:
             entries = tuple(index.replace_entry(touched, made))
         if touched is not None and wanted.kind != "keep":
             index = index.index_of_change(entries, touched, made)
-        if touched in uses and wanted.kind in ("modify", "delete"):  # of a wording that is gone
+        if wanted.kind in ("modify", "delete"):  # of a wording that is gone
             uses = {name: counts for name, counts in uses.items() if name != touched}
-        new = replace(self, experiences=entries, next_number=number, index=index, uses=uses)
-        return new, touched
+            effects = {name: effect for name, effect in effects.items() if name != touched}
+        new = replace(self, experiences=entries, next_number=number, index=index)
+        return replace(new, uses=uses, effects=effects), touched
 
 
 def provenance(

@@ -19,6 +19,7 @@ from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
 from engines.pipeline.effect.effect_gate import EffectGate
+from engines.pipeline.effect.inclusion import dropout
 from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback, revert_operations
 from engines.pipeline.evaluation.cells import FirstWeights, measure_cells
 from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
@@ -69,6 +70,7 @@ class RunContext:
     weights: Callable[[], str] | None = None
     tell: Callable[[str], None] = lambda _: None
     writer: PromptWriter = field(default_factory=PromptWriter)
+    dropout: float = 0.0  # chance of each experience to be left out of a practice rollout
     learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
     learns: Callable[[int], Learns] = lambda step: ""  # of a step that begins now
     first_weights: FirstWeights | None = None  # None: no four cells are measured at the end
@@ -79,7 +81,8 @@ class RunContext:
 
     def job(self, key: CallKey, problem: Problem, library: Library) -> Job:
         version = self.recorder.state.policy_version
-        guidance, shown = self.writer.write(library, problem.question)
+        keep = dropout(self.seed(key), self.dropout) if self.dropout else None
+        guidance, shown = self.writer.write(library, problem.question, keep)
         return Job(problem, guidance, key, version, library.version, shown)
 
     def planned_tries(self, step: int) -> tuple[int, ...]:

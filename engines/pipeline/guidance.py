@@ -13,6 +13,7 @@ from engines.core.library import Experience, Library
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.text.similarity import FindBest, index_words, tokens
 from engines.core.waiting.threads import run_to_end
+from engines.pipeline.effect.inclusion import Keep
 
 Shown = tuple[str, ...] | None
 """Ids of the experiences that are chosen; None: all of them."""
@@ -33,11 +34,17 @@ class PromptWriter:
     _find_best: FindBest = field(default=lambda words, most: [], init=False)
     _pinned: list[int] = field(default_factory=list, init=False)
 
-    def write(self, library: Library | None, question: str) -> tuple[str, Shown]:
-        """The text, and which experiences stand in it."""
+    def write(
+        self, library: Library | None, question: str, keep: Keep | None = None
+    ) -> tuple[str, Shown]:
+        """The text, and which experiences stand in it: of those chosen, what `keep` leaves."""
         if library is None:
             return "", None
         shown = self.choose(library, question)
+        if keep is not None:
+            chosen = tuple(e.id for e in library.experiences) if shown is None else shown
+            kept = tuple(filter(keep, chosen))
+            shown = shown if kept == chosen else kept
         return library.guidance(self.cite, shown), shown
 
     def choose(self, library: Library, question: str) -> Shown:

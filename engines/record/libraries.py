@@ -14,6 +14,7 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
+from engines.core.effects import Effect
 from engines.core.errors import ConflictError, DamagedError, StudioError, suggest_name
 from engines.core.library import CommitResult, Experience, Library, Reviewed
 from engines.core.settings import LONGEST_NAME
@@ -120,6 +121,7 @@ class LibraryFolder:
                 copied_from,
                 start.curated,
                 start.uses,
+                start.effects,
             )
             journal = Journal(self.journal_path, mask=self.mask)
             written = journal.append_now(event)
@@ -198,6 +200,23 @@ class Committer:
             self._journal.append_now(event)
             self._found[-1] = (fold_library(head, event), made_by)
 
+    def measure(self, measured: Library, effects: Mapping[str, Effect]) -> Library:
+        """Journal what experiences are worth, where they still read as they were `measured`."""
+        head, made_by = self._found[-1]
+        texts = {e.id: e.text for e in measured.experiences}
+        stand = {
+            e.id: effects[e.id]
+            for e in head.experiences
+            if texts.get(e.id) == e.text and e.id in effects
+        }
+        if stand.items() <= head.effects.items():
+            return head
+        event = ev.LibraryMeasured(stand)
+        self._journal.append_now(event)
+        self._found[-1] = (fold_library(head, event), made_by)
+        write_version(self._folder.path, self.head, made_by.run if made_by else "")
+        return self.head
+
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
     ) -> CommitResult:
@@ -256,7 +275,11 @@ def write_version(folder: Path, library: Library, run: str) -> None:
         "made_by": run or None,
         "content_hash": library.content_hash,
         "next_number": library.next_number,
-        "experiences": [experience_row(e) for e in library.experiences],
+        "experiences": [
+            experience_row(e)
+            | ({"worth": library.effects[e.id].text} if e.id in library.effects else {})
+            for e in library.experiences
+        ],
     }
     # What only reads a library, as a screen does, need not wait for it.
     from engines.record.yaml_text import dump_yaml
@@ -281,7 +304,7 @@ def _fold_into(found: list[_Version], event: ev.DurableEvent, place: str) -> Non
     except (ValueError, StudioError) as error:
         move = f"Restore the journal from a copy, or run {lines.REPAIR}."
         raise DamagedError(place, f"{error}.", move) from error
-    if isinstance(event, ev.LibraryCurated | ev.LibraryCredited):
+    if isinstance(event, ev.LibraryNote):
         found[-1] = (library, found[-1][1])
     else:
         found.append((library, event if isinstance(event, ev.LibraryCommitted) else None))

@@ -267,6 +267,7 @@ class _RunParts:
             weights=weights,
             tell=self.tell,
             writer=writer,
+            dropout=config.practice.dropout,
             learnable=config.practice.sampling == "learnable",
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,

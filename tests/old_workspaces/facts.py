@@ -172,6 +172,7 @@ def keys_below(event: Any) -> frozenset[str]:
 
 
 LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened", "EffectMeasured"})
+LATER_KINDS = frozenset({"LibraryCredited", "LibraryMeasured", "AgentOpened"})
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}

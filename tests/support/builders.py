@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.effects import Effect, interval_verdict
 from engines.core.errors import CallFailed
 from engines.core.library import Experience, Library
 from engines.core.protocols import OnText
@@ -84,6 +85,13 @@ def a_library(*texts: str, name: str = "lib", version: int = 0) -> Library:
     """A library whose experiences are E1, E2 and so on."""
     entries = tuple(Experience(f"E{n}", text) for n, text in enumerate(texts, 1))
     return Library(name, version, entries, len(texts) + 1)
+
+
+def an_effect(difference: float, low: float, high: float, **more: Any) -> Effect:
+    """As 1,024 rollouts with random halves would give it."""
+    facts = {"problems": 128, "rollouts": 1024, "method": "inclusion", "false_discovery": 0.01}
+    verdict = interval_verdict(low, high)
+    return Effect(difference=difference, low=low, high=high, verdict=verdict, **facts | more)
 
 
 def an_operation(

@@ -159,7 +159,11 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.paid = event.paid or state.paid
             state.remarks = tuple(dict.fromkeys((*state.remarks, *event.remarks)))
         case (
-            ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCredited() | ev.LibraryCommitted()
+            ev.LibraryCreated()
+            | ev.LibraryCurated()
+            | ev.LibraryCredited()
+            | ev.LibraryMeasured()
+            | ev.LibraryCommitted()
         ):
             raise ValueError("a library's event stands in a run's journal")
     return state
@@ -180,9 +184,12 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
                 curated=event.curated,
                 remembered=len(event.curated),
                 uses=event.uses,
+                effects=event.effects,
             )
         case ev.LibraryCredited() if library is not None:
             return library.credit(StepCredits(event.run, event.step, event.credits))
+        case ev.LibraryMeasured() if library is not None:
+            return library.measure(event.effects)
         case ev.LibraryCurated() if library is not None:
             done = library.commit(event.reviewed, run=event.run, step=event.step)
             if done.library.content_hash != library.content_hash:

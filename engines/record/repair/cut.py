@@ -20,6 +20,7 @@ _WORDS = {
     "LibraryCommitted": "version",
     "LibraryCurated": "remembered rejection",
     "LibraryCredited": "use count",
+    "LibraryMeasured": "measurement",
     "LessonProposed": "lesson",
     "ReplyMended": "reply correction",
     "OperationProposed": "hand-made operation",

@@ -35,7 +35,7 @@ def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
             mend = mend_by_cut(folder.path, folder.journal_path, line.offset)
             yield Trouble(place, f"{error}.", cut_move(folder.journal_path, line.offset), mend)
             return
-        if isinstance(entry.event, ev.LibraryCurated | ev.LibraryCredited):
+        if isinstance(entry.event, ev.LibraryNote):
             versions[-1] = library
         else:
             versions.append(library)

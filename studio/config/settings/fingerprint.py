@@ -55,6 +55,7 @@ RESULT_FIELDS = (
     "practice.group_size",
     "practice.sampling",
     "practice.weight_steps",
+    "practice.dropout",
     *_names("practice", TrainingFreeSettings),
     *_names("lint", LintConfig),
     "verifier",

@@ -86,6 +86,12 @@ class _Loop:
         "uniform",
         "learnable: fewer rollouts of problems that were right twice, more where all failed",
     )
+    dropout: float = setting(
+        0.0,
+        "chance that a rollout goes without an experience, so that its worth shows for free",
+        ge=0,
+        le=0.5,
+    )
     concurrency: int = setting(
         64, "calls of models at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
     )

@@ -17,7 +17,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from tests.engines.record.test_journal import file_size_limit
-from tests.support.builders import a_decision, a_library, an_operation, approved
+from tests.support.builders import a_decision, a_library, an_effect, an_operation, approved
 
 ADD = an_operation("add", None, "Carry: add the carry.")
 
@@ -223,3 +223,28 @@ def test_a_version_file_that_found_no_room_is_written_at_the_next_opening(tmp_pa
     with folder.lock_for_commit():
         pass
     assert path.read_bytes() == text
+
+
+def test_what_a_wording_is_worth_is_kept_beside_it_and_goes_with_it(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, "one", "two", "three")
+    measured = folder.head()
+    commit(folder, approved(an_operation("modify", "E2", "two, in other words")))
+    effects = {name: an_effect(0.1, 0.05, 0.15) for name in ("E1", "E2", "E3", "E9")}
+    with folder.lock_for_commit() as library:
+        head = library.measure(measured, effects)
+        assert head.version == 1 and head.effects.keys() == {"E1", "E3"}  # E2 was another wording
+        before = folder.journal_path.read_bytes()
+        assert library.measure(measured, effects) == head
+        assert folder.journal_path.read_bytes() == before  # known already
+    assert folder.head() == head and folder.at(0).effects == {}
+    rows = yaml.safe_load((folder.path / "v0001.yaml").read_text("utf-8"))["experiences"]
+    assert [row.get("worth") for row in rows] == [
+        "+0.100 [+0.05, +0.15] helps",
+        None,
+        "+0.100 [+0.05, +0.15] helps",
+    ]
+    other = [an_operation("modify", "E1", "anew"), an_operation("delete", "E3")]
+    commit(folder, approved(*other), step=2)
+    assert folder.head().effects == {}
+    copy = LibraryFolder(tmp_path / "libraries" / "copy").create(head, "lib@1")
+    assert copy.effects == head.effects

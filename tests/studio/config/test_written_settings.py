@@ -23,7 +23,7 @@ NEWER = ("demo", "math", "command", "grpo-team", "research", "web", "math-aime",
 CHANGED = ("grpo-planner",)
 """What was kept of them is what an older run was begun with."""
 NEWER_SETTINGS = re.compile(
-    r"^ +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
+    r"^(?:  dropout: 0.0\n| +(?:expected_tokens: null|proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
     r"|select_above: 30|select_most: 10"
     r"|team: null|models: {}|monitor: null"
@@ -33,6 +33,7 @@ NEWER_SETTINGS = re.compile(
     r"|gate:\n +problems: null\n +k: 4\n +error: 0.05\n +data: null\n +unit: operation"
     r"\n +roll_back: false"
     r"|cite: true|sampling: uniform|weight_steps: 9|rejects:(?:\n +- .*)+)\n",
+    r"|cite: true|sampling: uniform|rejects:(?:\n +- .*)+)\n)",
     re.MULTILINE,
 )
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]

@@ -196,8 +196,9 @@ async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path
 
 def test_what_is_cut_is_counted_in_words_that_have_a_plural(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    kinds = ("LibraryCredited", "ReplyMended", "OperationProposed")
+    kinds = ("LibraryCredited", "LibraryMeasured", "ReplyMended", "OperationProposed")
     path.write_text("".join(f'"kind":"{kind}"\n' * 2 for kind in kinds))
     assert (
-        cut_with_backup(path, 0)[1] == "2 use counts, 2 reply corrections, 2 hand-made operations"
+        cut_with_backup(path, 0)[1]
+        == "2 use counts, 2 measurements, 2 reply corrections, 2 hand-made operations"
     )
