@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from engines.core.errors import ConflictError
-from studio.commands import AsJson, open_workspace
+from engines.core.errors import ConfigError, ConflictError
+from studio.commands import AsJson, AsObject, DryRun, open_workspace
 from studio.process import login_name
 from studio.report.tables import print_json, print_result
 from studio.secrets.sanitize import sanitize
@@ -154,6 +154,77 @@ def edit(
     done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
     print(f"library {name} is at v{done.version}")
     tell_next(command_after_version(name, done.version), context.obj)
+
+
+@app.command()
+def utility(
+    context: typer.Context,
+    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library.")],
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUNFILE|RUN", help="Whose settings hold. Default: the newest run that used it."
+        ),
+    ] = None,
+    rollouts: Annotated[
+        int | None, typer.Option(min=8, max=10**7, help="Tries at most. Default: 1024.")
+    ] = None,
+    problems: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Problems to try. Default: those practised.")
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option(min=2, max=4096, help="Tries of each problem. Default: all problems alike."),
+    ] = None,
+    from_practice: Annotated[
+        bool, typer.Option("--from-practice", help="Only what practice with dropout tells.")
+    ] = False,
+    offer: Annotated[
+        bool, typer.Option("--offer", help="Ask the run's reviewer to delete what can go.")
+    ] = False,
+    margin: Annotated[
+        float, typer.Option(min=0, max=1, help="What surely gains less can go.")
+    ] = 0.05,
+    dry_run: DryRun = False,
+    json: AsObject = False,
+) -> int:
+    """Price every experience at once: each try carries a random half of them.
+
+    What practice with `practice.dropout` has shown is told for free where no try is asked for.
+
+    Examples:
+        studio library utility rehearsal --dry-run
+        studio library utility rehearsal --rollouts 256 --offer
+    """
+    from studio.evaluation import utility as worth
+    from studio.evaluation.utility_text import measure_utility, print_utility
+    from studio.secrets.workspace import masking_workspace
+
+    given = any(value is not None for value in (run, rollouts, problems, k))
+    if from_practice and (given or dry_run):
+        cause = "it makes no tries, and another option is about those."
+        raise ConfigError("--from-practice", cause, "Leave one of them out.")
+    workspace = masking_workspace(context.obj)
+    priced = worth.find_priced(reference, workspace)
+    found = None if given or dry_run else worth.read_practice(priced, workspace)
+    if from_practice and found is None:
+        cause = "no practice of it left experiences out."
+        raise ConflictError(f"library {reference}", cause, "Practise with practice.dropout=0.1.")
+    if found is None:
+        plan = worth.plan_utility(
+            priced,
+            workspace,
+            run=run,
+            problems=problems,
+            rollouts=rollouts or worth.ROLLOUTS,
+            k=k,
+            keyless=dry_run,
+        )
+        made = measure_utility(priced, plan, json=json, dry_run=dry_run)
+        if isinstance(made, int):
+            return made
+        found = made
+    return print_utility(found, workspace, margin=margin, offer=offer, json=json)
 
 
 Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, such as E3.")]

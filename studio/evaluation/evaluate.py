@@ -17,6 +17,7 @@ from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Usage
 from engines.core.waiting.gather import gather_all
+from engines.pipeline.effect.inclusion import random_half
 from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.evaluate import (
     HeldOutSet,
@@ -52,14 +53,19 @@ class Subject:
     label: str
     library: Library | None
     writer: PromptWriter
+    halves: int | None = None  # the seed by which each try carries a random half; None: all
 
     @property
     def guidance(self) -> str:
         """What tells its prompts from those of others."""
-        return self.writer.describe(self.library)
+        drawn = "" if self.halves is None else f"\n\n(a random half in each try, {self.halves})"
+        return self.writer.describe(self.library) + drawn
 
-    def write(self, question: str) -> tuple[str, Shown]:
-        return self.writer.write(self.library, question)
+    def write(self, problem: Problem, index: int) -> tuple[str, Shown]:
+        """What the prompt of a try says of experiences, and which of them."""
+        content = problem_digest(problem)
+        keep = None if self.halves is None else random_half(self.halves, content, index)
+        return self.writer.write(self.library, problem.question, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,8 @@ class EvalPlan:
     def missing(self) -> tuple[tuple[str, int], ...]:
         """Rollouts that are not measured yet, with each guidance."""
         books, contents = self.score_books(), self.contents
-        texts = {subject.guidance: subject.write("")[0] for subject in self.subjects}
+        first = self.sets[0].problems[0]
+        texts = {subject.guidance: subject.write(first, 0)[0] for subject in self.subjects}
         return tuple(
             (texts[name], book.count_missing(contents, self.k)) for name, book in books.items()
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from engines.core.types import NO_USAGE, Usage
 from studio import exit_codes
-from studio.estimate.cost import estimate_evaluation
+from studio.estimate.cost import Estimate, estimate_evaluation
 from studio.estimate.dry_run import NO_PRICE, costs_money
 from studio.estimate.facts import gather_eval_facts
 from studio.estimate.text import estimate_data, estimate_table, limits_text
@@ -42,25 +42,9 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     rehearsal = tell_eval_notes(plan)
     for line in set_power_lines(plan.sets, plan.k):
         to_stderr(line)
-    missing = plan.count_missing()
-    known = f", {plan.total - missing} known already" if missing < plan.total else ""
-    verb = "judge" if plan.step == "judge" else "make"
-    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to {verb}{known}")
-    early = EarlyEnd()
-    try:
-        # Rollouts that two sets share are told of for each.
-        requested = len(plan.contents) * plan.k * len(plan.guidances)
-        progress = _ProgressCounter(requested) if missing else lambda: None
-        found = asyncio.run(_measure_until_signal(plan, progress, early))
-    except asyncio.CancelledError:
-        done = plan.total - plan.count_missing()
-        replies = ""
-        if early.cause != "interrupted" and early.paid.calls:
-            replies = " and every reply that was paid for"
-        to_stderr(
-            f"studio: {early.reason}; {done} of {plan.total} rollouts are kept{replies}, "
-            f"and the same command goes on from there{early.condition}"
-        )
+    missing, early = plan.count_missing(), EarlyEnd()
+    found = measure_or_end(plan, early, missing)
+    if found is None:
         if json:
             found = known_result(plan, early.paid, missing)
             ended = {"ended": early.cause, "reason": early.reason}
@@ -73,6 +57,30 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     if not json:
         tell_next(text_after_eval(plan), plan.workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
+
+
+def measure_or_end(
+    plan: EvalPlan, early: EarlyEnd, missing: int, called: str = "held-out rollouts"
+) -> EvaluationResult | None:
+    """Measure, telling how far it is; None where it ended `early`, which is told, too."""
+    known = f", {plan.total - missing} known already" if missing < plan.total else ""
+    verb = "judge" if plan.step == "judge" else "make"
+    to_stderr(f"{eval_title(plan)}: {count_text(missing, 'rollout')} to {verb}{known}")
+    try:
+        # Rollouts that two sets share are told of for each.
+        requested = len(plan.contents) * plan.k * len(plan.guidances)
+        progress = _ProgressCounter(requested, called) if missing else lambda: None
+        return asyncio.run(_measure_until_signal(plan, progress, early))
+    except asyncio.CancelledError:
+        done = plan.total - plan.count_missing()
+        replies = ""
+        if early.cause != "interrupted" and early.paid.calls:
+            replies = " and every reply that was paid for"
+        to_stderr(
+            f"studio: {early.reason}; {done} of {plan.total} rollouts are kept{replies}, "
+            f"and the same command goes on from there{early.condition}"
+        )
+        return None
 
 
 def _tell_tries(plan: EvalPlan, found: EvaluationResult, missing: int, *, json: bool) -> int:
@@ -153,13 +161,13 @@ async def _measure_until_signal(
 class _ProgressCounter:
     """Prints how far it is: in place on a terminal, else at every tenth."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._tenths = total, 0, 0
+    def __init__(self, total: int, called: str) -> None:
+        self._called, self._total, self._done, self._tenths = called, total, 0, 0
         self._in_place = sys.stderr.isatty()
 
     def __call__(self) -> None:
         self._done += 1
-        text = f"held-out rollouts {self._done} of {self._total}"
+        text = f"{self._called} {self._done} of {self._total}"
         if self._in_place:
             end = "\n" if self._done == self._total else ""
             print(f"\r{text}", end=end, file=sys.stderr, flush=True)
@@ -168,15 +176,28 @@ class _ProgressCounter:
             to_stderr(text)
 
 
-def print_eval_dry_run(plan: EvalPlan, *, json: bool) -> int:
-    """Print what the missing rollouts would cost. Raises ConfigError: a budget cannot be kept."""
+def estimate_missing(plan: EvalPlan) -> tuple[Estimate, tuple[str, ...]]:
+    """What the missing rollouts would cost, and what that is assumed from."""
+    config, problems = (
+        without_lessons(plan.loaded.config),
+        [p for s in plan.sets for p in s.problems],
+    )
+    fingerprint = fingerprint_of(plan.loaded, plan.workspace)
+    facts, parts, notes = gather_eval_facts(
+        config, plan.workspace, fingerprint, tuple(problems), plan.missing()
+    )
+    return estimate_evaluation(facts, parts), notes
+
+
+def print_eval_dry_run(plan: EvalPlan, *, json: bool, power: Sequence[str] | None = None) -> int:
+    """Print what the missing rollouts would cost, and in words what they can show.
+
+    Raises ConfigError: a budget cannot be kept.
+    """
     tell_eval_notes(plan)
-    loaded, config, missing = plan.loaded, without_lessons(plan.loaded.config), plan.missing()
-    check_budget(loaded, config)
-    problems = tuple(problem for held_out in plan.sets for problem in held_out.problems)
-    fingerprint = fingerprint_of(loaded, plan.workspace)
-    facts, parts, notes = gather_eval_facts(config, plan.workspace, fingerprint, problems, missing)
-    found = estimate_evaluation(facts, parts)
+    config, missing = without_lessons(plan.loaded.config), plan.missing()
+    check_budget(plan.loaded, config)
+    found, notes = estimate_missing(plan)
     paid = costs_money(config, found)
     if found.cost_usd is None and paid:
         notes += (NO_PRICE,)
@@ -184,7 +205,7 @@ def print_eval_dry_run(plan: EvalPlan, *, json: bool) -> int:
     title, done = eval_title(plan), plan.total - to_make
     known = f", {done} known already" if done else ""
     lines = [f"{title}: {count_text(to_make, 'rollout')} to make{known}"]
-    lines += set_power_lines(plan.sets, plan.k)
+    lines += set_power_lines(plan.sets, plan.k) if power is None else power
     lines += [estimate_table(found, costs_money=paid), *(f"note: {note}" for note in notes)]
     if limits := limits_of(config):
         lines.append(f"budget: {limits_text(limits)}")

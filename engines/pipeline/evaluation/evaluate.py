@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -70,9 +69,9 @@ class MeasurementSetup:
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:
-    """What is measured: what a question's prompt says of experiences, with the versions."""
+    """What is measured: what the prompt of a problem's try says of experiences; the versions."""
 
-    write: Callable[[str], tuple[str, Shown]] = lambda question: ("", None)
+    write: Callable[[Problem, int], tuple[str, Shown]] = lambda problem, index: ("", None)
     library_version: int = 0
     policy_version: int = 0
 
@@ -192,7 +191,10 @@ async def evaluate(
     """Evaluate a run's library and weights on every set that this step has no result for yet."""
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
-    write = partial(evaluation.writer.write, library)
+
+    def write(problem: Problem, index: int) -> tuple[str, Shown]:
+        return evaluation.writer.write(library, problem.question)
+
     await evaluation.writer.prepare(library)
     pinned = PinnedVersion(write, library.version, state.policy_version)
     book = await run_to_end(lambda: evaluation.book(evaluation.writer.describe(library), weights))
@@ -322,7 +324,7 @@ async def _try_once(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> 
 async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _TryResult:
     """A new rollout's score, or what it cost where it could not be judged."""
     versions = (one.pinned.policy_version, one.pinned.library_version)
-    guidance, shown = one.pinned.write(one.problem.question)
+    guidance, shown = one.pinned.write(one.problem, one.key.index)
     job = Job(one.problem, guidance, one.key, *versions, shown)
     outage = measuring.outage or Outage(lambda _: None)
 

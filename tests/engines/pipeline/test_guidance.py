@@ -72,6 +72,18 @@ def test_a_choice_follows_the_library_that_it_is_made_from() -> None:
     assert PromptWriter(above=5, most=1).describe(LIBRARY) != LIBRARY.guidance()
 
 
+def test_what_chance_leaves_out_was_chosen_before() -> None:
+    writer = PromptWriter(above=5, most=2)
+    question = "How much money is twelve percent of it?"
+    assert writer.write(LIBRARY, question, lambda name: name != "E3")[1] == ("E4",)
+    assert writer.write(LIBRARY, question, lambda name: True)[1] == ("E3", "E4")
+    whole = PromptWriter().write(LIBRARY, question, lambda name: True)
+    assert whole == (LIBRARY.guidance(), None)
+    text, shown = PromptWriter().write(LIBRARY, question, lambda name: name > "E5")
+    assert shown == ("E6", "E7") and text == LIBRARY.guidance(shown=shown)
+    assert PromptWriter().write(LIBRARY, question, lambda name: False) == ("", ())
+
+
 async def test_a_run_records_what_was_shown_and_evaluates_likewise(tmp_path: Path) -> None:
     run = (
         *SMALL,

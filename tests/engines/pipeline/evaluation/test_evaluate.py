@@ -136,7 +136,7 @@ async def quickly_measured(
         MeasurementSetup(manager, verifier, seed),
         book,
         problems,
-        PinnedVersion(lambda _: (guidance, None)),
+        PinnedVersion(lambda *_: (guidance, None)),
     )
 
 
@@ -168,7 +168,7 @@ async def measured(
                 MeasurementSetup(manager, verifier, seed, k),
                 book,
                 problems,
-                PinnedVersion(lambda _: (guidance, None)),
+                PinnedVersion(lambda *_: (guidance, None)),
             )
         except asyncio.CancelledError:
             return Measurement(()), policy.calls

@@ -1,0 +1,235 @@
+"""What every experience of a library is worth: from random halves, or from practice for free.
+
+Owns which rollouts are looked at; `engines.pipeline.effect.regression` says what they tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engines.core.effects import Effect
+from engines.core.errors import ConfigError, ConflictError
+from engines.core.ids import seed_for
+from engines.core.library import Experience, Library
+from engines.core.types import NO_USAGE, Operation, Problem, Usage
+from engines.data.dataset import read_problems
+from engines.pipeline.effect.regression import Effects, Observation, regress
+from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.step_history import read_history
+from engines.verifiers.open import needs_answer
+from studio.config.loading import LoadedRun, load_run
+from studio.evaluation.evaluate import EvalPlan, EvaluationResult, Subject
+from studio.library.references import find_version
+from studio.process import login_name
+from studio.review.review_run import open_session
+from studio.run.held_out import held_out_sets, measurement_settings, prompt_writer
+from studio.run.models import weights_digest
+from studio.run.verifier import fingerprint_of
+
+ROLLOUTS = 1024
+"""That are made unless another number is given: effects of 9 points show among 20."""
+MARGIN = 0.05
+"""An experience that surely gains less than this is offered to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A library whose experiences are to be priced, and the run that it belongs to."""
+
+    label: str
+    library: Library  # with the additions that wait, as if they were entries
+    pending: tuple[Operation, ...]
+    run: RunDir | None  # the newest that used it; None: there is none
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(e.id for e in self.library.experiences)
+
+
+@dataclass(frozen=True, slots=True)
+class Utility:
+    """What was found, and what was paid for it."""
+
+    priced: Priced
+    effects: Effects
+    usage: Usage = NO_USAGE  # of all rollouts it rests on, whoever paid
+    paid: Usage = NO_USAGE  # by this command
+    unjudged: int = 0
+
+    @property
+    def single(self) -> Mapping[str, Effect]:
+        return {n: replace(e, usage=self.usage) for n, e in self.effects.single.items()}
+
+
+def find_priced(reference: str, workspace: Workspace) -> Priced:
+    """Raises ConflictError: there is no such library, or it is empty."""
+    found = find_version(reference, workspace)
+    library, run = found.library, None
+    pending: tuple[Operation, ...] = ()
+    for one in reversed(workspace.runs()):
+        state = one.state()
+        if state.started is not None and state.started.library == library.name:
+            run, head = one, workspace.library(library.name).head().version
+            if library.version == head:
+                pending = tuple(op for op in state.open_operations if op.kind == "add")
+            break
+    added = tuple(Experience(op.id, op.text) for op in pending if not library.objection(op))
+    library = replace(library, experiences=(*library.experiences, *added))
+    if not library.experiences:
+        cause = "it holds no experience, so there is nothing to price."
+        raise ConflictError(f"library {reference}", cause, "Practise first.")
+    return Priced(found.label, library, pending, run)
+
+
+def plan_utility(
+    priced: Priced,
+    workspace: Workspace,
+    *,
+    run: str | None,
+    problems: str | None,
+    rollouts: int,
+    k: int | None,
+    keyless: bool,
+) -> EvalPlan:
+    """The tries to make, each with a random half of the library.
+
+    `run` is a run, a run file or a preset, whose settings hold; None: the run of the library.
+    Tries go to all problems alike, `k` each, or to as many as `rollouts` are enough for.
+
+    Raises ConfigError: nothing says how to try, or no problem is left that is not held out.
+    """
+    path = run
+    if run is None or (workspace.runs_folder / run / "run.yaml").is_file():
+        maker = priced.run if run is None else workspace.run(run)
+        if maker is None:
+            cause = f"no run of this workspace used library {priced.library.name}."
+            raise ConfigError("--run", cause, "Name a run file or preset: --run rehearsal.")
+        path = str(maker.run_file)
+    assert path is not None
+    loaded = load_run(path, [], workspace.path, keyless=keyless)
+    source, kept, left_out = _read_problems(loaded, problems)
+    if k is None:
+        k = max(2, 2 * round(rollouts / len(kept) / 2))
+    config = loaded.config
+    # Any part of a file may be of one kind; the same problems come first whatever their number.
+    kept = sorted(kept, key=lambda problem: seed_for(config.seed, "utility", problem.id))
+    chosen = HeldOutSet(source, tuple(kept[: max(1, rollouts // k)]), left_out)
+    evaluation = config.evaluation.model_copy(update={"k": k})
+    loaded = replace(loaded, config=config.model_copy(update={"evaluation": evaluation}))
+    label = f"{priced.label}, a random half in each try"
+    subject = Subject(label, priced.library, prompt_writer(config), halves=config.seed)
+    facts = measurement_settings(config, fingerprint_of(loaded, workspace))
+    weights = weights_digest(config.policy)
+    return EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
+
+
+def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Problem], int]:
+    """The set's name, its problems that are not held out, and how many are."""
+    config, place = loaded.config, "--problems"
+    name = named or config.data.practice
+    if name is None:
+        raise ConfigError(loaded.place("data.practice"), "no data set is named.", f"Give {place}.")
+    path = loaded.data_path(name)
+    found = read_problems(
+        path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
+    )
+    held_out = {p.id.partition("#")[0] for one in held_out_sets(loaded) for p in one.problems}
+    kept = [problem for problem in found if problem.id.partition("#")[0] not in held_out]
+    if not kept:
+        cause = f"every problem of {name} is held out by the run file."
+        raise ConfigError(place, cause, "Name other problems: those would be held out no longer.")
+    return path.stem, kept, len(found) - len(kept)
+
+
+def read_utility(priced: Priced, plan: EvalPlan, found: EvaluationResult) -> Utility:
+    """What the tries of a plan tell."""
+    ((subject, measured),) = found.sets[0].results
+    tries = []
+    for problem, rewards in zip(plan.sets[0].problems, measured.rewards, strict=True):
+        question = problem.id.partition("#")[0]
+        for index, reward in enumerate(rewards):
+            shown = subject.write(problem, index)[1]
+            if reward is not None:
+                kept = priced.names if shown is None else shown
+                tries.append(Observation(question, question, frozenset(kept), reward))
+    effects = regress(tries, priced.names, "inclusion")
+    return Utility(priced, effects, measured.total, found.paid, measured.unjudged_count)
+
+
+def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
+    """What practice with dropout tells of wordings that still stand; None without any.
+
+    Tries are compared that had the same problem, run, library version and weights.
+    """
+    texts = {e.id: e.text for e in priced.library.experiences}
+    folder, tries = workspace.library(priced.library.name), list[Observation]()
+    for run in workspace.runs() if folder.exists() else ():
+        history = read_history(run)
+        if history.started is None or history.started.library != folder.name:
+            continue
+        for step in history.steps.values():
+            if step.started is None:
+                continue
+            versions = step.started.library_version, step.started.policy_version
+            here = {e.id: e.text for e in folder.at(versions[0]).experiences}
+            for (position, _), one in step.rollouts.items():
+                if one.reward is not None:
+                    question = step.problems[position].partition("#")[0]
+                    shown = here if one.finished.shown is None else one.finished.shown
+                    same = frozenset(n for n in shown if here.get(n) == texts.get(n, ""))
+                    unit = (run.run, question, *versions)
+                    tries.append(Observation(question, unit, same, one.reward))
+    effects = regress(tries, priced.names, "practice")
+    return Utility(priced, effects) if effects.single else None
+
+
+def keep_effects(found: Utility, workspace: Workspace) -> bool:
+    """Put what was found into the journal of the library, where it has one."""
+    folder = workspace.library(found.priced.library.name)
+    if not folder.exists():
+        return False
+    with folder.lock_for_commit() as library:
+        library.measure(found.priced.library, found.single)
+    return True
+
+
+def dispensable(found: Utility, margin: float) -> dict[str, Effect]:
+    """What surely gains less than the margin, or hurts; a pinned experience is never offered."""
+    pending = {operation.id for operation in found.priced.pending}
+    free = {e.id for e in found.priced.library.experiences if not e.pinned} - pending
+    return {n: e for n, e in found.single.items() if n in free and e.high <= margin}
+
+
+def offer_deletes(found: Utility, workspace: Workspace, margin: float) -> Sequence[str]:
+    """Put a delete of what is dispensable into the queue of the library's run; what was put there.
+
+    Raises ConflictError: no run is left to review them, or a screen decides there.
+    """
+    wanted = dispensable(found, margin)
+    run = found.priced.run
+    if not wanted:
+        return ()
+    if run is None:
+        cause = f"no run of this workspace used library {found.priced.library.name}."
+        move = "Delete by hand: `studio library edit NAME ID --delete`."
+        raise ConflictError("--offer", cause, move)
+    with open_session(workspace, run, login_name()) as (session, wait_for):
+        queue = wait_for(session.review_queue())
+        asked = {op.target for op in queue.open if op.kind == "delete"}
+        here = {name for name, _ in queue.draft}
+        names = [name for name in wanted if name in here - asked]
+        for name in names:
+            why = offer_reason(wanted[name], margin)
+            wait_for(session.propose(Operation("", "delete", name, rationale=why)))
+    return names
+
+
+def offer_reason(effect: Effect, margin: float) -> str:
+    """Why a person is asked whether an experience may go."""
+    what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {margin:g}"
+    bound = effect.false_discovery
+    sure = "" if bound is None else f"; false discoveries at most {bound:.1%}"
+    tries = f"{effect.rollouts} rollouts of {effect.problems} problems"
+    return f"{what}: reward {effect.text} ({tries}, {effect.method}{sure})"

@@ -1,0 +1,181 @@
+"""`studio library utility` from its first note to its result: what is told, and printed."""
+
+from __future__ import annotations
+
+import math
+from shlex import quote
+from typing import Any
+
+from engines.core.codec import to_dict
+from engines.pipeline.effect.regression import (
+    PAIRS_AMONG,
+    PairEffect,
+    leave_one_out_rollouts,
+    smallest_effect,
+)
+from engines.record.run_dir import Workspace
+from studio import exit_codes
+from studio.evaluation.evaluate import EvalPlan
+from studio.evaluation.session import (
+    EarlyEnd,
+    estimate_missing,
+    measure_or_end,
+    print_eval_dry_run,
+    tell_eval_notes,
+)
+from studio.evaluation.utility import (
+    Priced,
+    Utility,
+    dispensable,
+    keep_effects,
+    offer_deletes,
+    read_utility,
+)
+from studio.report.next_step import tell_next
+from studio.report.progress import to_stderr
+from studio.report.summary import count_text, usage_text
+from studio.report.tables import print_json, print_result, table, wrap_text
+from studio.secrets.sanitize import one_line
+
+_TEXT = 22  # characters of an experience beside its figures, so that 80 hold a row
+
+
+def measure_utility(priced: Priced, plan: EvalPlan, *, json: bool, dry_run: bool) -> Utility | int:
+    """Make the tries and read them, or tell what they would cost; an exit code where that is all.
+
+    Raises ConfigError: a budget cannot be kept.
+    """
+    power = power_lines(priced, plan)
+    if dry_run:
+        return print_eval_dry_run(plan, json=json, power=power)
+    tell_eval_notes(plan)
+    for line in power:
+        to_stderr(line)
+    missing, early = plan.count_missing(), EarlyEnd()
+    if missing:
+        tokens = estimate_missing(plan)[0].tokens
+        to_stderr(f"likely {tokens.likely:,.0f} tokens, {tokens.most:,.0f} at most")
+    found = measure_or_end(plan, early, missing, "rollouts")
+    if found is None:
+        if json:
+            print_json({"kind": "Utility", "ended": early.cause, "reason": early.reason})
+        return early.exit_code
+    return read_utility(priced, plan, found)
+
+
+def power_lines(priced: Priced, plan: EvalPlan) -> list[str]:
+    """How many tries of what, and which effect they can show."""
+    held = plan.sets[0]
+    n, total = len(held.problems), len(held.problems) * plan.k
+    effect = smallest_effect(total, held.questions, len(priced.names))
+    shows = "too few to show any effect"
+    if effect < math.inf:
+        shows = (
+            f"would likely show an effect of {effect:.2f} or more of each, and miss smaller ones"
+        )
+    left = f"; {held.left_out} that are held out are left out" if held.left_out else ""
+    waiting = f", {len(priced.pending)} of them wait for review" if priced.pending else ""
+    return [
+        f"{count_text(len(priced.names), 'experience')}{waiting}",
+        one_line(f"{held.name}: {count_text(n, 'problem')}, {plan.k} tries each{left}", 400),
+        f"  {shows}",
+    ]
+
+
+def print_utility(
+    found: Utility, workspace: Workspace, *, margin: float, offer: bool, json: bool
+) -> int:
+    """Keep what was found, offer what can go where that is asked, print all; the exit code."""
+    kept = keep_effects(found, workspace)
+    offered = offer_deletes(found, workspace, margin) if offer else ()
+    lines = [*utility_lines(found, margin, offer=offer)]
+    library, run = found.priced.library.name, found.priced.run
+    if kept:
+        lines.append(f"kept     studio library show {quote(library)}")
+    if offered and run is not None:
+        lines.append(f"offered  {', '.join(offered)} to be deleted, in run {run.run}")
+    data = utility_data(found, margin) | {"offered": list(offered)}
+    print_result(data, "\n".join(lines), json=json)
+    if not json and offered and run is not None:
+        tell_next(f"studio review {quote(run.run)}", workspace.path)
+    elif not json and not offer and dispensable(found, margin):
+        tell_next(f"studio library utility {quote(library)} --offer", workspace.path)
+    return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
+
+
+def utility_lines(found: Utility, margin: float, *, offer: bool) -> list[str]:
+    """A row for each experience, the best first; pairs, and what it all rests on."""
+    effects, library = found.effects, found.priced.library
+    texts = {e.id: e.text for e in library.experiences}
+    halves = all(e.method == "inclusion" for e in effects.single.values())
+    how = "each with a random half of it" if halves else "of practice with dropout, for free"
+    lines = [
+        f"{one_line(found.priced.label, 60)}: what {count_text(len(texts), 'experience')} are worth",
+        f"{effects.rollouts:,} rollouts of {count_text(effects.problems, 'problem')}, {how}",
+        "",
+    ]
+    rows = [
+        [
+            name,
+            f"{e.difference:+.3f}",
+            f"[{e.low:+.2f}, {e.high:+.2f}]",
+            f"{e.false_discovery:.3f}",
+            f"{len(texts[name].encode()) / 4:.0f}",
+            e.verdict,
+            one_line(texts[name], _TEXT),
+        ]
+        for name, e in sorted(effects.single.items(), key=lambda pair: -pair[1].difference)
+    ]
+    headings = ("ID", "EFFECT", "95 % INTERVAL", "FALSE", "TOKENS", "VERDICT", "TEXT")
+    lines += [table(headings, rows), ""] if rows else []
+    if missing := [name for name in texts if name not in effects.single]:
+        lines.append(wrap_text(f"not told: {', '.join(missing)} varied too little", 80))
+    lines += [wrap_text(_pair_text(pair), 80) for pair in effects.pairs]
+    if not effects.pairs and effects.pairs_tested:
+        lines.append(f"pairs    none of {effects.pairs_tested:,} stands out")
+    elif len(rows) > PAIRS_AMONG:
+        lines.append(f"pairs    not looked for among more than {PAIRS_AMONG} experiences")
+    if found.unjudged:
+        lines.append(f"unjudged {count_text(found.unjudged, 'rollout')} left out")
+    if rows and halves:
+        alone = leave_one_out_rollouts(effects.rollouts, len(rows))
+        lines.append(f"instead  {alone:,} rollouts, leaving one out at a time, for the same error")
+        lines.append(f"paid     {usage_text(found.paid)}")
+    if gone := dispensable(found, margin):
+        what = "" if offer else "; --offer asks a reviewer to delete"
+        names = ", ".join(f"{n} hurts" if e.verdict == "hurts" else n for n, e in gone.items())
+        lines.append(wrap_text(f"can go   {names}: surely less than {margin:g}{what}", 80))
+    lines.append("FALSE: of this one and those at least as sure, so many are false at most")
+    return lines
+
+
+def utility_data(found: Utility, margin: float) -> dict[str, Any]:
+    """The same facts for `--json`."""
+    effects, library = found.effects, found.priced.library
+    return {
+        "kind": "Utility",
+        "library": library.name,
+        "version": library.version,
+        "rollouts": effects.rollouts,
+        "problems": effects.problems,
+        "unjudged": found.unjudged,
+        "effects": {name: to_dict(effect) for name, effect in found.single.items()},
+        "not_told": [name for name in found.priced.names if name not in effects.single],
+        "pairs": [to_dict(pair) for pair in effects.pairs],
+        "pairs_tested": effects.pairs_tested,
+        "pending": [operation.id for operation in found.priced.pending],
+        "dispensable": list(dispensable(found, margin)),
+        "leave_one_out_rollouts": leave_one_out_rollouts(effects.rollouts, len(effects.single)),
+        "paid": to_dict(found.paid),
+    }
+
+
+def _pair_text(pair: PairEffect) -> str:
+    """`pair     E2 + E3: together 0.35 less than both alone add up to [-0.45, -0.25]: …`."""
+    way = ("more", "one needs the other")
+    if pair.difference < 0:
+        way = ("less", "they say the same, or cancel each other")
+    interval = f"[{pair.interval.low:+.2f}, {pair.interval.high:+.2f}]"
+    names = f"{pair.first} + {pair.second}"
+    size = f"{abs(pair.difference):.2f} {way[0]} than both alone add up to"
+    return f"pair     {names}: together {size} {interval}: {way[1]}"
