@@ -42,6 +42,11 @@ class Effect:
         """`+0.102 [+0.05, +0.15] helps`."""
         return f"{self.difference:+.3f} [{self.low:+.2f}, {self.high:+.2f}] {self.verdict}"
 
+    @property
+    def worth(self) -> str:
+        """The same with what it rests on: `… helps (1,024 rollouts, inclusion)`."""
+        return f"{self.text} ({self.rollouts:,} rollouts, {self.method})"
+
 
 def interval_verdict(low: float, high: float) -> EffectVerdict:
     """By the side of 0 that the interval lies on."""

@@ -110,7 +110,7 @@ def utility_lines(found: Utility, margin: float, *, offer: bool) -> list[str]:
     halves = all(e.method == "inclusion" for e in effects.single.values())
     how = "each with a random half of it" if halves else "of practice with dropout, for free"
     lines = [
-        f"{one_line(found.priced.label, 60)}: what {count_text(len(texts), 'experience')} are worth",
+        f"{one_line(found.priced.label, 40)}: worth of {count_text(len(texts), 'experience')}",
         f"{effects.rollouts:,} rollouts of {count_text(effects.problems, 'problem')}, {how}",
         "",
     ]

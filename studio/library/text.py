@@ -38,6 +38,7 @@ def library_data(library: Library) -> dict[str, Any]:
         "tokens_per_call": library.guidance_tokens,
         "experiences": [to_dict(experience) for experience in library.experiences],
         "uses": {name: to_dict(counts) for name, counts in library.uses.items()},
+        "effects": {name: to_dict(effect) for name, effect in library.effects.items()},
     }
 
 
@@ -55,6 +56,9 @@ def library_lines(library: Library) -> list[str]:
             lines.append(f"      {origin_line(experience.history[-1])}")
         if (uses := library.uses.get(experience.id)) is not None:
             lines.append(f"      attempts: {uses.text}")
+        if (effect := library.effects.get(experience.id)) is not None:
+            tokens = round(len(experience.text.encode("utf-8", "replace")) / 4)
+            lines.append(f"      worth: {effect.worth}; {tokens} tokens a prompt")
     return lines
 
 

@@ -38,7 +38,11 @@ class EntryList:
         return next((one for one in self.items if one.id == key), None)
 
     def choose_next_sort(self) -> None:
-        offered = [sort for sort in view.SORTS if sort != "uses" or self._loader.uses]
+        known = {
+            "uses": bool(self._loader.uses),
+            "worth": any(one.effect is not None for one in self.items),
+        }
+        offered = [sort for sort in view.SORTS if known.get(sort, True)]
         at = offered.index(self.sort) if self.sort in offered else 0
         self.sort = offered[(at + 1) % len(offered)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engines.core.effects import Effect
 from engines.core.events import LibraryCommitted
 from engines.core.library import Experience, Library
 from engines.core.state.use_counts import NO_USES, UseCounts
@@ -19,8 +20,8 @@ from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, para
 from studio.tui.pages.diff.view import change_spans
 from studio.tui.pages.text import count_spans, display_text, holds_words
 
-Sort = Literal["id", "uses", "length"]
-SORTS: tuple[Sort, ...] = ("id", "uses", "length")
+Sort = Literal["id", "uses", "worth", "length"]
+SORTS: tuple[Sort, ...] = ("id", "uses", "worth", "length")
 
 NEAR_FROM = 0.30
 """Similarity from which another experience is worth a look; duplicates begin at 0.70."""
@@ -60,6 +61,7 @@ class Item:
     uses: tuple[Citation, ...] = ()
     pinned: bool = False  # as the draft has it
     counts: UseCounts = NO_USES  # of the wording in the library, over all runs
+    effect: Effect | None = None  # of that wording; None: it was not measured
 
     @property
     def won_count(self) -> int:
@@ -73,7 +75,7 @@ class Item:
 def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
     """The experiences, those the draft adds included; of a filter, what holds all its words.
 
-    Sorted by id, most uses first, or longest first.
+    Sorted by id, most uses first, most worth first, or longest first.
     """
     library, draft = contents.library, contents.draft
     before = {e.id: e.text for e in library.experiences}
@@ -97,10 +99,13 @@ def items(contents: LibraryState, sort: Sort = "id", words: str = "") -> tuple[I
             uses = contents.uses.get(name, ())
             words_of, pin = word_count(text), name in pinned
             counts = library.uses.get(name, NO_USES)
-            found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin, counts))
+            worth = library.effects.get(name)
+            found.append(Item(name, text, drafted, mark, words_of, asked, uses, pin, counts, worth))
     # By id: the order of a library is that of birth.
     if sort == "uses":
         found.sort(key=lambda one: (-one.counts.used, -len(one.uses), -one.won_count))
+    elif sort == "worth":
+        found.sort(key=lambda one: -one.effect.difference if one.effect else 2.0)
     elif sort == "length":
         found.sort(key=lambda one: -one.words)
     return tuple(found)
@@ -120,7 +125,11 @@ def item_rows(
     """
     name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
     counted = any(one.counts != NO_USES for one in found)
-    figures = [_figures_text(one, cited=cited, counted=counted, wide=width >= 56) for one in found]
+    wide, priced = width >= 56, any(one.effect is not None for one in found)
+    figures = [
+        _figures_text(one, cited=cited, counted=counted, wide=wide) + _worth_cell(one) * priced
+        for one in found
+    ]
     room = max(4, width - name - 6 - max(map(len, figures), default=0))
     pieces = [[display_text(one.drafted or one.text)] for one in found]
     if len(found) < height:  # else one line each, and no long list is wrapped in vain
@@ -150,6 +159,14 @@ def _figures_text(one: Item, *, cited: bool, counted: bool, wide: bool) -> str:
     if wide:
         return f"{words}  cited {len(one.uses):>2}  won {one.won_count:>2}"
     return f" won {one.won_count:>2} of {len(one.uses):>2}"
+
+
+def _worth_cell(one: Item) -> str:
+    """Its effect in points, and whether that is sure: `  +10 +`, `   -3 ?`."""
+    if one.effect is None:
+        return " " * 7
+    sure = {"helps": "+", "hurts": "-"}.get(one.effect.verdict, "?")
+    return f"{100 * one.effect.difference:>+5.0f} {sure}"
 
 
 def title_text(contents: LibraryState, total: int, listed: int) -> str:
@@ -192,9 +209,13 @@ def detail_lines(
     history = experience.history if experience is not None else ()
     if experience is not None:
         parts.append(("since", _birth_text(experience)))
-        parts.append(("length", f"{one.words} words"))
+        tokens = round(len(one.text.encode("utf-8", "replace")) / 4)
+        parts.append(("length", f"{one.words} words, about {tokens} tokens a prompt"))
     if one.counts != NO_USES:
         parts.append(("attempts", count_spans(one.counts)))
+    if one.effect is not None:
+        style = {"helps": "won", "hurts": "lost"}.get(one.effect.verdict, "queued")
+        parts.append(("worth", [(one.effect.worth, style)]))
     if cited:
         parts.append(("cited by", _citations_text(one)))
     if history:
