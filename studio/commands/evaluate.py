@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -174,6 +173,9 @@ def try_once(
         str | None,
         typer.Option(metavar="RUN", help="Try it again with what this run has learned."),
     ] = None,
+    without: Annotated[
+        str | None, typer.Option(metavar="ID", help="Try it again without this experience.")
+    ] = None,
     json: AsObject = False,
 ) -> int:
     """Take one problem from prompt to verdict. Nothing is kept.
@@ -182,11 +184,12 @@ def try_once(
         studio try rehearsal
         studio try rehearsal --question "What is 17 + 25?" --answer 42
         studio try rehearsal --versus rehearsal
+        studio try rehearsal --library rehearsal --without E1
     """
-    from studio.config.loading import LoadedRun, load_run
+    from studio.config.loading import load_run
     from studio.evaluation.try_problem import Trial, choose_problem
     from studio.evaluation.try_text import print_trials
-    from studio.evaluation.versus import before_and_after, unsolved_problem
+    from studio.evaluation.versus import before_and_after, unsolved_problem, with_and_without
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
@@ -200,14 +203,13 @@ def try_once(
     if run is not None and problem is None and question is None:
         problem = unsolved_problem(run)
     chosen = choose_problem(loaded, problem, question, answer)
-    if run is None:
+    if without is not None:
+        trials = with_and_without(loaded, chosen, workspace, library, without)
+    elif run is None:
         trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
     else:
-
-        def load(more: Sequence[str]) -> LoadedRun:
-            return load_run(runfile, [*(overrides or []), *more], context.obj)
-
-        trials = before_and_after(loaded, run, chosen, workspace, library, load)
+        again = runfile, overrides or []
+        trials = before_and_after(loaded, run, chosen, workspace, library, *again)
     code = print_trials(trials, workspace, json=json)
     if not json and code == exit_codes.DONE and (run or Path(runfile).name != "run.yaml"):
         practise = "train" if loaded.config.trains else "headless"

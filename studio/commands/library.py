@@ -162,9 +162,7 @@ def utility(
     reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library.")],
     run: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUNFILE|RUN", help="Whose settings hold. Default: the newest run that used it."
-        ),
+        typer.Option(metavar="RUNFILE|RUN", help="Whose settings hold. Default: the library's."),
     ] = None,
     rollouts: Annotated[
         int | None, typer.Option(min=8, max=10**7, help="Tries at most. Default: 1024.")
@@ -173,8 +171,7 @@ def utility(
         str | None, typer.Option(metavar="DATA", help="Problems to try. Default: those practised.")
     ] = None,
     k: Annotated[
-        int | None,
-        typer.Option(min=2, max=4096, help="Tries of each problem. Default: all problems alike."),
+        int | None, typer.Option(min=2, max=4096, help="Tries of each. Default: all alike.")
     ] = None,
     from_practice: Annotated[
         bool, typer.Option("--from-practice", help="Only what practice with dropout tells.")
@@ -182,9 +179,6 @@ def utility(
     offer: Annotated[
         bool, typer.Option("--offer", help="Ask the run's reviewer to delete what can go.")
     ] = False,
-    margin: Annotated[
-        float, typer.Option(min=0, max=1, help="What surely gains less can go.")
-    ] = 0.05,
     dry_run: DryRun = False,
     json: AsObject = False,
 ) -> int:
@@ -200,31 +194,23 @@ def utility(
     from studio.evaluation.utility_text import measure_utility, print_utility
     from studio.secrets.workspace import masking_workspace
 
-    given = any(value is not None for value in (run, rollouts, problems, k))
-    if from_practice and (given or dry_run):
-        cause = "it makes no tries, and another option is about those."
-        raise ConfigError("--from-practice", cause, "Leave one of them out.")
+    asked = dry_run or any(value is not None for value in (run, rollouts, problems, k))
+    if from_practice and asked:
+        raise ConfigError("--from-practice", "it makes no tries.", "Leave out what is about tries.")
     workspace = masking_workspace(context.obj)
     priced = worth.find_priced(reference, workspace)
-    found = None if given or dry_run else worth.read_practice(priced, workspace)
+    found = None if asked else worth.read_practice(priced, workspace)
     if from_practice and found is None:
         cause = "no practice of it left experiences out."
         raise ConflictError(f"library {reference}", cause, "Practise with practice.dropout=0.1.")
     if found is None:
-        plan = worth.plan_utility(
-            priced,
-            workspace,
-            run=run,
-            problems=problems,
-            rollouts=rollouts or worth.ROLLOUTS,
-            k=k,
-            keyless=dry_run,
-        )
+        most, of = rollouts or worth.ROLLOUTS, {"run": run, "problems": problems}
+        plan = worth.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
         made = measure_utility(priced, plan, json=json, dry_run=dry_run)
         if isinstance(made, int):
             return made
         found = made
-    return print_utility(found, workspace, margin=margin, offer=offer, json=json)
+    return print_utility(found, workspace, offer=offer, json=json)
 
 
 Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, such as E3.")]

@@ -5,7 +5,6 @@ Owns which rollouts are looked at; `engines.pipeline.effect.regression` says wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engines.core.effects import Effect
@@ -50,17 +49,20 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Utility:
-    """What was found, and what was paid for it."""
+    """What was found, and what was paid for it by this command."""
 
     priced: Priced
     effects: Effects
-    usage: Usage = NO_USAGE  # of all rollouts it rests on, whoever paid
-    paid: Usage = NO_USAGE  # by this command
+    paid: Usage = NO_USAGE
     unjudged: int = 0
 
     @property
-    def single(self) -> Mapping[str, Effect]:
-        return {n: replace(e, usage=self.usage) for n, e in self.effects.single.items()}
+    def dispensable(self) -> dict[str, Effect]:
+        """What surely gains less than `MARGIN`, or hurts; a pinned experience is never offered."""
+        pending = {operation.id for operation in self.priced.pending}
+        free = {e.id for e in self.priced.library.experiences if not e.pinned} - pending
+        found = self.effects.single.items()
+        return {n: e for n, e in found if n in free and e.high <= MARGIN}
 
 
 def find_priced(reference: str, workspace: Workspace) -> Priced:
@@ -100,15 +102,12 @@ def plan_utility(
 
     Raises ConfigError: nothing says how to try, or no problem is left that is not held out.
     """
-    path = run
-    if run is None or (workspace.runs_folder / run / "run.yaml").is_file():
-        maker = priced.run if run is None else workspace.run(run)
-        if maker is None:
-            cause = f"no run of this workspace used library {priced.library.name}."
-            raise ConfigError("--run", cause, "Name a run file or preset: --run rehearsal.")
-        path = str(maker.run_file)
-    assert path is not None
-    loaded = load_run(path, [], workspace.path, keyless=keyless)
+    if run is None and priced.run is None:
+        cause = f"no run of this workspace used library {priced.library.name}."
+        raise ConfigError("--run", cause, "Name a run file or preset: --run rehearsal.")
+    maker = priced.run if run is None else RunDir(workspace.runs_folder / run)
+    named = str(maker.run_file) if maker and maker.run_file.is_file() else run or ""
+    loaded = load_run(named, [], workspace.path, keyless=keyless)
     source, kept, left_out = _read_problems(loaded, problems)
     if k is None:
         k = max(2, 2 * round(rollouts / len(kept) / 2))
@@ -155,7 +154,9 @@ def read_utility(priced: Priced, plan: EvalPlan, found: EvaluationResult) -> Uti
                 kept = priced.names if shown is None else shown
                 tries.append(Observation(question, question, frozenset(kept), reward))
     effects = regress(tries, priced.names, "inclusion")
-    return Utility(priced, effects, measured.total, found.paid, measured.unjudged_count)
+    single = {n: replace(e, usage=measured.total) for n, e in effects.single.items()}
+    effects = replace(effects, single=single)
+    return Utility(priced, effects, found.paid, measured.unjudged_count)
 
 
 def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
@@ -191,45 +192,29 @@ def keep_effects(found: Utility, workspace: Workspace) -> bool:
     if not folder.exists():
         return False
     with folder.lock_for_commit() as library:
-        library.measure(found.priced.library, found.single)
+        library.measure(found.priced.library, found.effects.single)
     return True
 
 
-def dispensable(found: Utility, margin: float) -> dict[str, Effect]:
-    """What surely gains less than the margin, or hurts; a pinned experience is never offered."""
-    pending = {operation.id for operation in found.priced.pending}
-    free = {e.id for e in found.priced.library.experiences if not e.pinned} - pending
-    return {n: e for n, e in found.single.items() if n in free and e.high <= margin}
-
-
-def offer_deletes(found: Utility, workspace: Workspace, margin: float) -> Sequence[str]:
-    """Put a delete of what is dispensable into the queue of the library's run; what was put there.
+def offer_deletes(found: Utility, workspace: Workspace) -> tuple[str, ...]:
+    """Ask whether what is dispensable may go, in the queue of the library's run; the new ones.
 
     Raises ConflictError: no run is left to review them, or a screen decides there.
     """
-    wanted = dispensable(found, margin)
-    run = found.priced.run
+    wanted, run = found.dispensable, found.priced.run
     if not wanted:
         return ()
     if run is None:
-        cause = f"no run of this workspace used library {found.priced.library.name}."
         move = "Delete by hand: `studio library edit NAME ID --delete`."
-        raise ConflictError("--offer", cause, move)
+        raise ConflictError("--offer", "no run of this workspace used the library.", move)
     with open_session(workspace, run, login_name()) as (session, wait_for):
         queue = wait_for(session.review_queue())
         asked = {op.target for op in queue.open if op.kind == "delete"}
-        here = {name for name, _ in queue.draft}
-        names = [name for name in wanted if name in here - asked]
+        names = tuple(name for name, _ in queue.draft if name in wanted.keys() - asked)
         for name in names:
-            why = offer_reason(wanted[name], margin)
+            effect = wanted[name]
+            what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {MARGIN:g}"
+            sure = f"false discoveries at most {effect.false_discovery or 0.0:.1%}"
+            why = f"{what}: reward {effect.worth}; {sure}"
             wait_for(session.propose(Operation("", "delete", name, rationale=why)))
     return names
-
-
-def offer_reason(effect: Effect, margin: float) -> str:
-    """Why a person is asked whether an experience may go."""
-    what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {margin:g}"
-    bound = effect.false_discovery
-    sure = "" if bound is None else f"; false discoveries at most {bound:.1%}"
-    tries = f"{effect.rollouts} rollouts of {effect.problems} problems"
-    return f"{what}: reward {effect.text} ({tries}, {effect.method}{sure})"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from shlex import quote
-from typing import Any
 
 from engines.core.codec import to_dict
 from engines.pipeline.effect.regression import (
-    PAIRS_AMONG,
     PairEffect,
     leave_one_out_rollouts,
     smallest_effect,
@@ -24,9 +22,9 @@ from studio.evaluation.session import (
     tell_eval_notes,
 )
 from studio.evaluation.utility import (
+    MARGIN,
     Priced,
     Utility,
-    dispensable,
     keep_effects,
     offer_deletes,
     read_utility,
@@ -82,31 +80,37 @@ def power_lines(priced: Priced, plan: EvalPlan) -> list[str]:
     ]
 
 
-def print_utility(
-    found: Utility, workspace: Workspace, *, margin: float, offer: bool, json: bool
-) -> int:
+def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bool) -> int:
     """Keep what was found, offer what can go where that is asked, print all; the exit code."""
     kept = keep_effects(found, workspace)
-    offered = offer_deletes(found, workspace, margin) if offer else ()
-    lines = [*utility_lines(found, margin, offer=offer)]
-    library, run = found.priced.library.name, found.priced.run
+    offered = offer_deletes(found, workspace) if offer else ()
+    lines, library, run = utility_lines(found), found.priced.library, found.priced.run
     if kept:
-        lines.append(f"kept     studio library show {quote(library)}")
+        lines.append(f"kept     studio library show {quote(library.name)}")
     if offered and run is not None:
         lines.append(f"offered  {', '.join(offered)} to be deleted, in run {run.run}")
-    data = utility_data(found, margin) | {"offered": list(offered)}
+    effects = found.effects
+    data = {
+        "kind": "Utility",
+        "library": library.name,
+        "version": library.version,
+        "unjudged": found.unjudged,
+        **to_dict(effects),
+        "pending": [operation.id for operation in found.priced.pending],
+        "dispensable": list(found.dispensable),
+        "offered": list(offered),
+        "leave_one_out_rollouts": leave_one_out_rollouts(effects.rollouts, len(effects.single)),
+        "paid": to_dict(found.paid),
+    }
     print_result(data, "\n".join(lines), json=json)
     if not json and offered and run is not None:
         tell_next(f"studio review {quote(run.run)}", workspace.path)
-    elif not json and not offer and dispensable(found, margin):
-        tell_next(f"studio library utility {quote(library)} --offer", workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
 
 
-def utility_lines(found: Utility, margin: float, *, offer: bool) -> list[str]:
+def utility_lines(found: Utility) -> list[str]:
     """A row for each experience, the best first; pairs, and what it all rests on."""
-    effects, library = found.effects, found.priced.library
-    texts = {e.id: e.text for e in library.experiences}
+    effects, texts = found.effects, {e.id: e.text for e in found.priced.library.experiences}
     halves = all(e.method == "inclusion" for e in effects.single.values())
     how = "each with a random half of it" if halves else "of practice with dropout, for free"
     lines = [
@@ -129,53 +133,27 @@ def utility_lines(found: Utility, margin: float, *, offer: bool) -> list[str]:
     headings = ("ID", "EFFECT", "95 % INTERVAL", "FALSE", "TOKENS", "VERDICT", "TEXT")
     lines += [table(headings, rows), ""] if rows else []
     if missing := [name for name in texts if name not in effects.single]:
-        lines.append(wrap_text(f"not told: {', '.join(missing)} varied too little", 80))
-    lines += [wrap_text(_pair_text(pair), 80) for pair in effects.pairs]
-    if not effects.pairs and effects.pairs_tested:
-        lines.append(f"pairs    none of {effects.pairs_tested:,} stands out")
-    elif len(rows) > PAIRS_AMONG:
-        lines.append(f"pairs    not looked for among more than {PAIRS_AMONG} experiences")
+        lines.append(f"not told {', '.join(missing)} varied too little")
+    lines += [_pair_text(pair) for pair in effects.pairs]
+    if not effects.pairs:
+        lines.append(f"pairs    none stands out, of {effects.pairs_tested:,} that could be told")
     if found.unjudged:
         lines.append(f"unjudged {count_text(found.unjudged, 'rollout')} left out")
     if rows and halves:
         alone = leave_one_out_rollouts(effects.rollouts, len(rows))
         lines.append(f"instead  {alone:,} rollouts, leaving one out at a time, for the same error")
         lines.append(f"paid     {usage_text(found.paid)}")
-    if gone := dispensable(found, margin):
-        what = "" if offer else "; --offer asks a reviewer to delete"
+    if gone := found.dispensable:
         names = ", ".join(f"{n} hurts" if e.verdict == "hurts" else n for n, e in gone.items())
-        lines.append(wrap_text(f"can go   {names}: surely less than {margin:g}{what}", 80))
+        lines.append(f"can go   {names}: surely less than {MARGIN:g}; --offer asks a reviewer")
     lines.append("FALSE: of this one and those at least as sure, so many are false at most")
-    return lines
-
-
-def utility_data(found: Utility, margin: float) -> dict[str, Any]:
-    """The same facts for `--json`."""
-    effects, library = found.effects, found.priced.library
-    return {
-        "kind": "Utility",
-        "library": library.name,
-        "version": library.version,
-        "rollouts": effects.rollouts,
-        "problems": effects.problems,
-        "unjudged": found.unjudged,
-        "effects": {name: to_dict(effect) for name, effect in found.single.items()},
-        "not_told": [name for name in found.priced.names if name not in effects.single],
-        "pairs": [to_dict(pair) for pair in effects.pairs],
-        "pairs_tested": effects.pairs_tested,
-        "pending": [operation.id for operation in found.priced.pending],
-        "dispensable": list(dispensable(found, margin)),
-        "leave_one_out_rollouts": leave_one_out_rollouts(effects.rollouts, len(effects.single)),
-        "paid": to_dict(found.paid),
-    }
+    return wrap_text("\n".join(lines), 80).split("\n")
 
 
 def _pair_text(pair: PairEffect) -> str:
     """`pair     E2 + E3: together 0.35 less than both alone add up to [-0.45, -0.25]: …`."""
-    way = ("more", "one needs the other")
-    if pair.difference < 0:
-        way = ("less", "they say the same, or cancel each other")
+    less = pair.difference < 0
+    why = "they say the same, or cancel each other" if less else "one needs the other"
+    size = f"{abs(pair.difference):.2f} {'less' if less else 'more'} than both alone add up to"
     interval = f"[{pair.interval.low:+.2f}, {pair.interval.high:+.2f}]"
-    names = f"{pair.first} + {pair.second}"
-    size = f"{abs(pair.difference):.2f} {way[0]} than both alone add up to"
-    return f"pair     {names}: together {size} {interval}: {way[1]}"
+    return f"pair     {pair.first} + {pair.second}: together {size} {interval}: {why}"

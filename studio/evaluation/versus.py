@@ -1,9 +1,11 @@
-"""One problem before and after a run: `studio try --versus RUN`."""
+"""One problem twice: before and after a run (`studio try --versus`), or without an experience."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
+from engines.core.errors import ConfigError
 from engines.core.types import Problem
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
@@ -23,18 +25,42 @@ def unsolved_problem(run: RunDir) -> str | None:
     return None
 
 
+def with_and_without(
+    loaded: LoadedRun, problem: Problem, workspace: Workspace, library: str | None, name: str
+) -> dict[str, Trial]:
+    """The problem with the library, and with all of it but one experience.
+
+    Raises ConfigError: it holds no experience of that id.
+    """
+    found, called = choose_library(loaded, workspace, library)
+    kept = [] if found is None else [e for e in found.experiences if e.id != name]
+    if found is None or len(kept) == len(found.experiences):
+        move = "Give one of its ids." if found else "Give --library NAME with an id of it."
+        raise ConfigError(f"--without {name}", f"{called} holds no such experience.", move)
+    fewer = replace(found, experiences=tuple(kept))
+    return {
+        f"with {name}": Trial(loaded, problem, found, called),
+        f"without {name}": Trial(loaded, problem, fewer, f"{called} without {name}"),
+    }
+
+
 def before_and_after(
     loaded: LoadedRun,
     run: RunDir,
     problem: Problem,
     workspace: Workspace,
     library: str | None,
-    load: Callable[[Sequence[str]], LoadedRun],
+    runfile: str,
+    overrides: Sequence[str],
 ) -> dict[str, Trial]:
     """The problem as the run began, and with what it has learned: weights, or a library.
 
-    `load` reads the run file again with more settings.
+    The run file is read again with more settings.
     """
+
+    def load(more: str) -> LoadedRun:
+        return load_run(runfile, [*overrides, more], workspace.path)
+
     first, last, learned = loaded, loaded, library
     if loaded.config.trains:
         began = load_run(str(run.run_file), [], workspace.path, keyless=True).config.policy.adapter
@@ -42,6 +68,9 @@ def before_and_after(
             first = load([f"policy.adapter={began}"])
         last = load([f"policy.adapter=run:{run.run}"])
     if loaded.config.practice.reflects:
+            first = load(f"policy.adapter={began}")
+        last = load(f"policy.adapter=run:{run.run}")
+    else:
         learned = f"{run.run}@last"
     return {
         "before": Trial(first, problem, *choose_library(first, workspace, library)),

@@ -74,43 +74,35 @@ def regress(
 ) -> Effects:
     """The effect of each experience of `names` with a 95 % interval, and pairs that interact.
 
-    Least squares of reward on inclusion, both centred within each unit (so that every problem
-    has an effect of its own). The variance is robust to tries of one problem being alike, and
-    to effects that differ between problems: Cameron & Miller, A Practitioner's Guide to
-    Cluster-Robust Inference (J. Human Resources 50, 2015), with the correction CR1, which is
-    G/(G-1) · (N-1)/(N-K) of G problems, N rollouts and K experiences; unit effects are nested in
-    problems and do not count. Intervals and p-values are of Student's t with G-1 degrees of
-    freedom. G are the problems in which the experience varied.
-
-    A pair's effect is tested on the residuals, by the product of both centred inclusions: that
-    is orthogonal to single effects where inclusion is independent, as here by design. Bounds on
-    false discoveries are Benjamini & Hochberg's (J. R. Statist. Soc. B 57, 1995), of single
-    effects and of pairs apart.
+    Least squares of reward on inclusion, both centred within each unit (every problem has an
+    effect of its own). The variance is robust to tries of one problem being alike: Cameron &
+    Miller (J. Human Resources 50, 2015) with their small-sample correction CR1, G/(G-1) ·
+    (N-1)/(N-K) of N rollouts, K experiences and the G problems in which the experience varied;
+    Student's t has G-1 degrees of freedom. A pair is tested on the residuals, by the product of
+    both centred inclusions, which is orthogonal to single effects where inclusion is independent.
+    Bounds on false discoveries are Benjamini & Hochberg's (J. R. Statist. Soc. B 57, 1995), of
+    single effects and of pairs apart.
     """
     units, columns = _centre(observations, names)
     rows = [one for unit in units for one in unit]
-    if not columns:
-        return Effects(rollouts=len(rows), problems=len({one.problem for one in rows}))
     clusters = {name: at for at, name in enumerate(dict.fromkeys(one.problem for one in rows))}
     places = [clusters[one.problem] for one in rows]
     means = [math.fsum(one.reward for one in unit) / len(unit) for unit in units]
-    y = [one.reward - mean for unit, mean in zip(units, means, strict=True) for one in unit]
+    residuals = [one.reward - mean for unit, mean in zip(units, means, strict=True) for one in unit]
     inverse, kept = _invert([[_dot(a, b) for b in columns.values()] for a in columns.values()])
-    used = {name: columns[name] for at, name in enumerate(columns) if at in kept}
-    moments = [_dot(column, y) for column in used.values()]
+    columns = {name: column for at, (name, column) in enumerate(columns.items()) if at in kept}
+    moments = [_dot(column, residuals) for column in columns.values()]
     slopes = [_dot(row, moments) for row in inverse]
-    residuals = y
-    for slope, column in zip(slopes, used.values(), strict=True):
+    for slope, column in zip(slopes, columns.values(), strict=True):
         residuals = [e - slope * x for e, x in zip(residuals, column, strict=True)]
-    correction = (len(rows) - 1) / max(1, len(rows) - len(used))
-    scores = [_sums(map(mul, column, residuals), places) for column in used.values()]
+    correction = (len(rows) - 1) / max(1, len(rows) - len(columns))
+    scores = [_sums(map(mul, column, residuals), places) for column in columns.values()]
+    by_problem = list(zip(*scores, strict=True))
     found: dict[str, _Estimate] = {}
-    for name, slope, row in zip(used, slopes, inverse, strict=True):
-        influence = [0.0] * len(clusters)
-        for weight, score in zip(row, scores, strict=True):
-            influence = [u + weight * s for u, s in zip(influence, score, strict=True)]
-        varied = len({at for at, x in zip(places, used[name], strict=True) if x})
-        found[name] = _estimate(slope, _dot(influence, influence) * correction, varied)
+    for name, slope, weights in zip(columns, slopes, inverse, strict=True):
+        variance = math.fsum(_dot(weights, score) ** 2 for score in by_problem) * correction
+        varied = len({at for at, x in zip(places, columns[name], strict=True) if x})
+        found[name] = _estimate(slope, variance, varied)
     bounds = false_discovery_bounds([one.p for one in found.values()])
     single = {
         name: Effect(
@@ -125,7 +117,9 @@ def regress(
         )
         for (name, one), bound in zip(found.items(), bounds, strict=True)
     }
-    pairs, tested = _pairs(used, residuals, units, places) if len(used) <= PAIRS_AMONG else ((), 0)
+    within = [at for at, unit in enumerate(units) for _ in unit]
+    few = columns if len(columns) <= PAIRS_AMONG else {}
+    pairs, tested = _pairs(few, residuals, within, places)
     return Effects(single, pairs, len(rows), len(clusters), tested)
 
 
@@ -195,26 +189,20 @@ def _centre(
 def _pairs(
     columns: Mapping[str, Sequence[float]],
     residuals: Sequence[float],
-    units: Sequence[Sequence[Observation]],
+    within: Sequence[int],
     places: Sequence[int],
 ) -> tuple[tuple[PairEffect, ...], int]:
     """The pairs whose effect is more than the sum of both, or less; and how many were tested."""
     found: list[tuple[str, str, _Estimate]] = []
     for first, second in combinations(columns, 2):
         product = list(map(mul, columns[first], columns[second]))
-        spread, at = _dot(product, product), 0
-        varied: set[int] = set()
-        for unit in units:
-            here = product[at : at + len(unit)]
-            spread -= math.fsum(here) ** 2 / len(unit)
-            if max(here) - min(here) > SAME:
-                varied.add(places[at])
-            at += len(unit)
-        if len(varied) < LEAST_QUESTIONS or spread <= SAME:
-            continue
-        sums = _sums(map(mul, product, residuals), places)
-        estimate = _estimate(sum(sums) / spread, _dot(sums, sums) / spread**2, len(varied))
-        found.append((first, second, estimate))
+        sizes = zip(_sums(product, within), _sums([1.0] * len(product), within), strict=True)
+        spread = _dot(product, product) - math.fsum(total**2 / n for total, n in sizes)
+        varied = len({at for at, x in zip(places, product, strict=True) if x})
+        if varied >= LEAST_QUESTIONS and spread > SAME:
+            sums = _sums(map(mul, product, residuals), places)
+            estimate = _estimate(sum(sums) / spread, _dot(sums, sums) / spread**2, varied)
+            found.append((first, second, estimate))
     bounds = false_discovery_bounds([one.p for *_, one in found])
     named = [
         PairEffect(first, second, one.value, one.interval, bound)
@@ -235,39 +223,29 @@ def _estimate(value: float, variance: float, problems: int) -> _Estimate:
 
 
 def _invert(gram: Sequence[Sequence[float]]) -> tuple[list[list[float]], list[int]]:
-    """The inverse of a symmetric matrix, by Cholesky; and the columns it is of.
+    """The inverse of a positive matrix by Gauss and Jordan; and the columns it is of.
 
     A column that follows from those before it has no effect of its own and is left out.
     """
-    lower: list[list[float]] = []
-    kept: list[int] = []
-    for at, row in enumerate(gram):
-        line: list[float] = []
-        for other, of in zip(kept, lower, strict=True):
-            line.append((row[other] - _dot(line, of)) / of[-1])
-        pivot = row[at] - _dot(line, line)
-        if pivot > SAME * row[at]:
-            lower.append([*line, math.sqrt(pivot)])
-            kept.append(at)
-    size = len(kept)
-    inverse = []  # of the lower triangle, by columns
+    size, kept = len(gram), list[int]()
+    rows = [[*row, *(float(at == i) for i in range(size))] for at, row in enumerate(gram)]
     for at in range(size):
-        column = [0.0] * at
-        for row_at in range(at, size):
-            known = _dot(lower[row_at][at:row_at], column[at:])
-            column.append(((row_at == at) - known) / lower[row_at][row_at])
-        inverse.append(column)
-    return [[_dot(a, b) for b in inverse] for a in inverse], kept
+        if (pivot := rows[at][at]) > SAME * gram[at][at]:
+            kept.append(at)
+            rows[at] = line = [value / pivot for value in rows[at]]
+            for other in range(size):
+                if other != at and (factor := rows[other][at]):
+                    rows[other] = [a - factor * b for a, b in zip(rows[other], line, strict=True)]
+    return [[rows[i][size + j] for j in kept] for i in kept], kept
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    """Over the shorter of both."""
     return math.fsum(map(mul, a, b))
 
 
 def _sums(values: Iterable[float], places: Sequence[int]) -> list[float]:
     """By place."""
-    sums = [0.0] * (max(places) + 1)
+    sums = [0.0] * (max(places, default=-1) + 1)
     for value, at in zip(values, places, strict=True):
         sums[at] += value
     return sums
