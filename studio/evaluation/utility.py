@@ -134,7 +134,9 @@ def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Prob
     found = read_problems(
         path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
     )
-    held_out = {p.id.partition("#")[0] for one in held_out_sets(loaded) for p in one.problems}
+    whole = config.evaluation.model_copy(update={"limit": None})
+    sets = held_out_sets(replace(loaded, config=config.model_copy(update={"evaluation": whole})))
+    held_out = {problem.id.partition("#")[0] for one in sets for problem in one.problems}
     kept = [problem for problem in found if problem.id.partition("#")[0] not in held_out]
     if not kept:
         cause = f"every problem of {name} is held out by the run file."
