@@ -187,13 +187,12 @@ def try_once(
         studio try rehearsal --library rehearsal --without E1
     """
     from studio.config.loading import load_run
-    from studio.evaluation.try_problem import Trial, choose_problem
+    from studio.evaluation.try_problem import choose_problem
     from studio.evaluation.try_text import print_trials
-    from studio.evaluation.versus import before_and_after, unsolved_problem, with_and_without
+    from studio.evaluation.versus import before_and_after, trials_of, unsolved_problem
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
-    from studio.run.library_start import choose_library
 
     loaded = load_run(runfile, overrides or [], context.obj)
     if limits_of(loaded.config):
@@ -203,10 +202,8 @@ def try_once(
     if run is not None and problem is None and question is None:
         problem = unsolved_problem(run)
     chosen = choose_problem(loaded, problem, question, answer)
-    if without is not None:
-        trials = with_and_without(loaded, chosen, workspace, library, without)
-    elif run is None:
-        trials = {"": Trial(loaded, chosen, *choose_library(loaded, workspace, library))}
+    if run is None:
+        trials = trials_of(loaded, chosen, workspace, library, without)
     else:
         again = runfile, overrides or []
         trials = before_and_after(loaded, run, chosen, workspace, library, *again)

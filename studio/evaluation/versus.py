@@ -25,23 +25,23 @@ def unsolved_problem(run: RunDir) -> str | None:
     return None
 
 
-def with_and_without(
-    loaded: LoadedRun, problem: Problem, workspace: Workspace, library: str | None, name: str
+def trials_of(
+    loaded: LoadedRun, problem: Problem, workspace: Workspace, library: str | None, left: str | None
 ) -> dict[str, Trial]:
-    """The problem with the library, and with all of it but one experience.
+    """The problem with the library; where one is `left` out, without that experience, too.
 
-    Raises ConfigError: it holds no experience of that id.
+    Raises ConfigError: the library holds none of that id.
     """
     found, called = choose_library(loaded, workspace, library)
-    kept = [] if found is None else [e for e in found.experiences if e.id != name]
-    if found is None or len(kept) == len(found.experiences):
-        move = "Give one of its ids." if found else "Give --library NAME with an id of it."
-        raise ConfigError(f"--without {name}", f"{called} holds no such experience.", move)
-    fewer = replace(found, experiences=tuple(kept))
-    return {
-        f"with {name}": Trial(loaded, problem, found, called),
-        f"without {name}": Trial(loaded, problem, fewer, f"{called} without {name}"),
-    }
+    whole = Trial(loaded, problem, found, called)
+    if left is None:
+        return {"": whole}
+    if found is None or found.get(left) is None:
+        move = "Give an id of it, or name another --library."
+        raise ConfigError(f"--without {left}", f"{called} holds no such experience.", move)
+    kept = replace(found, experiences=tuple(e for e in found.experiences if e.id != left))
+    without = Trial(loaded, problem, kept, f"{called} without {left}")
+    return {f"with {left}": whole, f"without {left}": without}
 
 
 def before_and_after(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engines.core.library import Library
@@ -9,7 +11,7 @@ from studio.library.citations import Citation, find_cited_ids
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.library import view
 from studio.tui.pages.library.view import LibraryState
-from tests.support.builders import a_library, an_operation, approved
+from tests.support.builders import a_library, an_effect, an_operation, approved
 
 HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\u0301 \t end"
 WON, LOST, UNKNOWN = (
@@ -70,6 +72,21 @@ def test_uses_are_told_only_where_something_cites() -> None:
     assert "used" not in plain_text(bare.line)
     detail = view.detail_lines(view.items(shelf)[0], None, (), 60, cited=True)
     assert "cited by  2 rollouts: 1 won, 1 lost" in [plain_text(line) for line in detail]
+
+
+def test_what_was_measured_stands_beside_the_wording_and_sorts() -> None:
+    effects = {"E1": an_effect(-0.03, -0.1, 0.04), "E3": an_effect(0.1, 0.05, 0.15)}
+    shelf = LibraryState(replace(a_library("a", "b b", "c"), effects=effects))
+    assert [one.id for one in view.items(shelf, "worth")] == ["E3", "E1", "E2"]
+    for width in (34, 70):
+        ends = [
+            plain_text(r.line)[-7:] for r in view.item_rows(view.items(shelf), width, cited=False)
+        ]
+        assert ends == ["   -3 ?", " " * 7, "  +10 +"]
+    detail = view.detail_lines(view.items(shelf)[2], None, (), 70, cited=False)
+    assert "worth     +0.100 [+0.05, +0.15] helps (1,024 rollouts, inclusion)" in [
+        plain_text(line) for line in detail
+    ]
 
 
 def test_wordings_take_the_rows_that_are_free_for_all_of_them() -> None:
