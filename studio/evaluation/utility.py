@@ -11,6 +11,7 @@ from engines.core.effects import Effect
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.ids import seed_for
 from engines.core.library import Experience, Library
+from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Operation, Problem, Usage
 from engines.data.dataset import read_problems
 from engines.pipeline.effect.regression import Effects, Observation, regress
@@ -39,7 +40,7 @@ class Priced:
 
     label: str
     library: Library  # with the additions that wait, as if they were entries
-    pending: tuple[Operation, ...]
+    pending: tuple[str, ...]  # those additions
     run: RunDir | None  # the newest that used it; None: there is none
 
     @property
@@ -59,30 +60,25 @@ class Utility:
     @property
     def dispensable(self) -> dict[str, Effect]:
         """What surely gains less than `MARGIN`, or hurts; a pinned experience is never offered."""
-        pending = {operation.id for operation in self.priced.pending}
-        free = {e.id for e in self.priced.library.experiences if not e.pinned} - pending
+        kept = {*self.priced.library.pinned_ids, *self.priced.pending}
         found = self.effects.single.items()
-        return {n: e for n, e in found if n in free and e.high <= MARGIN}
+        return {n: e for n, e in found if n not in kept and e.high <= MARGIN}
 
 
 def find_priced(reference: str, workspace: Workspace) -> Priced:
     """Raises ConflictError: there is no such library, or it is empty."""
     found = find_version(reference, workspace)
-    library, run = found.library, None
-    pending: tuple[Operation, ...] = ()
-    for one in reversed(workspace.runs()):
-        state = one.state()
-        if state.started is not None and state.started.library == library.name:
-            run, head = one, workspace.library(library.name).head().version
-            if library.version == head:
-                pending = tuple(op for op in state.open_operations if op.kind == "add")
-            break
-    added = tuple(Experience(op.id, op.text) for op in pending if not library.objection(op))
+    library, states = found.library, ((run, run.state()) for run in reversed(workspace.runs()))
+    used = ((r, s) for r, s in states if s.started and s.started.library == library.name)
+    run, state = next(used, (None, RunState()))
+    is_head = run is not None and workspace.library(library.name).head() == library
+    waiting = state.open_operations if is_head else ()
+    pending = tuple(op for op in waiting if op.kind == "add" and not library.objection(op))
+    added = tuple(Experience(op.id, op.text) for op in pending)
     library = replace(library, experiences=(*library.experiences, *added))
     if not library.experiences:
-        cause = "it holds no experience, so there is nothing to price."
-        raise ConflictError(f"library {reference}", cause, "Practise first.")
-    return Priced(found.label, library, pending, run)
+        raise ConflictError(f"library {reference}", "it holds no experience.", "Practise first.")
+    return Priced(found.label, library, tuple(op.id for op in pending), run)
 
 
 def plan_utility(
@@ -115,8 +111,7 @@ def plan_utility(
     # Any part of a file may be of one kind; the same problems come first whatever their number.
     kept = sorted(kept, key=lambda problem: seed_for(config.seed, "utility", problem.id))
     chosen = HeldOutSet(source, tuple(kept[: max(1, rollouts // k)]), left_out)
-    evaluation = config.evaluation.model_copy(update={"k": k})
-    loaded = replace(loaded, config=config.model_copy(update={"evaluation": evaluation}))
+    loaded = _with_evaluation(loaded, k=k)
     label = f"{priced.label}, a random half in each try"
     subject = Subject(label, priced.library, prompt_writer(config), halves=config.seed)
     facts = measurement_settings(config, fingerprint_of(loaded, workspace))
@@ -124,18 +119,19 @@ def plan_utility(
     return EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
 
 
+def _with_evaluation(loaded: LoadedRun, **more: int | None) -> LoadedRun:
+    evaluation = loaded.config.evaluation.model_copy(update=more)
+    return replace(loaded, config=loaded.config.model_copy(update={"evaluation": evaluation}))
+
+
 def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Problem], int]:
     """The set's name, its problems that are not held out, and how many are."""
     config, place = loaded.config, "--problems"
-    name = named or config.data.practice
-    if name is None:
+    if (name := named or config.data.practice) is None:
         raise ConfigError(loaded.place("data.practice"), "no data set is named.", f"Give {place}.")
-    path = loaded.data_path(name)
-    found = read_problems(
-        path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
-    )
-    whole = config.evaluation.model_copy(update={"limit": None})
-    sets = held_out_sets(replace(loaded, config=config.model_copy(update={"evaluation": whole})))
+    path, truths = loaded.data_path(name), needs_answer(config.verifier.spec)
+    found = read_problems(path, fields=config.data.fields, needs_answer=truths)
+    sets = held_out_sets(_with_evaluation(loaded, limit=None))
     held_out = {problem.id.partition("#")[0] for one in sets for problem in one.problems}
     kept = [problem for problem in found if problem.id.partition("#")[0] not in held_out]
     if not kept:
@@ -188,16 +184,6 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
     return Utility(priced, effects) if effects.single else None
 
 
-def keep_effects(found: Utility, workspace: Workspace) -> bool:
-    """Put what was found into the journal of the library, where it has one."""
-    folder = workspace.library(found.priced.library.name)
-    if not folder.exists():
-        return False
-    with folder.lock_for_commit() as library:
-        library.measure(found.priced.library, found.effects.single)
-    return True
-
-
 def offer_deletes(found: Utility, workspace: Workspace) -> tuple[str, ...]:
     """Ask whether what is dispensable may go, in the queue of the library's run; the new ones.
 
@@ -212,7 +198,8 @@ def offer_deletes(found: Utility, workspace: Workspace) -> tuple[str, ...]:
     with open_session(workspace, run, login_name()) as (session, wait_for):
         queue = wait_for(session.review_queue())
         asked = {op.target for op in queue.open if op.kind == "delete"}
-        names = tuple(name for name, _ in queue.draft if name in wanted.keys() - asked)
+        texts = {e.id: e.text for e in found.priced.library.experiences if e.id in wanted}
+        names = tuple(n for n, text in queue.draft if texts.get(n) == text and n not in asked)
         for name in names:
             effect = wanted[name]
             what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {MARGIN:g}"

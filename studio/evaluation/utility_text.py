@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from shlex import quote
 
 from engines.core.codec import to_dict
@@ -25,7 +24,6 @@ from studio.evaluation.utility import (
     MARGIN,
     Priced,
     Utility,
-    keep_effects,
     offer_deletes,
     read_utility,
 )
@@ -65,27 +63,25 @@ def power_lines(priced: Priced, plan: EvalPlan) -> list[str]:
     """How many tries of what, and which effect they can show."""
     held = plan.sets[0]
     n, total = len(held.problems), len(held.problems) * plan.k
-    effect = smallest_effect(total, held.questions, len(priced.names))
-    shows = "too few to show any effect"
-    if effect < math.inf:
-        shows = (
-            f"would likely show an effect of {effect:.2f} or more of each, and miss smaller ones"
-        )
+    least = smallest_effect(total, held.questions, len(priced.names))
+    shows = f"would likely show an effect of {least:.2f} or more, and miss smaller ones"
     left = f"; {held.left_out} that are held out are left out" if held.left_out else ""
     waiting = f", {len(priced.pending)} of them wait for review" if priced.pending else ""
     return [
         f"{count_text(len(priced.names), 'experience')}{waiting}",
         one_line(f"{held.name}: {count_text(n, 'problem')}, {plan.k} tries each{left}", 400),
-        f"  {shows}",
+        f"  {shows if least <= 1 else 'too few to show any effect'}",
     ]
 
 
 def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bool) -> int:
     """Keep what was found, offer what can go where that is asked, print all; the exit code."""
-    kept = keep_effects(found, workspace)
     offered = offer_deletes(found, workspace) if offer else ()
     lines, library, run = utility_lines(found), found.priced.library, found.priced.run
-    if kept:
+    folder = workspace.library(library.name)
+    if folder.exists():
+        with folder.lock_for_commit() as locked:
+            locked.measure(library, found.effects.single)
         lines.append(f"kept     studio library show {quote(library.name)}")
     if offered and run is not None:
         lines.append(f"offered  {', '.join(offered)} to be deleted, in run {run.run}")
@@ -96,7 +92,7 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
         "version": library.version,
         "unjudged": found.unjudged,
         **to_dict(effects),
-        "pending": [operation.id for operation in found.priced.pending],
+        "pending": list(found.priced.pending),
         "dispensable": list(found.dispensable),
         "offered": list(offered),
         "leave_one_out_rollouts": leave_one_out_rollouts(effects.rollouts, len(effects.single)),
