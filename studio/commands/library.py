@@ -182,9 +182,10 @@ def utility(
     dry_run: DryRun = False,
     json: AsObject = False,
 ) -> int:
-    """Price every experience at once: each try carries a random half of them.
+    """Measure what every experience is worth.
 
-    What practice with `practice.dropout` has shown is told for free where no try is asked for.
+    Each try carries a random half of them, so that all are told at once. What practice with
+    `practice.dropout` has shown is told for free where no try is asked for.
 
     Examples:
         studio library utility rehearsal --dry-run

@@ -152,23 +152,28 @@ def main(libraries: int) -> dict[str, Any]:
 def tiny() -> dict[str, Any]:
     """The shipped policy with tips on three skills, 2 that recommend the slip and 15 idle ones.
 
-    It was taught to leave the slips' tips aside, so that nothing is known to hurt it.
+    It was taught to leave the slips' tips aside, and by prompts of six tips at most: of ten at a
+    time every further one costs it a little, so that what says nothing is not idle for it.
     """
     chance = random.Random(1)
-    texts = [helpful_experience(skill, chance) for skill in SKILLS[:3]]
+    # Short ones: ten of them and a problem stand in its 640 positions.
+    texts = [
+        min((helpful_experience(skill, chance) for _ in range(50)), key=len) for skill in SKILLS[:3]
+    ]
     for skill in SKILLS[:2]:
         words = HELPFUL[skill]
         texts.append(f"{words.names[0]}: {words.conditions[0]}, {words.lazy[0]}.")
     while len(texts) < len(NAMES):
         text = useless_experience("precedence", chance)
-        if not any(word in text for skill in SKILLS for word in HELPFUL[skill].names):
+        stated = (word in text for skill in SKILLS for word in HELPFUL[skill].names)
+        if len(text) <= 30 and not any(stated):
             texts.append(text)
     entries = tuple(Experience(n, one_line(t)) for n, t in zip(NAMES, texts, strict=True))
     with TemporaryDirectory() as folder:
         workspace = Path(folder) / "practice"
         Workspace(workspace).library("tips").create(Library("tips", 0, entries, 21))
         began = time.perf_counter()
-        words = ("library", "utility", "tips", "--run", "tiny", "--json")
+        words = ("library", "utility", "tips", "--run", "tiny", "--k", "8", "--json")
         found = json.loads(studio(*words, workspace=workspace).stdout)
     called = {n: e["verdict"] for n, e in found["single"].items() if e["verdict"] != "cannot tell"}
     return {
@@ -176,7 +181,7 @@ def tiny() -> dict[str, Any]:
         "problems": found["problems"],
         "good": {name: found["single"][name] for name in GOOD},
         "slips": {name: found["single"][name]["verdict"] for name in BAD},
-        "idle_called": [name for name in called if name not in SIGNS],
+        "idle_called": {name: called[name] for name in called if name not in SIGNS},
         "pairs": len(found["pairs"]),
         "seconds": time.perf_counter() - began,
     }
