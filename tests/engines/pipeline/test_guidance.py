@@ -20,8 +20,9 @@ from engines.pipeline.guidance import PromptWriter
 from engines.record import catalogue
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
-from engines.training_free.reading import library_seen
+from engines.training_free.reading import library_before_text, library_seen
 from studio.config.loading import load_run
+from studio.config.settings.fingerprint import fingerprint
 from studio.run import held_out, publish
 from tests.support.builders import a_group
 from tests.support.harness import practised
@@ -150,3 +151,17 @@ def test_a_small_library_does_not_bring_numpy_along() -> None:
 def test_more_cannot_be_chosen_than_may_stand_in_a_prompt(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="select_above at most"):
         load_run("rehearsal", ["library.select_above=2"], tmp_path, {})
+
+
+def test_the_reflector_is_told_that_chance_left_some_out() -> None:
+    group = a_group([1, 0])
+    parts = zip(group.rollouts, (("E1", "E3"), None), strict=True)
+    drawn = replace(group, rollouts=tuple(replace(r, shown=shown) for r, shown in parts))
+    assert "chance left some out of each" in library_before_text(drawn, LIBRARY)
+
+
+def test_dropout_is_part_of_what_a_resume_compares_and_not_for_training(tmp_path: Path) -> None:
+    found = load_run("rehearsal", ["practice.dropout=0.1"], tmp_path)
+    assert fingerprint(found.config)["practice.dropout"] == 0.1
+    with pytest.raises(ConfigError, match="weights are updated"):
+        load_run("grpo-tiny", ["practice.dropout=0.1"], tmp_path)
