@@ -26,6 +26,10 @@ class Effect:
     method: EffectMethod
     usage: Usage = NO_USAGE  # what was paid for it
 
+    # Where many were measured at once: calling this one and all that are at least as sure an
+    # effect, this share of them is expected to be false at most. None: it was measured alone.
+    false_discovery: float | None = None
+
     @property
     def text(self) -> str:
         """`+0.18 [+0.06, +0.31] on 40 problems, 160 rollouts`."""
@@ -33,19 +37,15 @@ class Effect:
         interval = f"[{self.low:+.2f}, {self.high:+.2f}]"
         return f"{self.difference:+.2f} {interval} on {problems}, {self.rollouts} rollouts"
 
-    # Where many were measured at once: calling this one and all that are at least as sure an
-    # effect, this share of them is expected to be false at most. None: it was measured alone.
-    false_discovery: float | None = None
-
     @property
-    def text(self) -> str:
+    def worth_text(self) -> str:
         """`+0.102 [+0.05, +0.15] helps`."""
         return f"{self.difference:+.3f} [{self.low:+.2f}, {self.high:+.2f}] {self.verdict}"
 
     @property
     def worth(self) -> str:
         """The same with what it rests on: `… helps (1,024 rollouts, inclusion)`."""
-        return f"{self.text} ({self.rollouts:,} rollouts, {self.method})"
+        return f"{self.worth_text} ({self.rollouts:,} rollouts, {self.method})"
 
 
 def interval_verdict(low: float, high: float) -> EffectVerdict:

@@ -397,8 +397,6 @@ LessonEvent = LessonProposed | EffectMeasured | LessonReturned | LessonCommitted
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
 EngineEvent = EvaluationFinished | CellMeasured | EngineOpened | AgentOpened | CheckpointSaved
-LibraryEvent = LibraryCreated | LibraryCurated | LibraryCredited | LibraryCommitted
-EngineEvent = EvaluationFinished | EngineOpened | AgentOpened | CheckpointSaved
 LibraryNote = LibraryCurated | LibraryCredited | LibraryMeasured
 """What a library's journal tells besides its versions."""
 LibraryEvent = LibraryCreated | LibraryNote | LibraryCommitted

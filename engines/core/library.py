@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from engines.core.effects import Effect
-from engines.core.entry_index import EntryIndex
 from engines.core.ids import digest
 from engines.core.review_memory import (
     KEPT_CURATED,

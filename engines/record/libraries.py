@@ -277,7 +277,7 @@ def write_version(folder: Path, library: Library, run: str) -> None:
         "next_number": library.next_number,
         "experiences": [
             experience_row(e)
-            | ({"worth": library.effects[e.id].text} if e.id in library.effects else {})
+            | ({"worth": library.effects[e.id].worth_text} if e.id in library.effects else {})
             for e in library.experiences
         ],
     }

@@ -15,7 +15,7 @@ from typing import Any
 from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
-from engines.core.types import NO_USAGE, Usage
+from engines.core.types import NO_USAGE, Problem, Usage
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.effect.inclusion import random_half
 from engines.pipeline.evaluation.comparison import Comparison, compare

@@ -65,12 +65,9 @@ def before_and_after(
     if loaded.config.trains:
         began = load_run(str(run.run_file), [], workspace.path, keyless=True).config.policy.adapter
         if began is not None:  # as after fine-tuning, which another run did
-            first = load([f"policy.adapter={began}"])
-        last = load([f"policy.adapter=run:{run.run}"])
-    if loaded.config.practice.reflects:
             first = load(f"policy.adapter={began}")
         last = load(f"policy.adapter=run:{run.run}")
-    else:
+    if loaded.config.practice.reflects:
         learned = f"{run.run}@last"
     return {
         "before": Trial(first, problem, *choose_library(first, workspace, library)),

@@ -171,8 +171,7 @@ def keys_below(event: Any) -> frozenset[str]:
     return frozenset(_keys(event))
 
 
-LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened", "EffectMeasured"})
-LATER_KINDS = frozenset({"LibraryCredited", "LibraryMeasured", "AgentOpened"})
+LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened", "EffectMeasured", "LibraryMeasured"})
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}

@@ -57,9 +57,8 @@ _COUNTED = {"credited", "streaks", "tries", "learns", "cited", "uses", "uses_bef
 _COUNTED |= {"experiences.[].history.[].uses_before"}
 _ACTED = {"turns", "tool_calls", "failed_calls", "files", "verdict.step_rewards"}
 _NOW = _PINS | _READ | {"remarks"} | _COUNTED
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED, 7: _NOW | _ACTED}
-_NOW = _PINS | _READ | {"remarks", "effects"} | _COUNTED
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED}
+_TRIED = _NOW | _ACTED | {"effects"}
+ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED, 7: _TRIED}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}

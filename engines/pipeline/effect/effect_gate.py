@@ -29,6 +29,7 @@ from engines.pipeline.evaluation.evaluate import (
     MeasurementSetup,
     PinnedVersion,
     measure,
+    write_whole,
 )
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
@@ -165,7 +166,7 @@ class EffectGate:
                         replace(measuring, k=look.tries),
                         book,
                         problems[: look.problems],
-                        PinnedVersion(partial(writer.write, library), library.version),
+                        PinnedVersion(write_whole(writer, library), library.version),
                         step=step,
                         payer=payer,
                     )

@@ -12,7 +12,12 @@ from functools import partial
 from engines.core.events import CellMeasured
 from engines.core.library import Library
 from engines.core.waiting.threads import run_to_end
-from engines.pipeline.evaluation.evaluate import Evaluation, PinnedVersion, measure_set
+from engines.pipeline.evaluation.evaluate import (
+    Evaluation,
+    PinnedVersion,
+    measure_set,
+    write_whole,
+)
 from engines.pipeline.recorder import Recorder
 
 FirstWeights = Callable[[], AbstractAsyncContextManager[None]]
@@ -41,7 +46,7 @@ async def measure_cells(
         # Replies are recorded by step: with the first weights they are those from before step 1.
         step, policy = (last, state.policy_version) if trained else (0, 0)
         version = library.version if with_library else 0
-        pinned = PinnedVersion(partial(writer.write, shown), version, policy)
+        pinned = PinnedVersion(write_whole(writer, shown), version, policy)
         async with nullcontext() if trained else first_weights():
             opening = partial(evaluation.book, writer.describe(shown), weights())
             book = await run_to_end(opening)

@@ -121,6 +121,13 @@ class Evaluation:
         return ends_epoch if self.strategy == "epoch" else step % self.every_steps == 0
 
 
+def write_whole(
+    writer: PromptWriter, library: Library | None
+) -> Callable[[Problem, int], tuple[str, Shown]]:
+    """Shows every try of a problem the same: the library as practice shows it."""
+    return lambda problem, _: writer.write(library, problem.question)
+
+
 async def measure(
     measuring: MeasurementSetup,
     book: ScoreBook,
@@ -191,11 +198,8 @@ async def evaluate(
     """Evaluate a run's library and weights on every set that this step has no result for yet."""
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
-
-    def write(problem: Problem, index: int) -> tuple[str, Shown]:
-        return evaluation.writer.write(library, problem.question)
-
     await evaluation.writer.prepare(library)
+    write = write_whole(evaluation.writer, library)
     pinned = PinnedVersion(write, library.version, state.policy_version)
     book = await run_to_end(lambda: evaluation.book(evaluation.writer.describe(library), weights))
     waiting: list[AnswersPending] = []

@@ -156,7 +156,7 @@ def t_quantile(p: float, df: float) -> float:
 
 def t_tail(t: float, df: float) -> float:
     """The probability that Student's t with `df` degrees of freedom is at least `t`."""
-    beyond = beta_cdf(df / (df + t * t), df / 2, 0.5) / 2
+    beyond = t_p_value(t, df) / 2
     return beyond if t > 0 else 1 - beyond
 
 

@@ -238,7 +238,9 @@ class RunConfig(Settings):
         if gate.data in self.evaluation.data:
             cause = "that set is evaluated, too, and what was decided by proves nothing any more"
             raise refusal("review.gate.data", cause, "Name another set, or leave it out.")
+        return self
 
+    @model_validator(mode="after")
     def _validate_dropout(self) -> RunConfig:
         if self.practice.dropout and self.trains:
             cause = "weights are updated, so that what an experience is worth changes each step"
