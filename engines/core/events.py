@@ -12,9 +12,22 @@ from typing import Any
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.effects import Effect
-from engines.core.library import Experience, OperationOutcome
-from engines.core.review_memory import PastDecision
-from engines.core.state.use_counts import UseCounts
+from engines.core.library import OperationOutcome
+from engines.core.state.library_events import (
+    LibraryCommitted as LibraryCommitted,
+)
+from engines.core.state.library_events import (  # a run's readers find them here
+    LibraryCreated as LibraryCreated,
+)
+from engines.core.state.library_events import (
+    LibraryCredited as LibraryCredited,
+)
+from engines.core.state.library_events import (
+    LibraryCurated as LibraryCurated,
+)
+from engines.core.state.library_events import (
+    LibraryMeasured as LibraryMeasured,
+)
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -341,54 +354,6 @@ class RunEnded:
     under_way: Usage = NO_USAGE  # in older journals: paid in an evaluation that was cut
     paid: Usage | None = None  # None in older journals
     remarks: tuple[str, ...] = ()  # on endpoints: who answered instead, what they refused
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryCreated:
-    name: str
-    next_number: int
-    experiences: tuple[Experience, ...]
-    copied_from: str | None = None  # "NAME@V"
-    curated: tuple[PastDecision, ...] = ()
-    uses: Mapping[str, UseCounts] = field(default_factory=dict)
-    effects: Mapping[str, Effect] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryCurated:
-    """Decisions that changed no text and are to be remembered: rejections with their reasons."""
-
-    run: str
-    step: int
-    reviewed: tuple[tuple[Operation, Decision], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryCredited:
-    """What the attempts of a run's step show of experiences: it changes no text."""
-
-    run: str
-    step: int
-    credits: Mapping[str, UseCounts]  # of wordings that still stood
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryMeasured:
-    """What experiences were measured to be worth: it changes no text."""
-
-    effects: Mapping[str, Effect]  # of wordings that still stood
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryCommitted:
-    """One commit: replaying `reviewed` on the version before gives `content_hash`."""
-
-    version: int
-    run: str
-    step: int
-    reviewed: tuple[tuple[Operation, Decision], ...]
-    content_hash: str
-    limit: int | None = None
 
 
 RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded

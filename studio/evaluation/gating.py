@@ -111,7 +111,7 @@ async def _drain(session: LiveSession) -> None:
 def _describe_gate(plan: RunPlan) -> EffectGate:
     """What would be tried on what, with nothing opened."""
     gate = _open_gate(plan, None)
-    if gate is None:
+    if gate is None or plan.loaded.config.trains:  # its weights are with the run's process
         raise no_trials_error(plan.run.run)
     return gate
 

@@ -240,15 +240,7 @@ class _RunParts:
             rollouts=make_rollouts(config, streamed, ledger, slots, wait=wait),
             verifier=self.verifier,
             engine=self._engine(linter),
-            gate=Gate(
-                recorder,
-                self.library,
-                reviewers,
-                run=plan.run.run,
-                limit=config.practice.library_limit,
-                linter=linter,
-                apply=training.engine.apply if training else None,
-            ),
+            gate=self._gate(reviewers, linter),
             recorder=recorder,
             ledger=ledger,
             records=records,
@@ -272,6 +264,17 @@ class _RunParts:
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
+        )
+
+    def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:
+        return Gate(
+            self.recorder,
+            self.library,
+            reviewers,
+            run=self.plan.run.run,
+            limit=self.config.practice.library_limit,
+            linter=linter,
+            apply=self.training.engine.apply if self.training else None,
         )
 
     def _engine(self, linter: OperationLinter) -> Engine:

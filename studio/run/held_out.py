@@ -185,7 +185,8 @@ def open_effect_gate(
     loaded, config = plan.loaded, plan.loaded.config
     gate = config.review.gate
     own = 0 if gate.data is not None else config.practice.batch_size
-    if len(pool) - own < LEAST_TRIED or config.trains or not config.practice.given_ground_truth:
+    practice = config.practice
+    if len(pool) - own < LEAST_TRIED or not practice.reflects or not practice.given_ground_truth:
         return None
     temperature = config.practice.temperature
     facts = measurement_settings(config, plan.fingerprint) | {"evaluation.temperature": temperature}
