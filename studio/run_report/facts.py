@@ -5,13 +5,12 @@ Reads the run's journal, the records that its lessons cite and its library; chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from engines.core.codec import fields_of, to_dict
-from engines.core.effects import Effect
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
@@ -32,16 +31,10 @@ MOST_LESSONS = 100
 """Lessons with their evidence: more are named by their wording alone."""
 _MOST_GROUPS = 2  # of a lesson's evidence: comparing its tries takes up to a tenth of a second
 _MOST_QUESTION = 600
-NO_EFFECTS: Mapping[str, Effect] = {}
 
 
-def report_facts(
-    run: RunDir, workspace: Workspace, *, alive: bool, effects: Mapping[str, Effect] = NO_EFFECTS
-) -> dict[str, Any]:
-    """All that a report tells, as plain JSON values; `alive`: the run has a process.
-
-    `effects` are what experiences of its library are worth, by id, where that was measured.
-    """
+def report_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, Any]:
+    """All that a report tells, as plain JSON values; `alive`: the run has a process."""
     state, evidence = load_state_with_parents(run, workspace), EvidenceLoader(run)
     facts = state_facts(state, run, workspace, alive=alive)
     intervals = _epoch_intervals(evidence.history)
@@ -53,7 +46,7 @@ def report_facts(
         "epochs": [{**one, "interval": intervals.get(one["epoch"])} for one in facts["epochs"]],
         "curves": _curve_facts(state, versions),
         "diff": [asdict(pair) for pair in pairs(versions[0], versions[-1])] if versions else None,
-        "lessons": _lesson_facts(versions[-1], evidence, run, effects) if versions else [],
+        "lessons": _lesson_facts(versions[-1], evidence, run) if versions else [],
         "settings": dict(state.settings),
     }
 
@@ -102,12 +95,10 @@ def _curve_facts(state: RunState, versions: Sequence[Library]) -> dict[str, Any]
     } | {"library_size": [list(point) for point in size]}
 
 
-def _lesson_facts(
-    library: Library, evidence: EvidenceLoader, run: RunDir, effects: Mapping[str, Effect]
-) -> list[dict[str, Any]]:
+def _lesson_facts(library: Library, evidence: EvidenceLoader, run: RunDir) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for experience in library.experiences:
-        uses, effect = library.uses.get(experience.id), effects.get(experience.id)
+        uses, effect = library.uses.get(experience.id), library.effects.get(experience.id)
         mark = experience.history[-1] if experience.history else None
         groups: tuple[GroupEvidence, ...] = ()
         if mark is not None and mark.run == run.run and len(found) < MOST_LESSONS:

@@ -15,7 +15,7 @@ from functools import partial
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
-from engines.core.library import CommitResult, Library
+from engines.core.library import CommitResult, Library, Reviewed
 from engines.core.protocols import Linter, Reviewer
 from engines.core.types import GATE, Decision, Operation
 from engines.core.waiting.threads import run_to_end
@@ -310,7 +310,23 @@ class Gate:
                 done = await run_to_end(
                     partial(library.commit, reviewed, run=self.run, step=step, limit=self.limit)
                 )
+                done = self._keep_effects(library, done, reviewed)
             return done, library.head
+
+    def _keep_effects(
+        self, library: Committer, done: CommitResult, reviewed: Reviewed
+    ) -> CommitResult:
+        """Note in the library what operations were found to be worth, tried alone and let in so."""
+        as_proposed = {op.id for op, decision in reviewed if decision.action == "approve"}
+        found = {}
+        for outcome in done.outcomes:
+            measured = self.recorder.state.effect_of(outcome.operation_id)
+            alone = measured is not None and len(measured.operations) == 1
+            if alone and outcome.applied and outcome.operation_id in as_proposed:
+                assert measured is not None
+                if outcome.kind in ("add", "modify") and outcome.id is not None:
+                    found[outcome.id] = measured.effect
+        return replace(done, library=library.measure(done.library, found)) if found else done
 
     def _credit(self, library: Committer, step: int) -> None:
         """Journal what the step shows of the experiences; a commit outside steps shows nothing."""

@@ -218,6 +218,8 @@ async def test_a_run_that_tries_its_operations_can_be_cut_at_any_event_too(tmp_p
     first = await practised(workspace, *GATED, open_journal=camera)
     everything = recorded(workspace / "runs/rehearsal")
     wanted = [(e.operations, e.effect, e.error) for e in first.state.effects]
+    worth = {e.effect for e in first.state.effects if e.effect.verdict == "helps"}
+    assert set(first.library.effects.values()) == worth
     assert wanted and {e.verdict for _, e, _ in wanted} >= {"helps"}
     cuts = {_mark(photograph): photograph for photograph in sorted(photographs.iterdir())}
     tried = [cut for cut in cuts.values() if "Effect" in cut.name or "Lesson" in cut.name]

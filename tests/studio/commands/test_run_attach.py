@@ -280,9 +280,9 @@ def test_a_pipe_that_nobody_reads_any_more_ends_no_announcement(tmp_path: Path) 
 
 
 def test_a_number_under_which_nothing_is_open_is_refused(workspace: Path) -> None:
-    wrong = studio("headless", "rehearsal", *SMALL, "--ready-fd=77", workspace=workspace)
+    wrong = studio("headless", "rehearsal", *SMALL, "--ready-fd=997", workspace=workspace)
     assert wrong.code == 2
-    assert "--ready-fd 77" in wrong.stderr
+    assert "--ready-fd 997" in wrong.stderr
     assert not workspace.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections import Counter
 from html.parser import HTMLParser
@@ -54,9 +55,9 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-def facts_of(workspace: Path, run: str = "rehearsal", **more: Any) -> dict[str, Any]:
+def facts_of(workspace: Path, run: str = "rehearsal") -> dict[str, Any]:
     space = Workspace(workspace)
-    return report_facts(space.run(run), space, alive=False, **more)
+    return report_facts(space.run(run), space, alive=False)
 
 
 def hostile(value: Any, name: str = "") -> Any:
@@ -75,13 +76,17 @@ def hostile(value: Any, name: str = "") -> Any:
 
 
 @pytest.fixture
-def measured(practised: Path) -> dict[str, Any]:
+def measured(practised: Path, tmp_path: Path) -> dict[str, Any]:
     """Facts with a measured effect, a loss and something to decide, so that all is drawn."""
     effect = Effect(
         difference=0.125, low=0.05, high=0.2, verdict="helps", problems=40, rollouts=320,
         method="gate",
     )  # fmt: skip
-    facts = facts_of(practised, effects={"E1": effect})
+    workspace = tmp_path / "measured"
+    shutil.copytree(practised, workspace)
+    with Workspace(workspace).library("rehearsal").lock_for_commit() as library:
+        library.measure(library.head, {"E1": effect})
+    facts = facts_of(workspace)
     facts["losses"] = [{"kind": "rollout", "where": "s1p0r0", "reason": "timeout"}]
     facts["lost"] = {"rollout": 1}
     facts["open"] = [{"id": "op9.1", "kind": "add", "target": None, "text": "Mind it."}]
