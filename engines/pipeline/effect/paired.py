@@ -12,7 +12,6 @@ from statistics import NormalDist, stdev
 
 from engines.pipeline.evaluation.intervals import SAME, Interval, sign_test, t_quantile
 
-_LISTED = 14  # so many changes have 2^14 signings, which are listed one by one
 _MOST_BITS = 4_000_000  # of the counts of all sums: some 50 ms
 _MOST_EXACT = 500  # beyond, the normal distribution is right to about three digits
 
@@ -20,44 +19,55 @@ _MOST_EXACT = 500  # beyond, the normal distribution is right to about three dig
 def sign_flip_test(changes: Sequence[float]) -> float:
     """Exact two-sided p-value that each change could as well have had the other sign.
 
-    The share of all 2^n ways to sign the n changes other than 0 whose sum is at least as far from
-    0 as the one seen: Fisher's randomisation test (The Design of Experiments, 1935, §21). It
-    supposes only that without an effect both sides are exchangeable within a problem. Where all
-    changes have one size it is McNemar's exact test.
-
-    Changes without a common unit of at least 1/64 are rounded to a fine one, for which the test
-    is exact, too. More than 500 are z = Σd / √Σd².
+    The share of all ways to sign the changes whose sum is at least as far from 0 as the one seen:
+    Fisher's randomisation test (The Design of Experiments, 1935, §21). It supposes only that
+    without an effect both sides are exchangeable. Where all changes have one size it is McNemar's
+    exact test, of however many.
     """
-    sizes = sorted(abs(change) for change in changes if abs(change) > SAME)
-    total = abs(math.fsum(changes))
-    if not sizes or total <= SAME:
-        return 1.0
-    if sizes[-1] - sizes[0] <= SAME:
+    sizes = [abs(change) for change in changes if abs(change) > SAME]
+    if sizes and max(sizes) - min(sizes) <= SAME:
         wins = sum(change > SAME for change in changes)
         return sign_test(wins, len(sizes) - wins)
-    if len(sizes) > _MOST_EXACT:
-        return math.erfc(total / math.sqrt(2 * math.fsum(size * size for size in sizes)))
-    if len(sizes) <= _LISTED:
-        sums = [0.0]
-        for size in sizes:
-            sums = [s + signed for s in sums for signed in (size, -size)]
-        return sum(abs(s) >= total - SAME for s in sums) / len(sums)
-    return _share_of_sums(_in_units([c for c in changes if abs(c) > SAME]))
+    above, equal = signing_shares(changes)
+    return min(1.0, 2 * (min(above, 1 - above - equal) + equal))
+
+
+def sign_flip_tails(changes: Sequence[float]) -> tuple[float, float]:
+    """Mid-p that the sum would be as large, and that it would be as small, if signs were chance.
+
+    What ties with the sum that was seen counts half (Lancaster, 1961), which wastes less where
+    outcomes are few.
+    """
+    above, equal = signing_shares(changes)
+    return above + equal / 2, 1 - above - equal / 2
+
+
+def signing_shares(changes: Sequence[float]) -> tuple[float, float]:
+    """Of all ways to sign the changes, the share whose sum is above the one seen, and equals it.
+
+    Exact for changes with a common unit of at least 1/1024; others are rounded to a fine one. More
+    than 500 other than 0 are judged by the normal distribution, z = Σd / √Σd².
+    """
+    changes = [change for change in changes if abs(change) > SAME]
+    if len(changes) > _MOST_EXACT:
+        z = math.fsum(changes) / math.sqrt(math.fsum(change * change for change in changes))
+        return math.erfc(z / math.sqrt(2)) / 2, 0.0
+    return _count_sums(_in_units(changes)) if changes else (0.0, 1.0)
 
 
 def _in_units(changes: Sequence[float]) -> list[int]:
     """The changes as whole numbers of their common unit, or of one fine enough."""
     total = math.fsum(map(abs, changes))
     most = _MOST_BITS / len(changes)  # units in all
-    for per in range(1, 65):
+    for per in range(1, 1_025):
         if per * total <= most and all(abs(c * per - round(c * per)) < 1e-6 for c in changes):
             return [round(c * per) for c in changes]
     fine = min(most, 1 << 16) / total
     return [round(c * fine) for c in changes]
 
 
-def _share_of_sums(units: Sequence[int]) -> float:
-    """The share of signings whose sum is at least as far from 0 as the one given.
+def _count_sums(units: Sequence[int]) -> tuple[float, float]:
+    """`signing_shares` of whole numbers.
 
     Σ ±u = U - 2s with s the sum of those signed the other way. How many ways there are to each s
     is a coefficient of Π(1 + x^u), here a digit of one whole number in a base that no count
@@ -68,9 +78,9 @@ def _share_of_sums(units: Sequence[int]) -> float:
     for unit in sorted(map(abs, units)):
         ways += ways << (unit * bits)
         everything += unit
-    furthest = (everything - abs(sum(units))) // 2
-    tail = ways & ((1 << bits * (furthest + 1)) - 1)
-    return min(1.0, 2 * (tail % ((1 << bits) - 1)) / (1 << len(units)))
+    digit, at = (1 << bits) - 1, bits * ((everything - sum(units)) // 2)
+    above = (ways & ((1 << at) - 1)) % digit
+    return above / (1 << len(units)), (ways >> at & digit) / (1 << len(units))
 
 
 def standard_error(changes: Sequence[float]) -> float:

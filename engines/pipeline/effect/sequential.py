@@ -29,6 +29,7 @@ from itertools import pairwise
 from statistics import NormalDist
 
 from engines.core.effects import EffectVerdict
+from engines.pipeline.effect.paired import sign_flip_tails
 from engines.pipeline.evaluation.intervals import Interval, paired_interval_of, t_tail
 
 HOPELESS = 0.02
@@ -38,7 +39,6 @@ POWER = 0.8
 _NORMAL = NormalDist()
 _FLOOR = 1e-15  # of a probability that is turned into a z
 _GRID = 100  # a second for every power; the boundaries move by less than 0.001 with 400
-_STEPS = 100  # to which rewards are rounded in the exact test; right or wrong stays as it is
 
 Pairs = Sequence[Sequence[float]]
 """A row a problem: of each of its pairs, the reward with the change less that without it."""
@@ -131,26 +131,6 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
     else:
         interval = paired_interval_of(changes)
     return LookResult(verdict, difference, interval, z)
-
-
-def sign_flip_tails(changes: Sequence[float]) -> tuple[float, float]:
-    """Mid-p that the sum of such changes would be as large, and as small, if signs were chance.
-
-    Exact for changes in hundredths, to which others are rounded. Of right-or-wrong pairs this is
-    McNemar's exact test.
-    """
-    sizes = [size for change in changes if (size := round(change * _STEPS))]
-    step = math.gcd(*sizes) or 1
-    sizes = [size // step for size in sizes]
-    weights = [1.0]  # of each sum, from -total in steps of 2
-    for size in map(abs, sizes):
-        weights = [
-            0.5 * (up + down)
-            for up, down in zip([0.0] * size + weights, weights + [0.0] * size, strict=True)
-        ]
-    at = (sum(sizes) + sum(map(abs, sizes))) // 2
-    above, below = math.fsum(weights[at + 1 :]), math.fsum(weights[:at])
-    return above + weights[at] / 2, below + weights[at] / 2
 
 
 def _spread(rows: Pairs, changes: Sequence[float], pool: int) -> float:

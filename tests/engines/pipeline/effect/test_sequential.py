@@ -7,12 +7,12 @@ import itertools
 import pytest
 from scipy import stats
 
+from engines.pipeline.effect.paired import sign_flip_tails
 from engines.pipeline.effect.sequential import (
     Look,
     SequentialPlan,
     boundaries_for,
     judge_look,
-    sign_flip_tails,
 )
 from tests.bench.gate import simulate
 
