@@ -59,40 +59,40 @@ class Fields:
     def __init__(self, row: object, place: str, move: str) -> None:
         self.place, self.move = place, move
         if not isinstance(row, dict):
-            raise self.wrong(f"it is {_kind(row)}, no object.")
+            raise self.as_error(f"it is {_kind(row)}, no object.")
         self.row: dict[str, Any] = row
 
-    def wrong(self, cause: str) -> DataError:
+    def as_error(self, cause: str) -> DataError:
         return DataError(self.place, cause, self.move)
 
-    def need(self, name: str, *kinds: type) -> Any:
+    def require(self, name: str, *kinds: type) -> Any:
         """A field that must be there, of one of these types; True is no number."""
         if (value := self.row.get(name)) is None:
-            raise self.wrong(f'"{name}" is missing.')
+            raise self.as_error(f'"{name}" is missing.')
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise self.wrong(f'"{name}" is {_kind(value)}.')
+            raise self.as_error(f'"{name}" is {_kind(value)}.')
         return value
 
-    def inner(self, name: str) -> Fields:
-        return Fields(self.need(name, dict), f"{self.place}: {name}", self.move)
+    def section(self, name: str) -> Fields:
+        return Fields(self.require(name, dict), f"{self.place}: {name}", self.move)
 
-    def given(self, name: str) -> dict[str, Any]:
+    def optional_section(self, name: str) -> dict[str, Any]:
         """One that may be left out."""
-        return self.need(name, dict) if self.row.get(name) is not None else {}
+        return self.require(name, dict) if self.row.get(name) is not None else {}
 
     def text(self, name: str) -> str:
         """An id: text, or a whole number."""
-        return str(self.need(name, str, int))
+        return str(self.require(name, str, int))
 
     def score(self, name: str) -> float | None:
-        return self.as_score(self.need(name, float, int, bool), name)
+        return self.as_score(self.require(name, float, int, bool), name)
 
     def as_score(self, value: object, name: str) -> float | None:
         """A score in [0, 1]; None where it is None or not a number, as of tries nobody judged."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return None
         if not isinstance(value, float | int):
-            raise self.wrong(f'"{name}" is {_kind(value)}, no score.')
+            raise self.as_error(f'"{name}" is {_kind(value)}, no score.')
         if not 0 <= value <= 1:
             cause = f'"{name}" is {str(value)[:20]}, no score from 0 to 1.'
             raise DataError(self.place, cause, "Divide it by its largest value, or name --metric.")
@@ -107,7 +107,7 @@ class Fields:
             or not isinstance(value, float | int)
             or not 0 <= value < math.inf
         ):
-            raise self.wrong(f'"{name}" is {_kind(value)}, no amount.')
+            raise self.as_error(f'"{name}" is {_kind(value)}, no amount.')
         return value
 
     def total(self, *names: str) -> int | None:
@@ -153,7 +153,7 @@ def read_lines(path: Path, move: str) -> Iterator[Fields]:
 def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tuple[str, str]:
     """The metric that is compared, and a note where others are left; "" where there are none."""
     if not found:
-        raise first.wrong("no metric is in it.")
+        raise first.as_error("no metric is in it.")
     if metric is not None and metric not in found:
         move = f"It has: {', '.join(found[:10])}."
         raise DataError(first.place, f'--metric "{metric}" is not in it.', move)

@@ -43,7 +43,7 @@ class Case(NamedTuple):
         return self.after - self.before
 
     @property
-    def flipped(self) -> bool:
+    def is_flipped(self) -> bool:
         return (self.before >= RIGHT_FROM) != (self.after >= RIGHT_FROM)
 
 
@@ -145,7 +145,9 @@ def _pair(name: str, other: int, before: Tries, after: Tries, seed: int) -> SetP
         power={},
         bootstrap=bootstrap_interval(changes, seed, LEVEL) if graded else None,
         means=(fmean(case.before for case in cases), fmean(case.after for case in cases)),
-        cases=tuple(sorted(changed, key=lambda c: (not c.flipped, c.change > 0, -abs(c.change)))),
+        cases=tuple(
+            sorted(changed, key=lambda c: (not c.is_flipped, c.change > 0, -abs(c.change)))
+        ),
         unmatched=unmatched,
     )
 

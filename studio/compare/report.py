@@ -111,7 +111,7 @@ def _details(report: Report, pair: SetPair) -> list[str]:
     """Flipped cases first, then the rest of what the verdict rests on."""
     lines = []
     for words, worse in (("right to wrong", True), ("wrong to right", False)):
-        flipped = [c.problem for c in pair.cases if c.flipped and (c.change < 0) is worse]
+        flipped = [c.problem for c in pair.cases if c.is_flipped and (c.change < 0) is worse]
         lines.append(f"{words}: {_names(flipped)}")
     lines.append(signs_text(pair.comparison))
     if pair.bootstrap is not None:
@@ -249,7 +249,7 @@ def as_data(report: Report) -> dict[str, Any]:
             ),
             "bootstrap": interval_ends(pair.bootstrap),
             "practised_elsewhere": bool(report.practised_elsewhere(pair)),
-            "cases": [{**case._asdict(), "flipped": case.flipped} for case in pair.cases],
+            "cases": [{**case._asdict(), "flipped": case.is_flipped} for case in pair.cases],
         }
         for pair in report.pairs
     ]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
 
+from engines.core.effects import EffectVerdict
 from engines.pipeline.effect.paired import sign_flip_test
 from engines.pipeline.evaluation.intervals import SAME, Interval, paired_interval_of, t_quantile
 from engines.pipeline.evaluation.metrics import ByQuestion, known_rewards
-
-Outcome = Literal["helps", "hurts", "cannot tell"]
 
 LEVEL, POWER = 0.95, 0.8
 """Of the verdict: how sure it is, and how often the smallest effect shall be noticed."""
@@ -31,7 +29,7 @@ class Comparison:
     losses: int
     ties: int
     p: float  # of the exact test
-    verdict: Outcome
+    verdict: EffectVerdict
     left_out: int = 0  # questions that could not be paired
 
 
@@ -53,7 +51,7 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
     wins = sum(change > SAME for change in changes)
     losses = sum(change < -SAME for change in changes)
     p = sign_flip_test(changes)
-    verdict: Outcome = "cannot tell"
+    verdict: EffectVerdict = "cannot tell"
     if p <= 1 - level:
         # The interval and the majority can disagree: few large gains against many small losses.
         if interval.low > 0 and wins > losses:

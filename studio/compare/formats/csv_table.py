@@ -34,7 +34,7 @@ def _rows(path: Path, scored: str) -> Iterator[LogRow]:
                 number = cells.line_num
                 fields = Fields(dict(zip(names, row, strict=False)), f"{path}:{number}", MOVE)
                 if len(row) != len(names):
-                    raise fields.wrong(f"it has {len(row)} cells and the head has {len(names)}.")
+                    raise fields.as_error(f"it has {len(row)} cells and the head has {len(names)}.")
                 yield _row(fields, scored, attempt)
     except UnicodeDecodeError as error:
         raise DataError(str(path), "it is no UTF-8 text.", MOVE) from error
@@ -46,13 +46,13 @@ def _rows(path: Path, scored: str) -> Iterator[LogRow]:
 def _row(fields: Fields, scored: str, attempt: str) -> LogRow:
     cells: dict[str, Any] = fields.row
     if not cells["problem"]:
-        raise fields.wrong('"problem" is empty.')
+        raise fields.as_error('"problem" is empty.')
     for name in (scored, "tokens", "cost"):  # an empty one is not known
         cell = cells.get(name, "").strip().lower()
         try:
             cells[name] = _WORDS[cell] if cell in _WORDS else float(cell)
         except ValueError:
-            raise fields.wrong(f'"{name}" is {cell[:40]!r}, no number.') from None
+            raise fields.as_error(f'"{name}" is {cell[:40]!r}, no number.') from None
     score, tried = fields.as_score(cells[scored], scored), cells.get(attempt, "")
     tokens, cost = fields.total("tokens"), fields.amount("cost")
     return LogRow(cells["problem"], score, tried, cells.get("set", ""), tokens, cost)

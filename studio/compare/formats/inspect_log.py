@@ -23,7 +23,7 @@ _GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no"
 
 def read_json_log(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     """One log. `metric` is a scorer, or scorer/key where it gives several values."""
-    samples = enumerate(whole.need("samples", list))
+    samples = enumerate(whole.require("samples", list))
     rows = (Fields(row, f"{path}: samples[{at}]", MOVE) for at, row in samples)
     return [_log(path, whole, rows, metric)]
 
@@ -72,18 +72,18 @@ def _summaries(archive: Any, path: Path, names: list[str]) -> Iterator[Fields]:
 
 
 def _log(path: Path, head: Fields, samples: Iterator[Fields], metric: str | None) -> Log:
-    told = head.inner("eval")
+    told = head.section("eval")
     task, status = told.text("task"), head.row.get("status", "started")
     rows: list[LogRow] = []
     chosen, notes = "", []
     for fields in samples:
-        if fields.given("scores") and not chosen:
+        if fields.optional_section("scores") and not chosen:
             chosen, note = choose_metric(_scorers(fields), metric, fields)
             notes += [note] if note else []
         score, epoch = _score(fields, chosen), fields.text("epoch")
         rows.append(LogRow(fields.text("id"), score, epoch, task, *_usage(fields)))
     if not chosen:
-        raise head.wrong("none of its samples has a score.")
+        raise head.as_error("none of its samples has a score.")
     if status != "success":
         notes.append(f"{path}: the evaluation's status is {status}, so that samples may be missing")
     return Log(label=str(path), rows=rows, notes=tuple(notes))
@@ -100,7 +100,7 @@ def _scorers(fields: Fields) -> list[str]:
 def _score(fields: Fields, chosen: str) -> float | None:
     """None for a sample that failed before it was scored: that is no wrong answer."""
     name, _, key = chosen.partition("/")
-    scores = fields.given("scores")
+    scores = fields.optional_section("scores")
     if name not in scores:
         return None
     value = Fields(scores[name], f"{fields.place}: scores.{name}", MOVE).row.get("value")
@@ -111,7 +111,10 @@ def _score(fields: Fields, chosen: str) -> float | None:
 
 
 def _usage(fields: Fields) -> tuple[int | None, float | None]:
-    models = [fields.inner("model_usage").inner(name) for name in fields.given("model_usage")]
+    models = [
+        fields.section("model_usage").section(name)
+        for name in fields.optional_section("model_usage")
+    ]
     costs = [model.amount("total_cost") for model in models]
     known = [cost for cost in costs if cost is not None]
     tokens = sum(model.total("total_tokens") or 0 for model in models)

@@ -64,7 +64,7 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
             continue
         problem = f"{document}:{str(fields.row.get('doc_hash', ''))[:8]}".rstrip(":")
         if problem in seen:
-            raise fields.wrong(f'document "{document}" is there twice.')
+            raise fields.as_error(f'document "{document}" is there twice.')
         seen.add(problem)
         rows.append(LogRow(problem, fields.score(scored), set=task))
     if not rows:

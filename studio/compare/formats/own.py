@@ -28,19 +28,19 @@ def read_evaluation(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     try:
         return [_of_events(str(path), [from_dict(EvaluationFinished, whole.row)])]
     except ValueError as error:
-        raise whole.wrong(f"it is no evaluation ({error}).") from error
+        raise whole.as_error(f"it is no evaluation ({error}).") from error
 
 
 def read_printed(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     """What `studio eval --json` printed: a log for each subject."""
     found: dict[str, list[LogRow]] = {}
-    for held_out in whole.need("sets", list):
+    for held_out in whole.require("sets", list):
         one = Fields(held_out, f"{path}: sets", MOVE)
-        for at, result in enumerate(one.need("results", list)):
+        for at, result in enumerate(one.require("results", list)):
             subject = Fields(result, f"{path}: sets.results[{at}]", MOVE)
-            rewards, ids = subject.need("rewards", list), one.need("problems", list)
+            rewards, ids = subject.require("rewards", list), one.require("problems", list)
             if len(rewards) != len(ids) or not all(isinstance(row, list) for row in rewards):
-                raise subject.wrong(f'"rewards" is no list for each of {len(ids)} problems.')
+                raise subject.as_error(f'"rewards" is no list for each of {len(ids)} problems.')
             scores = [[subject.as_score(reward, "rewards") for reward in row] for row in rewards]
             tokens, name = subject.amount("tokens_per_try"), subject.text("experiences")
             tried = Usage(0, round((tokens or 0) * sum(map(len, rewards))))
@@ -81,7 +81,7 @@ def read_scores(path: Path, metric: str | None) -> list[Log]:
                 continue  # still being written
             place = f"{file}:{number}"
             one = Fields(load_json(body, place, MOVE), place, MOVE)
-            used = one.inner("usage")
+            used = one.section("usage")
             tokens, cost = used.total("prompt_tokens", "completion_tokens"), used.amount("cost_usd")
             problem, index = one.text("problem"), one.text("index")
             rows.append(LogRow(problem, one.score("reward"), index, "", tokens, cost))

@@ -18,7 +18,7 @@ _ERROR = 2  # failureReason of a call or grader that failed: no judgement
 
 def read_json_output(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     """A log a column. `metric` is a named score, or "success"; else it is the score."""
-    rows = enumerate(whole.inner("results").need("results", list))
+    rows = enumerate(whole.section("results").require("results", list))
     place = f"{path}: results.results"
     return _logs((Fields(row, f"{place}[{at}]", MOVE) for at, row in rows), metric)
 
@@ -31,7 +31,7 @@ def read(path: Path, metric: str | None) -> list[Log]:
 def _logs(results: Iterator[Fields], metric: str | None) -> list[Log]:
     columns: dict[int, tuple[str, list[LogRow]]] = {}
     for fields in results:
-        number = fields.need("promptIdx", int)
+        number = fields.require("promptIdx", int)
         if number not in columns:
             columns[number] = (_column_name(fields), [])
         columns[number][1].append(_row(fields, metric))
@@ -43,21 +43,21 @@ def _logs(results: Iterator[Fields], metric: str | None) -> list[Log]:
 
 
 def _column_name(fields: Fields) -> str:
-    provider = fields.inner("provider")
-    prompt = fields.given("prompt").get("label", "")
+    provider = fields.section("provider")
+    prompt = fields.optional_section("prompt").get("label", "")
     name = provider.row.get("label") or provider.text("id")
     return f"{name}, {str(prompt)[:40]}" if prompt else str(name)
 
 
 def _row(fields: Fields, metric: str | None) -> LogRow:
     """A problem is a test's variables, since a repeated test has another number."""
-    number, told = fields.need("testIdx", int), fields.row.get("vars") or {}
+    number, told = fields.require("testIdx", int), fields.row.get("vars") or {}
     named = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode() if told else f"test {number}"
     if metric is None or metric == "success":
         score = fields.score(metric or "score")
     else:
-        score = fields.inner("namedScores").score(metric)
+        score = fields.section("namedScores").score(metric)
     used = fields.row.get("tokenUsage")
-    tokens = fields.inner("tokenUsage").total("total") if used else None
+    tokens = fields.section("tokenUsage").total("total") if used else None
     failed = fields.row.get("failureReason") == _ERROR
     return LogRow(named, None if failed else score, tokens=tokens, cost_usd=fields.amount("cost"))

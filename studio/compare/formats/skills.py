@@ -32,7 +32,7 @@ def read(path: Path, metric: str | None) -> list[Log]:
 
 def _row(file: Path, problem: str, attempt: str) -> LogRow:
     whole = read_json(file, MOVE)
-    score = whole.inner("summary").score("pass_rate")
+    score = whole.section("summary").score("pass_rate")
     timing = file.with_name("timing.json")
     if not timing.exists():
         return LogRow(problem, score, attempt)

@@ -19,31 +19,31 @@ def read(path: Path, metric: str | None) -> list[Log]:
 
 
 def _row(fields: Fields, metric: str | None) -> LogRow:
-    task = fields.inner("task")
+    task = fields.section("task")
     name = next((n for n in ("key", "hash") if task.row.get(n)), "")
-    problem = task.text(name) if name else task.inner("data").text("idx")
-    made = fields.need("calls", list) if fields.row.get("calls") else ()
+    problem = task.text(name) if name else task.section("data").text("idx")
+    made = fields.require("calls", list) if fields.row.get("calls") else ()
     calls = [Fields(call, f"{fields.place}: calls", MOVE) for call in made]
-    used = [call.inner("usage") for call in calls if call.row.get("usage")]
+    used = [call.section("usage") for call in calls if call.row.get("usage")]
     counts = [one.total("prompt_tokens", "completion_tokens") or 0 for one in used]
     return LogRow(problem, _score(fields, metric), tokens=sum(counts) if counts else None)
 
 
 def _score(fields: Fields, metric: str | None) -> float | None:
     """None where scoring did not run: nulls are not written, so that a reward may be missing."""
-    rewards = fields.inner("rewards")
+    rewards = fields.section("rewards")
     if metric is not None and metric not in rewards.row:
-        known = fields.given("metrics")
+        known = fields.optional_section("metrics")
         if metric not in known and not fields.row.get("errors"):
             there = ", ".join([*rewards.row, *known])
-            raise fields.wrong(f'--metric "{metric}" is not in it. It has: {there}.')
+            raise fields.as_error(f'--metric "{metric}" is not in it. It has: {there}.')
         return fields.as_score(known.get(metric), metric)
     names = [metric] if metric else list(rewards.row)
     if not names or any(rewards.row[name] is None for name in names):
         return None
-    parts = [rewards.inner(name) for name in names]
+    parts = [rewards.section(name) for name in names]
     weights = [1.0 if metric else part.row.get("weight", 1.0) for part in parts]
     if not all(isinstance(weight, float | int) for weight in weights):
-        raise fields.wrong('a "weight" of its rewards is no number.')
-    scores = [part.need("score", float, int) for part in parts]
+        raise fields.as_error('a "weight" of its rewards is no number.')
+    scores = [part.require("score", float, int) for part in parts]
     return fields.as_score(sum(s * w for s, w in zip(scores, weights, strict=True)), "rewards")

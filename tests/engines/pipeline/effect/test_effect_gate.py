@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,9 @@ from engines.core.types import Attempt, Job, Lesson, Operation, Problem, Usage, 
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials, spent_error
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.pipeline.guidance import PromptWriter
+from engines.pipeline.recorder import Recorder
 from engines.record.scores import ScoreBook
+from engines.rollouts.manager import RolloutManager
 
 POOL = tuple(Problem(f"p{n}", f"question {n}") for n in range(60))
 LIBRARY = Library("mine", 0)
@@ -81,7 +83,7 @@ class ByItself:
 
 
 def a_gate(folder: Path, luck: Luck, **changes: Any) -> EffectGate:
-    setup = MeasurementSetup(luck, ByItself(), seed=1)  # type: ignore[arg-type]
+    setup = MeasurementSetup(cast(RolloutManager, luck), ByItself(), seed=1)
     gate = EffectGate(
         pool=POOL,
         problems=20,
@@ -98,6 +100,10 @@ def a_gate(folder: Path, luck: Luck, **changes: Any) -> EffectGate:
         weights=None,
     )
     return replace(gate, **changes)
+
+
+async def try_lesson(gate: EffectGate, journal: Journal, steps: int = 1) -> None:
+    await gate.try_lesson(cast(Recorder, journal), LIBRARY, 1, steps)
 
 
 def adds(*texts: str) -> tuple[Operation, ...]:
@@ -120,7 +126,7 @@ def worth(**gains: float) -> Callable[[str], float]:
 async def test_each_operation_gets_its_verdict_as_a_flag_that_rules_see(tmp_path: Path) -> None:
     luck = Luck(worth(good=0.6, bad=-0.3))
     journal = await begun(*adds("good", "idle", "bad"))
-    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(a_gate(tmp_path, luck), journal)
     state = journal.state
     flags = {name: [flag.name for flag in op.flags] for name, op in state.operations.items()}
     assert flags == {"op1.1": ["helps"], "op1.2": ["unproven"], "op1.3": ["unproven"]}
@@ -135,7 +141,7 @@ async def test_what_helps_is_part_of_what_the_next_ones_are_tried_on(tmp_path: P
     # The second says the same as the first: on top of it, it helps no more.
     luck = Luck(lambda guidance: 0.9 if "good" in guidance else 0.3)
     journal = await begun(*adds("good", "good again"))
-    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(a_gate(tmp_path, luck), journal)
     assert [one.effect.verdict for one in journal.measured] == ["helps", "cannot tell"]
     assert journal.measured[1].effect.difference == 0
     assert journal.measured[0].base != journal.measured[1].base
@@ -144,7 +150,7 @@ async def test_what_helps_is_part_of_what_the_next_ones_are_tried_on(tmp_path: P
 async def test_the_library_without_them_is_tried_once_for_all(tmp_path: Path) -> None:
     luck = Luck(worth())
     journal = await begun(*adds("idle", "vain", "empty"))
-    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(a_gate(tmp_path, luck), journal)
     # Two looks each, at which no difference shows: 20 problems × 2 tries, of three and of none.
     assert luck.tries == 4 * 40
     assert [one.effect.usage.calls for one in journal.measured] == [80, 40, 40]
@@ -154,14 +160,14 @@ async def test_a_run_that_was_cut_pays_for_no_try_again(tmp_path: Path) -> None:
     luck, journal = Luck(worth(good=0.6), fails_after=37), await begun(*adds("idle", "good"))
     gate = a_gate(tmp_path, luck)
     with pytest.raises(Killed):
-        await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+        await try_lesson(gate, journal)
     luck.fails_after = None
-    await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(gate, journal)
     whole, other = Luck(worth(good=0.6)), await begun(*adds("idle", "good"))
-    await a_gate(tmp_path / "other", whole).try_lesson(other, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(a_gate(tmp_path / "other", whole), other)
     assert luck.tries == whole.tries
     assert journal.measured == other.measured
-    await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(gate, journal)
     assert luck.tries == whole.tries and journal.measured == other.measured
 
 
@@ -171,13 +177,13 @@ async def test_a_lesson_is_tried_as_one_and_its_halves_only_where_it_does_not_he
     luck = Luck(worth(one=0.2, two=0.2, six=0.2))
     journal = await begun(*adds("one", "two", "six"))
     gate = a_gate(tmp_path / "helps", luck, by_lesson=True)
-    await gate.try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(gate, journal)
     assert [one.operations for one in journal.measured] == [("op1.1", "op1.2", "op1.3")]
     assert "together with op1.2, op1.3" in journal.state.operations["op1.1"].flags[0].detail
     mixed = await begun(*adds("good", "bad", "idle", "vain"))
     luck = Luck(worth(good=0.6, bad=-0.6))
     gate = a_gate(tmp_path / "mixed", luck, by_lesson=True)
-    await gate.try_lesson(mixed, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(gate, mixed)
     assert [len(one.operations) for one in mixed.measured] == [4, 2, 1, 1, 2, 1, 1]
     verdicts = {op.id: op.flags[-1].name for op in mixed.state.operations.values()}
     assert verdicts["op1.1"] == "helps" and verdicts["op1.2"] != "helps"
@@ -187,14 +193,14 @@ async def test_a_lesson_is_tried_as_one_and_its_halves_only_where_it_does_not_he
 async def test_the_error_of_a_run_is_shared_and_what_helps_leaves_its_share(tmp_path: Path) -> None:
     journal = await begun(*adds("idle", "good", "vain"))
     gate = a_gate(tmp_path, Luck(worth(good=0.6)))
-    await gate.try_lesson(journal, LIBRARY, 1, 2)  # type: ignore[arg-type]
+    await try_lesson(gate, journal, steps=2)
     # Half of 0.05 is this step's: a third of it, half of what is left, and all of that again.
     errors = [one.error for one in journal.measured]
     assert errors == pytest.approx([0.025 / 3, 0.025 / 3, 0.05 / 3])
     assert spent_error(journal.measured) == pytest.approx(0.025)
     asked = await begun(*adds("idle"))
     asked.state.effects = list(journal.state.effects)
-    await gate.try_asked(asked, LIBRARY, [Operation("op1.9", "add", None, "vain")])  # type: ignore[arg-type]
+    await gate.try_asked(cast(Recorder, asked), LIBRARY, [Operation("op1.9", "add", None, "vain")])
     assert asked.measured[0].error == pytest.approx(0.0125)
 
 
@@ -216,7 +222,7 @@ async def test_what_does_not_fit_or_changes_no_wording_is_not_tried(tmp_path: Pa
     gone = Operation("op1.1", "modify", "E9", "new words")
     kept = Operation("op1.2", "keep", "E1")
     luck, journal = Luck(worth()), await begun(gone, kept)
-    await a_gate(tmp_path, luck).try_lesson(journal, LIBRARY, 1, 1)  # type: ignore[arg-type]
+    await try_lesson(a_gate(tmp_path, luck), journal)
     assert luck.tries == 0 and journal.measured == []
     with pytest.raises(ConflictError, match="changes no wording"):
         open_trials(journal.state, ["op1.2"])

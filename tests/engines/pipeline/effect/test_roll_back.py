@@ -42,16 +42,18 @@ class Misled:
             elif int(op.id[2:].partition(".")[0]) > 2 and not self._done:
                 self._done = True
                 story = next(e.id for e in library.experiences if "story" in e.text)
-                edit = {"kind": "modify", "target": story, "text": HARMFUL}
-                yield Decision(op.id, "edit", reviewer=self.name, **edit)  # type: ignore[arg-type]
+                yield Decision(
+                    op.id, "edit", text=HARMFUL, kind="modify", target=story, reviewer=self.name
+                )
             else:
                 yield Decision(op.id, "approve", reviewer=self.name)
 
 
 async def test_what_hurts_is_taken_back_at_the_end_of_the_epoch(tmp_path: Path) -> None:
     found = await practised(tmp_path, *RUN, ON, reviewers=[Misled()])
-    means = [one.mean for one in found.state.evaluations if one.data == "arithmetic-heldout"]
-    assert means[2] < means[1] - 0.15  # type: ignore[operator]
+    held_out = [one for one in found.state.evaluations if one.data == "arithmetic-heldout"]
+    means = [one.mean for one in held_out if one.mean is not None]
+    assert means[2] < means[1] - 0.15
     after_first = next(e.library_version for e in found.state.evaluations if e.step == 2)
     assert found.library.version > after_first
     older = Workspace(tmp_path).library("rehearsal").at(after_first)
