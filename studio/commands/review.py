@@ -97,7 +97,7 @@ def gate(
         studio gate rehearsal --problems 24
     """
     from studio.config.source import Source
-    from studio.evaluation.gating import gate_run, load_gate_request
+    from studio.evaluation.gate import gate_run, load_gate_request
     from studio.run.new_or_resume import RunRequest
     from studio.secrets.workspace import masking_workspace
 

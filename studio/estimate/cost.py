@@ -22,6 +22,7 @@ _PURPOSES = {
     "extraction": "extraction",
     "consolidation": "consolidation",
     "embeddings": "embedding",
+    "gate": "gate",
     "evaluation": "evaluation",
 }
 """The stages, and the purpose that their calls have in the records."""
@@ -131,6 +132,7 @@ class Facts:
     held_out_question: float = 0.0
     evaluated_first: bool = True  # the evaluation before the first step is due
     evaluated_every: int | None = None  # steps; None: after each epoch
+    tried: int = 0  # tries of an operation before it is decided, at most; 0: it is not tried
     known: int = 0  # of the next evaluation's rollouts
     replayed: bool = False  # rollouts come from a log and cost nothing
     under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
@@ -199,6 +201,7 @@ def estimate_doublings(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
 def _sum_stages(facts: Facts, likely: Iterable[_Calls], most: Iterable[_Calls]) -> Estimate:
     terms = dict.fromkeys(_PURPOSES, facts.reflector) | {
         "rollouts": facts.policy,
+        "gate": facts.policy,
         "evaluation": facts.policy,
         "judging": facts.judge,
         "embeddings": facts.embedding or facts.reflector,
@@ -288,9 +291,12 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     reply = _reply_tokens(facts, "consolidation", facts.reflector, most)
     yield _with_repeat("consolidation", asks * asked_n, prompt, reply, most)
 
+    proposed = batch * practice.experiences_per_query
+    wordings = proposed if most else min(facts.growth, proposed)
+    if facts.tried:  # on average half of the tries tell; the library without any is tried once
+        tries = facts.tried * (1 + wordings * (1 if most else 0.5))
+        yield from _try_calls(facts, most, "gate", math.ceil(tries), asked, rollout)
     if facts.embedding is not None:  # each new wording, and with the first the whole library
-        proposed = batch * practice.experiences_per_query
-        wordings = proposed if most else min(facts.growth, proposed)
         yield _Calls("embeddings", wordings, _longest(facts, most), 0.0)
         if step == facts.steps_done + 1 and facts.experiences:
             yield _Calls("embeddings", 1, facts.experiences * facts.experience, 0.0)

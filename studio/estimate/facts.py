@@ -148,6 +148,7 @@ def _prompt_facts(
         judged=judge_questions(config.verifier.spec),
         turns=_turns(config, measured),
         practice=practice,
+        tried=(config.review.gate.problems or 0) * config.review.gate.k,
         replayed=config.policy.model.startswith("replay:"),
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,

@@ -33,7 +33,7 @@ from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
-from studio.evaluation.measuring import EvalStep, GivenUp, open_measuring
+from studio.evaluation.measurement import EvalStep, GivenUp, open_measuring
 from studio.evaluation.try_problem import without_lessons
 from studio.run.held_out import (
     held_out_sets,

@@ -22,7 +22,7 @@ from studio.evaluation.evaluate import (
     known_result,
     measure_missing,
 )
-from studio.evaluation.measuring import GivenUp
+from studio.evaluation.measurement import GivenUp
 from studio.evaluation.report import eval_data, eval_text, eval_title, text_after_eval
 from studio.evaluation.try_problem import without_lessons
 from studio.report.next_step import tell_next

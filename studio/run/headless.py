@@ -29,7 +29,7 @@ from studio.report.summary import summary_data, summary_text
 from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
-from studio.run.held_out import set_power_lines
+from studio.run.held_out import set_power_lines, trial_text
 from studio.run.models import rehearsal_note, short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
@@ -181,6 +181,10 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
     group_size = plan.loaded.config.practice.group_size
     if note := short_log_note(context.rollouts.policy, plan.problems, group_size):
         to_stderr(note)
+    if context.effects is not None and context.effects.by_itself:
+        error = context.effects.error / context.sampler.total_steps
+        facts = context.effects.describe(1, error, [p.id for p in context.batch(1)])
+        to_stderr(f"gate: {trial_text(facts)}")
     if (evaluation := context.evaluation) is not None:
         for line in set_power_lines(evaluation.sets, evaluation.measuring.k):
             to_stderr(line if line.startswith(" ") else f"held out: {line}")

@@ -207,6 +207,18 @@ def open_effect_gate(
     )
 
 
+def trial_text(facts: Mapping[str, Any]) -> str:
+    """What trying operations takes at most and could show, as `EffectGate.describe` has it."""
+    n, smallest = facts["operations"], facts["smallest_effect"]
+    shown = "too few to show any effect"
+    if smallest is not None:
+        shown = f"would likely show {smallest:.2f} or more, and miss smaller ones"
+    return (
+        f"{n} {'operation' if n == 1 else 'operations'} on {facts['problems']} problems, "
+        f"{facts['k']} tries each at most: {facts['most_rollouts']} rollouts or fewer; {shown}"
+    )
+
+
 def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:
     """How large each set is, and which difference it can show at all."""
     lines = (set_size_line, detectable_effect_line)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
-from engines.core.state.run_state import RunState
 from engines.core.types import KILLED, Decision, Operation
 from engines.pipeline.context import RunContext
-from engines.pipeline.effect.effect_gate import EffectGate, batch_of, open_trials
+from engines.pipeline.effect.effect_gate import open_trials
 from engines.record.run_dir import RunDir
 from studio.session.base import ReviewQueue
 from studio.session.idempotency import events_since, prior_result
@@ -181,10 +180,7 @@ class RequestHandler:
             raise no_trials_error(self._run.run)
         self._trying = asyncio.create_task(context.try_asked(wanted))
         self._trying.add_done_callback(self._tell_of_trial)
-        return {
-            "operations": [op.id for op in wanted],
-            **trial_facts(context.effects, state, wanted),
-        }
+        return context.effects.describe_asked(state, wanted)
 
     def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -261,18 +257,6 @@ def no_trials_error(run: str) -> ConflictError:
         "problems outside a batch.",
         "Name a set of problems in review.gate.data.",
     )
-
-
-def trial_facts(gate: EffectGate, state: RunState, wanted: Sequence[Operation]) -> dict[str, Any]:
-    """What trying them takes at most, and the smallest effect it would likely show."""
-    plan = gate.plan(gate.error / 2 / max(1, len(wanted)), batch_of(state, state.step))
-    effect = plan.smallest_effect()
-    return {
-        "problems": plan.problems,
-        "k": plan.k,
-        "most_rollouts": plan.problems * plan.k * (len(wanted) + 1),
-        "smallest_effect": round(effect, 3) if effect <= 1 else None,
-    }
 
 
 _FIELDS = {

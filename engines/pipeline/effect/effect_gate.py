@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from engines.core import events as ev
 from engines.core.effects import Effect
@@ -76,6 +77,18 @@ class EffectGate:
         pool = len(self._pool(batch))
         return SequentialPlan(min(self.problems, pool), self.k, error, pool)
 
+    def describe(self, count: int, error: float, batch: Sequence[str] = ()) -> dict[str, Any]:
+        """What so many verdicts take at most, and the smallest effect they would likely show."""
+        plan = self.plan(error / max(1, count), batch)
+        effect = plan.smallest_effect()
+        return {
+            "operations": count,
+            "problems": plan.problems,
+            "k": plan.k,
+            "most_rollouts": plan.problems * plan.k * (count + 1),
+            "smallest_effect": round(effect, 3) if effect <= 1 else None,
+        }
+
     def choose_problems(self, version: int, batch: Sequence[str] = ()) -> tuple[Problem, ...]:
         """The slice that operations on a version of the library are tried on."""
         pool = self._pool(batch)
@@ -127,8 +140,15 @@ class EffectGate:
 
         They may spend half of the error that is left, so that there always is some.
         """
-        error = max(0.0, self.error - spent_error(recorder.state.effects)) / 2
-        await self.try_operations(recorder, draft, recorder.state.step, wanted, error)
+        state = recorder.state
+        await self.try_operations(recorder, draft, state.step, wanted, self._error_left(state))
+
+    def describe_asked(self, state: RunState, wanted: Sequence[Operation]) -> dict[str, Any]:
+        """`describe` of operations that somebody asks about."""
+        return self.describe(len(wanted), self._error_left(state), batch_of(state, state.step))
+
+    def _error_left(self, state: RunState) -> float:
+        return max(0.0, self.error - spent_error(state.effects)) / 2
 
     async def measure(
         self,

@@ -81,3 +81,16 @@ def test_a_run_that_somebody_else_holds_is_left_alone(workspace: Path) -> None:
         done = studio("gate", "rehearsal", workspace=workspace)
     assert done.code == 2 and "runs/rehearsal" in done.stderr
     assert Workspace(workspace).run("rehearsal").state().effects == []
+
+
+def test_a_run_that_tries_says_before_what_it_takes_and_could_see(tmp_path: Path) -> None:
+    folder, gated = tmp_path / "practice", "review.gate={problems: 16, k: 2}"
+    words = ("headless", "rehearsal", *OPEN, "data.truncate=24", gated)
+    dry = json.loads(studio(*words, "--dry-run", "--json", workspace=folder).stdout)
+    stages = {one["stage"]: one for one in dry["stages"]}
+    # 3 steps: 32 tries without any operation, and of two operations half as many each
+    assert stages["gate"]["calls"]["likely"] == 3 * (32 + 32)
+    run = studio(*words, "evaluation.do_eval=false", workspace=folder)
+    told = "gate: 1 operation on 16 problems, 2 tries each at most: 64 rollouts or fewer; would"
+    assert told in run.stderr and run.stderr.index(told) < run.stderr.index("step 1 of")
+    assert "step 1: op1.1 tried: " in run.stderr

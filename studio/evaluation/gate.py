@@ -22,13 +22,18 @@ from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.config.source import Source
-from studio.evaluation.measuring import open_measuring
+from studio.evaluation.measurement import open_measuring
 from studio.evaluation.session import EarlyEnd
 from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
-from studio.report.summary import count_text
 from studio.report.tables import print_json, print_result
-from studio.run.held_out import evaluated_sets, open_effect_gate, prompt_writer, tried_pool
+from studio.run.held_out import (
+    evaluated_sets,
+    open_effect_gate,
+    prompt_writer,
+    trial_text,
+    tried_pool,
+)
 from studio.run.linter import LazyLinter
 from studio.run.models import weights_digest
 from studio.run.new_or_resume import RunPlan, RunRequest, plan_run
@@ -36,7 +41,7 @@ from studio.session.base import LockedRun
 from studio.session.client import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import lock_run
-from studio.session.requests import no_trials_error, trial_facts
+from studio.session.requests import no_trials_error
 
 POLL_S = 1.0
 """Between two looks at what a living run has tried."""
@@ -55,11 +60,11 @@ def gate_run(
         return _print_effects(run, wanted, json=json)
     plan = plan_run(request, request.load())
     gate = _describe_gate(plan)
-    facts = trial_facts(gate, run.state(), wanted)
+    facts = gate.describe_asked(run.state(), wanted)
     if dry_run:
-        print_result(facts, _facts_text(facts, wanted), json=json)
+        print_result(facts, trial_text(facts), json=json)
         return exit_codes.DONE
-    to_stderr(_facts_text(facts, wanted))
+    to_stderr(trial_text(facts))
     early, workspace = EarlyEnd(), plan.workspace
     linter = LazyLinter(workspace, run, to_stderr)
     with lock_run(workspace, run, linter, holder="`studio gate`", on_event=_tell_event) as locked:
@@ -87,7 +92,7 @@ async def _have_tried(run: RunDir, names: Sequence[str]) -> None:
     listening = asyncio.create_task(_drain(session))
     try:
         facts = await session.try_operations(names)
-        to_stderr(_facts_text(facts, facts["operations"]))
+        to_stderr(trial_text(facts))
     finally:
         await session.close()
         await listening
@@ -152,16 +157,6 @@ def _tell_event(event: DurableEvent | TransientEvent) -> None:
             to_stderr(f"  {detail['made']} of at most {detail['most']} tries")
         case EffectMeasured():
             to_stderr(f"{', '.join(event.operations)}: {event.effect.verdict}")
-
-
-def _facts_text(facts: dict[str, Any], wanted: Sequence[Any]) -> str:
-    smallest = facts["smallest_effect"]
-    shown = "no effect could be told" if smallest is None else f"would likely show {smallest:.2f}"
-    return (
-        f"{count_text(len(wanted), 'operation')} on {facts['problems']} problems, "
-        f"{facts['k']} tries each at most: {facts['most_rollouts']} rollouts or fewer; {shown} "
-        "or more, and miss smaller ones"
-    )
 
 
 def _print_effects(run: RunDir, wanted: Sequence[Operation], *, json: bool) -> int:
