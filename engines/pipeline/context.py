@@ -110,7 +110,7 @@ class RunContext:
         state = self.recorder.state
         if self.effects is None or not self.effects.by_itself:
             return
-        if not state.decisions and state.flagged_stale is None:
+        if state.flagged_stale is None:
             steps = self.sampler.total_steps - step + 1
             await self.effects.try_lesson(self.recorder, self.gate.library, step, steps)
 
@@ -119,7 +119,7 @@ class RunContext:
         state, gate = self.recorder.state, self.gate
         if not self.rolls_back or not self.sampler.ends_epoch(step):
             return
-        setback = find_setback(state.evaluations)
+        setback = find_setback(state.evaluations, step - self.sampler.steps_per_epoch)
         if setback is None or state.library_version != state.evaluations[-1].library_version:
             return  # the last is of another version where the way back was committed already
         wanted: tuple[Operation, ...] = ()

@@ -30,16 +30,20 @@ class Setback:
     reason: str
 
 
-def find_setback(evaluations: Sequence[EvaluationFinished]) -> Setback | None:
-    """What the latest evaluation says against the one before it; None where no set is worse."""
-    steps = sorted(comparable_evaluations(evaluations).items())
-    if len(steps) < 2:
+def find_setback(evaluations: Sequence[EvaluationFinished], since: int) -> Setback | None:
+    """What the latest evaluation says against the last one of step `since` or before.
+
+    None where no set is worse, or there is nothing to compare with.
+    """
+    steps = comparable_evaluations(evaluations)
+    earlier = max((step for step in steps if step <= since), default=None)
+    if earlier is None:
         return None
-    (_, before), (_, after) = steps[-2:]
+    before, after = steps[earlier], steps[max(steps)]
     for name, now in after.items():
         then = before[name]
-        before_it, since = (group_by_question(one.problems, one.rewards) for one in (then, now))
-        found = compare(before_it, since)
+        rewards = [group_by_question(one.problems, one.rewards) for one in (then, now)]
+        found = compare(rewards[0], rewards[1])
         if then.library_version != now.library_version and found and found.verdict == "hurts":
             interval = f"[{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
             against = f"v{now.library_version} against v{then.library_version}"

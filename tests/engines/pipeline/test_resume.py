@@ -220,6 +220,9 @@ async def test_a_run_that_tries_its_operations_can_be_cut_at_any_event_too(tmp_p
     wanted = [(e.operations, e.effect, e.error) for e in first.state.effects]
     worth = {e.effect for e in first.state.effects if e.effect.verdict == "helps"}
     assert set(first.library.effects.values()) == worth
+    step = first.state.effects[0].step
+    together = sum(e.step == step for e in first.state.effects)
+    assert first.state.effects[0].error == pytest.approx(0.5 / (5 - step) / together)  # of 4 steps
     assert wanted and {e.verdict for _, e, _ in wanted} >= {"helps"}
     cuts = {_mark(photograph): photograph for photograph in sorted(photographs.iterdir())}
     tried = [cut for cut in cuts.values() if "Effect" in cut.name or "Lesson" in cut.name]
@@ -233,3 +236,20 @@ async def test_a_run_that_tries_its_operations_can_be_cut_at_any_event_too(tmp_p
         assert (found, got.texts) == (wanted, first.texts), cut.name
         assert got.asked == len(everything) - len(before), cut.name
         assert recorded(again / "runs/rehearsal") == everything, cut.name
+
+
+async def test_only_what_was_tried_alone_and_let_in_as_it_was_has_its_worth_noted(
+    tmp_path: Path,
+) -> None:
+    person = ScriptedPerson(chosen)  # approves op1.1, edits op1.2, rejects op1.3
+    found = await practised(tmp_path / "alone", *GATED, reviewers=[person])
+    approved = {d["operation_id"] for d in found.decisions() if d["action"] == "approve"}
+    tried = {name: e.effect for e in found.state.effects for name in e.operations}
+    assert approved & tried.keys() and tried.keys() - approved
+    noted = set(found.library.effects.values())
+    assert noted and noted <= {tried[name] for name in approved & tried.keys()}
+    lesson = "review.gate={problems: 9, k: 4, error: 0.5, unit: lesson}"
+    whole = await practised(tmp_path / "whole", *GATED, lesson)
+    assert any(len(e.operations) > 1 for e in whole.state.effects)
+    alone = {e.effect for e in whole.state.effects if len(e.operations) == 1}
+    assert set(whole.library.effects.values()) <= alone

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,12 +18,15 @@ from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Attempt, Job, Lesson, Operation, Problem, Usage, Verdict
+from engines.data.dataset import read_problems
+from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials, spent_error
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
+from tests.support.harness import practised
 
 POOL = tuple(Problem(f"p{n}", f"question {n}") for n in range(60))
 LIBRARY = Library("mine", 0)
@@ -154,6 +159,18 @@ async def test_the_library_without_them_is_tried_once_for_all(tmp_path: Path) ->
     # Two looks each, at which no difference shows: 20 problems × 2 tries, of three and of none.
     assert luck.tries == 4 * 40
     assert [one.effect.usage.calls for one in journal.measured] == [80, 40, 40]
+    assert [one.effect.rollouts for one in journal.measured] == [80, 80, 80]
+
+
+async def test_two_that_are_tried_at_a_time_pay_once_for_what_they_share(tmp_path: Path) -> None:
+    luck, journal = Luck(worth()), await begun(*adds("idle"))
+    gate = a_gate(tmp_path, luck)
+    recorder = cast(Recorder, journal)
+    await asyncio.gather(
+        gate.try_lesson(recorder, LIBRARY, 1, 1), gate.try_asked(recorder, LIBRARY, adds("idle"))
+    )
+    (only,) = journal.measured
+    assert luck.tries == only.effect.usage.calls
 
 
 async def test_a_run_that_was_cut_pays_for_no_try_again(tmp_path: Path) -> None:
@@ -212,6 +229,9 @@ async def test_slices_rotate_with_versions_and_leave_out_what_a_lesson_was_drawn
     assert [len(found) for found in slices] == [20] * 4
     assert not slices[0] & slices[1] and slices[0] | slices[1] | slices[2] == {p.id for p in POOL}
     assert slices[3] == slices[0]
+    # By chance that follows from the seed, so that every slice is a sample.
+    assert slices[0] != {p.id for p in POOL[:20]}
+    assert {p.id for p in replace(gate, seed=2).choose_problems(0)} != slices[0]
     batch = tuple(slices[0])
     assert not {p.id for p in gate.choose_problems(0, batch)} & set(batch)
     assert replace(gate, held_back=False).plan(0.05, batch).pool == 60
@@ -229,3 +249,50 @@ async def test_what_does_not_fit_or_changes_no_wording_is_not_tried(tmp_path: Pa
     with pytest.raises(ConflictError, match=r"Open are: op1\.1, op1\.2"):
         open_trials(journal.state, ["op1.7"])
     assert [op.id for op in open_trials(journal.state, [])] == ["op1.1"]
+
+
+async def test_what_is_tried_again_has_one_verdict(tmp_path: Path) -> None:
+    journal = await begun(*adds("idle"))
+    await try_lesson(a_gate(tmp_path, Luck(worth())), journal)
+    other = a_gate(tmp_path / "other", Luck(worth(idle=0.6)), pool=POOL[:30])
+    await try_lesson(other, journal)
+    assert [flag.name for flag in journal.state.operations["op1.1"].flags] == ["helps"]
+    assert len(journal.measured) == 2
+
+
+HELD_OUT = "arithmetic-heldout"
+
+
+async def opened_gate(folder: Path, *overrides: str) -> EffectGate:
+    """The gate of a run as it is opened by its settings."""
+    found: list[EffectGate] = []
+
+    def take(context: RunContext) -> RunContext:
+        assert context.effects is not None
+        found.append(context.effects)
+        raise Killed
+
+    with pytest.raises(Killed):
+        await practised(folder, f"evaluation.data={HELD_OUT}", *overrides, change=take)
+    return found[0]
+
+
+async def test_problems_of_a_held_out_set_are_never_tried_on(tmp_path: Path) -> None:
+    rows = Path(str(files("sample_data") / f"{HELD_OUT}.jsonl")).read_text("utf-8").splitlines()
+    own = Path(str(files("sample_data") / "arithmetic.jsonl")).read_text("utf-8").splitlines()
+    (tmp_path / "mixed.jsonl").write_text("\n".join([*rows[:9], *own[:12]]) + "\n", "utf-8")
+    gate = await opened_gate(
+        tmp_path / "practice",
+        f"review.gate={{problems: 8, data: {tmp_path / 'mixed.jsonl'}, unit: lesson}}",
+        "evaluation.do_eval=true",
+    )
+    held_out = {p.id for p in read_problems(Path(str(files("sample_data") / f"{HELD_OUT}.jsonl")))}
+    assert len(gate.pool) == 12 and not {p.id for p in gate.pool} & held_out
+    assert gate.by_lesson and not gate.held_back
+    # A set of its own is no part of any batch.
+    assert gate.plan(0.05, [p.id for p in gate.pool]).pool == 12
+
+
+async def test_tries_that_would_all_be_the_same_are_made_once(tmp_path: Path) -> None:
+    gate = await opened_gate(tmp_path, "practice.temperature=0")
+    assert (gate.k, gate.by_itself, gate.held_back, gate.by_lesson) == (1, False, True, False)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engines.core.events import EvaluationFinished, OperationProposed
 from engines.core.library import Library
-from engines.core.types import Decision, Operation
-from engines.pipeline.effect.roll_back import ROLL_BACK
+from engines.core.types import NO_USAGE, Decision, Operation
+from engines.pipeline.effect.roll_back import ROLL_BACK, find_setback
 from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 from engines.record.run_dir import Workspace
 from tests.support.harness import practised
@@ -87,3 +88,37 @@ def test_it_needs_an_evaluation(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="nothing is evaluated that could tell"):
         load_run("rehearsal", [ON, "evaluation.do_eval=false"], tmp_path, {})
+
+
+def an_evaluation(step: int, version: int, right: int) -> EvaluationFinished:
+    rewards = tuple((float(n < right),) for n in range(40))
+    ids = tuple(f"p{n}" for n in range(40))
+    return EvaluationFinished(
+        step=step, data="set", policy_version=0, library_version=version, k=1, n=40, unjudged=0,
+        mean=right / 40, usage=NO_USAGE, problems=ids, rewards=rewards,
+    )  # fmt: skip
+
+
+def test_the_end_of_an_epoch_is_compared_with_the_end_of_the_one_before() -> None:
+    fell = [
+        an_evaluation(step, *at) for step, at in enumerate([(0, 10), (1, 30), (2, 12), (3, 12)])
+    ]
+    found = find_setback(fell, since=1)
+    assert found is not None and found.version == 1
+    assert "set got worse: -0.45 [" in found.reason and "of v3 against v1" in found.reason
+    assert find_setback(fell, since=0) is None  # better than at the very beginning
+    assert find_setback(fell, since=-1) is None
+    noise = [an_evaluation(0, 1, 30), an_evaluation(1, 1, 12)]
+    assert find_setback(noise, since=0) is None  # nothing has changed that could be taken back
+
+
+async def test_evaluations_inside_an_epoch_take_nothing_back(tmp_path: Path) -> None:
+    often = ("evaluation.strategy=steps", "evaluation.every_steps=1")
+    found = await practised(tmp_path, *RUN, ON, *often, reviewers=[Misled()])
+    assert HARMFUL not in dict(found.texts).values()
+    steps = [entry.event.step for entry in found.run.entries() if is_roll_back(entry.event)]
+    assert set(steps) == {4}
+
+
+def is_roll_back(event: object) -> bool:
+    return isinstance(event, OperationProposed) and event.operation.proposer == ROLL_BACK
