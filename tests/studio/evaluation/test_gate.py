@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engines.core.library import Library
+from engines.core.types import Decision, Operation
+from engines.pipeline.context import RunContext
 from engines.pipeline.reviewers.human import HumanReviewer
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
+from engines.record.scores import ScoreBook
+from studio.session.requests import RequestHandler
+from tests.studio.session.test_link import connected
 from tests.support.harness import practised
+from tests.support.processes import SMALL, running
 from tests.support.run_studio import studio
 
 OPEN = ("practice.epochs=1", "practice.group_size=3")
@@ -94,3 +103,83 @@ def test_a_run_that_tries_says_before_what_it_takes_and_could_see(tmp_path: Path
     told = "gate: 1 operation on 16 problems, 2 tries each at most: 64 rollouts or fewer; would"
     assert told in run.stderr and run.stderr.index(told) < run.stderr.index("step 1 of")
     assert "step 1: op1.1 tried: " in run.stderr
+
+
+def test_a_living_run_tries_by_itself_and_refuses_what_it_cannot(tmp_path: Path) -> None:
+    folder = tmp_path / "practice"
+    data = "review.gate.data=arithmetic-larger"  # of its eight problems few are outside a batch
+    with running(folder, "rehearsal", *SMALL, data, "--review", "wait") as process:
+        process.until("StageEntered", stage="review")
+        run = Workspace(folder).run("rehearsal")
+        with connected(run) as client:
+            assert "it names no operations" in client.ask("gate")["cause"]
+            assert "not open" in client.ask("gate", operations=["op7.7"])["cause"]
+            facts = client.ask("gate", operations=["op1.1"])
+            assert (facts["operations"], facts["problems"], facts["k"]) == (1, 40, 4)
+            assert "tried already" in client.ask("gate", operations=["op1.2"])["cause"]
+            process.until("EffectMeasured", operations=["op1.1"])
+            assert client.ask("attach", drive=True, who="ann")["driver"]["mine"]
+            with connected(run) as other:
+                refused = other.ask("gate", operations=["op1.2"])
+                assert "ann decides on a screen" in refused["cause"]
+        asked = studio("gate", "rehearsal", "op1.2", workspace=folder)
+        assert asked.code == 0 and "op1.2 add: " in asked.stdout and "40 problems" in asked.stderr
+        assert [one.operations for one in run.state().effects] == [("op1.1",), ("op1.2",)]
+        assert process.child.poll() is None
+
+
+def test_a_living_run_without_enough_problems_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "practice"
+    most = ("practice.epochs=1", "practice.group_size=3", "practice.batch_size=26")
+    with running(folder, "rehearsal", *most, "--review", "wait") as process:
+        process.until("StageEntered", stage="review")
+        refused = studio("gate", "rehearsal", "op1.1", workspace=folder)
+    assert refused.code == 2 and "too few problems outside a batch" in refused.stderr
+    assert "review.gate.data" in refused.stderr
+
+
+async def test_a_trial_that_fails_beside_a_review_is_told_of(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def ask_while_held(context: RunContext) -> None:
+        handler = RequestHandler(replace(context, tell=said.append))
+        steering = {"who": None, "check": lambda: None}
+        await handler.handle("gate", {"operations": ["op1.1"]}, **steering)
+        while not said:
+            await asyncio.sleep(0)
+        handler.close()
+
+    broken = RuntimeError("no room on the disk")
+
+    def change(context: RunContext) -> RunContext:
+        assert context.effects is not None
+
+        def refuse(*_: object) -> ScoreBook:
+            raise broken
+
+        changed = replace(context, effects=replace(context.effects, book=refuse))
+        reviewer.context = changed
+        return changed
+
+    reviewer = AsksWhileHeld(ask_while_held)
+    await practised(tmp_path / "practice", *OPEN, reviewers=[reviewer], change=change)
+    assert said == ["operations could not be tried: no room on the disk"]
+
+
+class AsksWhileHeld:
+    """A reviewer that has something asked of the run before it approves everything."""
+
+    name = "asks"
+    context: RunContext
+
+    def __init__(self, ask: Callable[[RunContext], Awaitable[None]]) -> None:
+        self._ask, self._asked = ask, False
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        if not self._asked:
+            self._asked = True
+            await self._ask(self.context)
+        for operation in operations:
+            yield Decision(operation.id, "approve", reviewer=self.name)
