@@ -26,6 +26,7 @@ from studio.evaluation.measurement import open_measuring
 from studio.evaluation.session import EarlyEnd
 from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
+from studio.report.summary import usage_text
 from studio.report.tables import print_json, print_result
 from studio.run.held_out import (
     evaluated_sets,
@@ -167,7 +168,10 @@ def _print_effects(run: RunDir, wanted: Sequence[Operation], *, json: bool) -> i
     rows = []
     for op in wanted:
         found = state.effect_of(op.id)
-        said = "not tried" if found is None else f"{found.effect.verdict}, {found.effect.text}"
+        said = "not tried"
+        if found is not None:
+            price = usage_text(found.effect.usage)
+            said = f"{found.effect.verdict}, {found.effect.text}; {price}"
         rows.append(f"{op.id} {op.kind} {op.target or ''}".rstrip() + f": {said}")
     print("\n".join(rows))
     tell_next(f"studio review {quote(run.run)}", run.path.parents[1])

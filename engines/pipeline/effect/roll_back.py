@@ -33,14 +33,15 @@ class Setback:
 def find_setback(evaluations: Sequence[EvaluationFinished], since: int) -> Setback | None:
     """What the latest evaluation says against the last one of step `since` or before.
 
-    None where no set is worse, or there is nothing to compare with.
+    None where no set is worse, or there is nothing to compare with. The last of several sets is
+    not looked at: nothing is chosen by it, so that what it says in the end is not flattered.
     """
     steps = comparable_evaluations(evaluations)
     earlier = max((step for step in steps if step <= since), default=None)
     if earlier is None:
         return None
     before, after = steps[earlier], steps[max(steps)]
-    for name, now in after.items():
+    for name, now in [*after.items()][: max(1, len(after) - 1)]:
         then = before[name]
         rewards = [group_by_question(one.problems, one.rewards) for one in (then, now)]
         found = compare(rewards[0], rewards[1])

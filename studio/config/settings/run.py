@@ -101,7 +101,8 @@ class GateConfig(Settings):
     )
     roll_back: bool = key(
         False,
-        "whether the library goes back where a held-out set says after an epoch that it got worse",
+        "whether the library goes back where a held-out set says after an epoch that it got worse; "
+        "the last of several sets is not asked, so that nothing is chosen by it",
     )
 
 

@@ -47,6 +47,7 @@ def test_what_it_takes_and_could_see_is_told_before(workspace: Path) -> None:
         studio("gate", "rehearsal", "--dry-run", "--k", "8", "--json", workspace=workspace).stdout
     )
     assert facts["k"] == 8 and facts["smallest_effect"] < 0.25
+    assert f"about {facts['tokens'] // 2:,} tokens" in told.stdout and facts["cost_usd"] is None
     assert calls(workspace) == before
 
 
@@ -54,6 +55,8 @@ def test_each_verdict_is_journalled_and_stands_in_the_review(workspace: Path) ->
     done = studio("gate", "rehearsal", "op1.1", "--problems", "16", workspace=workspace)
     assert done.code == 0, done.stderr
     assert "op1.1 add: helps, +0." in done.stdout and "on 16 problems" in done.stdout
+    paid = Workspace(workspace).run("rehearsal").state().spent_on["gate"]
+    assert f"{paid.calls} calls, {paid.tokens:,} tokens" in done.stdout
     review = studio("review", workspace=workspace, typed="q\n").stdout
     assert "flag      helps: +0." in review
     state = Workspace(workspace).run("rehearsal").state()

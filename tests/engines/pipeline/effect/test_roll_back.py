@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,15 @@ def test_the_end_of_an_epoch_is_compared_with_the_end_of_the_one_before() -> Non
     assert find_setback(fell, since=-1) is None
     noise = [an_evaluation(0, 1, 30), an_evaluation(1, 1, 12)]
     assert find_setback(noise, since=0) is None  # nothing has changed that could be taken back
+
+
+def test_the_last_of_several_sets_decides_nothing() -> None:
+    fell = [an_evaluation(step, *at) for step, at in enumerate([(1, 30), (2, 12)])]
+    steady = [replace(one, data="other", rewards=fell[0].rewards) for one in fell]
+    in_order = zip(fell, steady, strict=True)
+    assert find_setback([one for pair in in_order for one in pair], since=0) is not None
+    last = zip(steady, fell, strict=True)
+    assert find_setback([one for pair in last for one in pair], since=0) is None
 
 
 async def test_evaluations_inside_an_epoch_take_nothing_back(tmp_path: Path) -> None:
