@@ -21,6 +21,7 @@ from engines.core.errors import ConflictError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
+from engines.core.text.tokens import text_tokens
 from engines.core.types import NO_USAGE, Decision, Operation, Problem
 from engines.core.waiting.gather import gather_all
 from engines.core.waiting.threads import run_to_end
@@ -144,12 +145,17 @@ class EffectGate:
         await self.try_operations(recorder, draft, state.step, wanted, self._error_left(state))
 
     def describe_asked(self, state: RunState, wanted: Sequence[Operation]) -> dict[str, Any]:
-        """`describe` of operations that somebody asks about, at the price of a run's own tries."""
+        """`describe` of operations that somebody asks about, at the price of a run's own tries.
+
+        Dollars are those of tokens on average: too many where what is read costs less.
+        """
         facts = self.describe(len(wanted), self._error_left(state), batch_of(state, state.step))
         spent = state.spent_on.get("rollouts", NO_USAGE)
-        times = facts["most_rollouts"] / max(1, sum(s.rollouts_done for s in state.steps.values()))
-        cost = None if spent.cost_usd is None else round(spent.cost_usd * times, 6)
-        return facts | {"tokens": round(spent.tokens * times), "cost_usd": cost}
+        most = facts["most_rollouts"]
+        times = most / max(1, sum(step.rollouts_done for step in state.steps.values()))
+        tokens = spent.tokens * times + most * sum(text_tokens(op.text) for op in wanted)
+        cost = spent.cost_usd and round(spent.cost_usd * tokens / max(1, spent.tokens), 6)
+        return facts | {"tokens": round(tokens), "cost_usd": cost}
 
     def _error_left(self, state: RunState) -> float:
         return max(0.0, self.error - spent_error(state.effects)) / 2
