@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Log:
     practised: Practised | None = None
     fingerprint: str = ""  # of how it was measured, where that is known
     notes: tuple[str, ...] = ()
+    questions: Mapping[str, str] = field(default_factory=dict)  # of problems, where known
 
 
 class Fields:

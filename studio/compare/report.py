@@ -112,7 +112,8 @@ def _details(report: Report, pair: SetPair) -> list[str]:
     lines = []
     for words, worse in (("right to wrong", True), ("wrong to right", False)):
         flipped = [c.problem for c in pair.cases if c.is_flipped and (c.change < 0) is worse]
-        lines.append(f"{words}: {_names(flipped)}")
+        known = report.logs[0].questions
+        lines.append(f"{words}: {_names([known.get(name, name) for name in flipped])}")
     lines.append(signs_text(pair.comparison))
     if pair.bootstrap is not None:
         lines.append(f"bootstrap {pair.bootstrap.low:+.3f} to {pair.bootstrap.high:+.3f}")
@@ -131,8 +132,8 @@ def _details(report: Report, pair: SetPair) -> list[str]:
 
 
 def _names(problems: Sequence[str]) -> str:
-    few = ", ".join(one_line(name, 40) for name in problems[:_NAMED])
-    more = ", …" * (len(problems) > _NAMED)
+    few = "; ".join(one_line(name, 40) for name in problems[:_NAMED])
+    more = "; …" * (len(problems) > _NAMED)
     return f"{len(problems)} ({few}{more})" if problems else "0"
 
 
@@ -249,7 +250,14 @@ def as_data(report: Report) -> dict[str, Any]:
             ),
             "bootstrap": interval_ends(pair.bootstrap),
             "practised_elsewhere": bool(report.practised_elsewhere(pair)),
-            "cases": [{**case._asdict(), "flipped": case.is_flipped} for case in pair.cases],
+            "cases": [
+                {
+                    **case._asdict(),
+                    "flipped": case.is_flipped,
+                    "question": report.logs[0].questions.get(case.problem),
+                }
+                for case in pair.cases
+            ],
         }
         for pair in report.pairs
     ]

@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from engines.core.codec import from_dict
-from engines.core.errors import ConflictError, DamagedError
+from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.events import EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
 from engines.record.run_dir import Workspace
 from studio.compare.log import Fields, Log, LogRow, Practised, load_json
+from studio.config.loading import load_run
 from studio.library.references import find_version
 from studio.report.fork_history import load_state_with_parents
 from studio.report.summary import REHEARSAL, scripted_line
+from studio.run.held_out import held_out_sets
 
 MOVE = (
     "Give a file of a run's evals/, a folder of evaluations/, or what `studio eval --json` prints."
@@ -106,7 +108,18 @@ def read_reference(reference: str, workspace: Workspace) -> Log:
         learned = f"weights v{measured[-1].policy_version}"
     started, practised = state.started, _practised(state, _step(rest, state), learned)
     notes = (scripted_line(started),) if started and started.rehearsal else ()
-    return replace(_of_events(reference, measured), practised=practised, notes=notes)
+    log = replace(_of_events(reference, measured), practised=practised, notes=notes)
+    return replace(log, questions=_questions(workspace, name))
+
+
+def _questions(workspace: Workspace, name: str) -> dict[str, str]:
+    """Of the held-out problems; none where they cannot be read any more: ids name them, too."""
+    try:
+        run_file = str(workspace.run(name).run_file)
+        sets = held_out_sets(load_run(run_file, (), workspace.path, keyless=True))
+    except (StudioError, OSError):
+        return {}
+    return {problem.id: problem.question for one in sets for problem in one.problems}
 
 
 def _step(rest: str, state: RunState) -> int:

@@ -101,6 +101,8 @@ def test_runs_stand_beside_each_other_with_what_their_practice_took(
     assert "no known log" in compare("./rehearsal", "rehearsal", workspace=workspace).stderr
     shown = compare(*words, workspace=workspace).stdout
     assert "Practice" in shown and "scripted (rehearsal)" in shown
+    case = found["comparisons"][0]["cases"][0]
+    assert case["flipped"] and f"({case['question'][:30]}" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
     evals = sorted(map(str, (workspace / "runs/rehearsal/evals").glob("*heldout*")))
     files_found = data(compare(evals[0], evals[-1], "--json", workspace=workspace))
@@ -140,7 +142,7 @@ def test_tries_pair_by_name_where_both_have_names_and_the_rest_is_named(
     assert (found["questions"], found["difference"]) == (2, 0.5)
     assert found["unmatched"] == [["p, try 2", "gone"], ["p, try 3", "new"]]
     shown = compare(str(before), str(after)).stdout
-    assert "only in A: 2 (p, try 2, gone)" in shown
+    assert "only in A: 2 (p, try 2; gone)" in shown
     plain = table(tmp_path / "c.csv", [("p", 1), ("p", 1), ("q", 1)])
     (found,) = data(compare(str(before), str(plain), "--json"))["comparisons"]
     assert found["difference"] == (0.5 + 1) / 2  # p: .5 to 1, all of its tries
@@ -155,7 +157,7 @@ def test_flipped_cases_come_first_and_from_right_to_wrong_first_of_all(
     cases = [(case["problem"], case["flipped"]) for case in found["cases"]]
     assert cases == [("p0", True), ("p5", True), ("p1", True), ("p3", False), ("p2", False)]
     shown = compare(before, after).stdout
-    assert "right to wrong: 2 (p0, p5)\n  wrong to right: 1 (p1)" in shown
+    assert "right to wrong: 2 (p0; p5)\n  wrong to right: 1 (p1)" in shown
 
 
 def test_several_sets_and_logs_are_corrected_together() -> None:
