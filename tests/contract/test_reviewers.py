@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engines.core.flags import DUPLICATE, HURTS
 from engines.core.protocols import Reviewer
-from engines.core.types import Decision, WeightUpdate, weights_operation
+from engines.core.types import Decision, Flag, WeightUpdate, weights_operation
 from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.limits import MetricLimits
 from engines.pipeline.reviewers.rules import read_rules
@@ -99,3 +101,13 @@ async def test_a_hold_ends_only_when_something_is_still_undecided() -> None:
         await decisions_of(reviewer, 0)
     reviewer.is_done = lambda: True
     assert await decisions_of(reviewer, 0) == []
+
+
+async def test_auto_takes_nothing_away_that_was_found_to_be_missed() -> None:
+    flags = [Flag(HURTS, detail="-0.1 [-0.2, -0.05]"), Flag(DUPLICATE, detail="of E2")]
+    asked = [
+        replace(an_operation("delete", "E1", id=f"op1.{n}"), flags=(flag,))
+        for n, flag in enumerate(flags)
+    ]
+    actions = [one.action async for one in AutoReviewer().review(asked, LIBRARY)]
+    assert actions == ["reject", "approve"]

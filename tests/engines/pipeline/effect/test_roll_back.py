@@ -78,6 +78,28 @@ async def test_where_a_person_decides_the_way_back_waits_for_them(tmp_path: Path
     assert "got worse: -0." in waiting[0].rationale
 
 
+class CutShort(Misled):
+    """Its process dies when the way back is put before it."""
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        if any(op.proposer == ROLL_BACK for op in operations):
+            raise KeyboardInterrupt
+        async for decision in super().review(operations, library):
+            yield decision
+
+
+async def test_a_way_back_that_was_cut_is_not_proposed_twice(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        await practised(tmp_path, *RUN, ON, reviewers=[CutShort()])
+    cut = [op.id for op in Workspace(tmp_path).run("rehearsal").state().open_operations]
+    found = await practised(tmp_path, *RUN, ON, reviewers=[Misled()])
+    proposed = [entry.event for entry in found.run.entries() if is_roll_back(entry.event)]
+    assert cut and [e.operation.id for e in proposed if isinstance(e, OperationProposed)] == cut
+    assert HARMFUL not in dict(found.texts).values()
+
+
 async def test_nothing_is_taken_back_from_what_helps(tmp_path: Path) -> None:
     found = await practised(tmp_path, *RUN, ON, reviewers=[AutoReviewer()])
     assert len(found.texts) == 4 and found.state.own == set()
