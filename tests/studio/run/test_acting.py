@@ -127,10 +127,12 @@ async def test_with_every_operation_rejected_tools_alone_teach_nothing(tmp_path:
 
 async def test_a_run_with_tools_cut_at_any_event_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     tool, log = own_tool(tmp_path)
+    # Whole numbers are what is asked for: a checker of mathematics would be started for each cut.
+    settings = (tool, *SMALL, "verifier=text")
     workspace, album = tmp_path / "practice", tmp_path / "album"
     album.mkdir()
     camera = type("Camera", (Photographed,), {"workspace": workspace, "album": album})
-    wanted = await practised(workspace, tool, *SMALL, preset="math", open_journal=camera)
+    wanted = await practised(workspace, *settings, preset="math", open_journal=camera)
     everything, calls = recorded(workspace / "runs/math"), len(log.read_text().splitlines())
     assert calls > 10
     assert set(everything.values()) == {1}
@@ -141,8 +143,8 @@ async def test_a_run_with_tools_cut_at_any_event_ends_as_if_it_had_not_been(tmp_
         again = tmp_path / "again"
         shutil.copytree(cut, again, symlinks=True)
         before = recorded(again / "runs/math")
-        got = await practised(again, tool, *SMALL, preset="math")
-        assert got.texts == wanted.texts, cut.name
+        got = await practised(again, *settings, preset="math")
+        assert got.texts == wanted.texts != [], cut.name
         assert got.decisions() == wanted.decisions(), cut.name
         assert recorded(again / "runs/math") == everything, cut.name
         ran = len(log.read_text().splitlines()) if log.exists() else 0
@@ -199,9 +201,10 @@ async def test_a_server_that_dies_fails_the_calls_under_way_and_the_run_goes_on(
 async def test_a_program_practises_to_the_library_of_the_same_agent_in_process(
     tmp_path: Path, program: str, problem_as: str, answer_from: str
 ) -> None:
+    # The fewest tries that differ, made at once: a program takes a second or two to import.
     settings = (
-        *("practice.epochs=1", "practice.batch_size=2", "practice.group_size=3"),
-        *("data.truncate=2", "practice.concurrency=6"),
+        *("practice.epochs=1", "practice.batch_size=1", "practice.group_size=2"),
+        *("data.truncate=1", "practice.concurrency=2", "seed=2"),
     )
     path = Path(__file__).parents[2] / "support/agent_programs" / f"{program}.py"
     inside = await practised(tmp_path / "inside", *settings)
