@@ -247,7 +247,7 @@ async def test_four_programs_make_the_tries_of_the_agent_in_process(
         manager = RolloutManager(agent, open_policy("rehearsal"), ledger, Slots(4), 60)
         tries = [
             manager.roll_out(replace(a_job(problem, guidance), key=CallKey("rollout", 1, 1, 0, n)))
-            for n in range(2)
+            for n in range(1 + own_listener)  # two at once, each with a listener of its own
         ]
         made = await asyncio.gather(*tries)
         said[kind] = [attempt.answer for attempt, _ in made]

@@ -75,7 +75,7 @@ def test_a_command_that_was_killed_repeats_no_rollout_that_ended(copied: Path) -
     (scores,) = (copied / "evaluations").glob("*/scores.jsonl")
     lines = scores.read_bytes().splitlines(keepends=True)
     shutil.rmtree(copied / "evaluations/replies")  # only what was judged is known
-    for kept in (0, 1, 200, 511, 512):
+    for kept in (0, 400, 511, 512):
         torn = lines[kept][:40] if kept < len(lines) else b""
         scores.write_bytes(b"".join(lines[:kept]) + torn)
         again = utility(copied, "--rollouts", "512")
@@ -103,9 +103,9 @@ def test_held_out_problems_are_never_tried(copied: Path) -> None:
 def test_what_gains_too_little_is_offered_and_a_person_decides(copied: Path) -> None:
     for text in ("Always write numbers in Roman numerals.", "Think of the sea.", "Be brave."):
         assert library(copied, "edit", "rehearsal", "--add", text).code == 0
-    offered = utility(copied, "--rollouts", "2048", "--offer")
+    offered = utility(copied, "--rollouts", "1024", "--offer")
     assert offered["offered"] == offered["dispensable"] != []
-    assert utility(copied, "--rollouts", "2048", "--offer")["offered"] == []  # asked already
+    assert utility(copied, "--rollouts", "1024", "--offer")["offered"] == []  # asked already
     name = offered["offered"][0]
     typed = "a\n" * len(offered["offered"])
     asked = studio("review", "rehearsal", workspace=copied, typed=typed)

@@ -15,9 +15,10 @@ from tests.support.run_studio import studio
 SHORT = (
     "policy.local.threads=1",
     "data.truncate=48",
+    "practice.group_size=4",
     "grpo.learning_rate=0.0015",  # of few steps
     "sft.epochs=2",
-    "evaluation.limit=48",
+    "evaluation.limit=32",
     "grpo.tensorboard=false",
 )
 
@@ -42,7 +43,7 @@ def test_the_planner_alone_learns_which_plan_pays(trained: Path) -> None:
         (later[0] or 0.0) - (earlier[0] or 0.0)
         for later, earlier in zip(after.rewards, before.rewards, strict=True)
     ]
-    assert before.n == after.n == 48 and paired_interval_of(changes).low > 0.05
+    assert before.n == after.n == 32 and paired_interval_of(changes).low > 0.05
     for done in [e for e in events if isinstance(e, ev.RolloutFinished)][:8]:
         records = [read_record(run.records, ref) for ref in done.refs]
         said = [(r.reply.speaker, r.policy, bool(r.reply.token_ids)) for r in records]
