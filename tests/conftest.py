@@ -17,6 +17,13 @@ from tests.support.made_once import keep_in
 
 _ROOT = Path(__file__).parents[1]
 _MEMORY = Path("/dev/shm")
+_LONGEST = (
+    "test_readme.py",
+    "test_screen_processes.py",
+    "test_processes.py",
+    "test_typing_speed.py",
+)
+"""After the first they mostly wait: for processes, terminals and frames of the screen."""
 _ROOM = 2 << 30
 """Bytes that must be free there; a whole run needs about a tenth of it."""
 
@@ -60,7 +67,8 @@ def _has_room(folder: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest and cannot be shared out, else all wait for it in the end."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    place = {name: at for at, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 def pytest_collection_finish() -> None:

@@ -7,17 +7,12 @@ import math
 import random
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
-from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
-
-with warnings.catch_warnings():  # statsmodels' formula parts speak to an older pandas
-    warnings.simplefilter("ignore")
-    from statsmodels.regression.linear_model import OLS
-    from statsmodels.stats.contingency_tables import mcnemar
+import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.effect.holm import holm_adjusted
 from engines.pipeline.effect.paired import (
@@ -31,6 +26,13 @@ from engines.pipeline.evaluation.comparison import compare, paired_changes
 from engines.pipeline.evaluation.intervals import paired_interval_of
 
 Tries = dict[str, list[float]]
+
+
+def statsmodels(part: str) -> Any:
+    """Imported where it is used: it takes a second of each worker that collects this module."""
+    with warnings.catch_warnings():  # its formula parts speak to an older pandas
+        warnings.simplefilter("ignore")
+        return import_module(f"statsmodels.{part}")
 
 
 def tried(rng: random.Random, chances: Sequence[float], k: int, spread: float = 0.0) -> Tries:
@@ -61,7 +63,11 @@ def test_single_tries_are_mcnemars_exact_test() -> None:
     for _ in range(1000):
         wins, losses, ties = rng.randint(0, 40), rng.randint(0, 40), rng.randint(0, 60)
         table = [[ties, losses], [wins, 0]]
-        wanted = mcnemar(table, exact=True).pvalue if wins + losses else 1.0
+        wanted = (
+            statsmodels("stats.contingency_tables").mcnemar(table, exact=True).pvalue
+            if wins + losses
+            else 1.0
+        )
         changes = [1.0] * wins + [-1.0] * losses + [0.0] * ties
         assert sign_flip_test(changes) == pytest.approx(wanted, abs=1e-12)
 
@@ -117,8 +123,12 @@ def test_t_intervals_equal_those_clustered_by_problem() -> None:
         assert (found.low, found.high) == pytest.approx((max(-1, low), min(1, high)), abs=1e-9)
         if round_ % 20 == 0:  # statsmodels takes 20 times as long to say the same
             rows = [b - a for q in before for a, b in zip(before[q], after[q], strict=True)]
-            fit = OLS(rows, np.ones(n * k)).fit(
-                cov_type="cluster", cov_kwds={"groups": np.repeat(np.arange(n), k)}, use_t=True
+            fit = (
+                statsmodels("regression.linear_model")
+                .OLS(rows, np.ones(n * k))
+                .fit(
+                    cov_type="cluster", cov_kwds={"groups": np.repeat(np.arange(n), k)}, use_t=True
+                )
             )
             assert fit.bse[0] == pytest.approx(error, abs=1e-12)
             assert tuple(fit.conf_int()[0]) == pytest.approx((low, high), abs=1e-9)
@@ -131,17 +141,19 @@ def test_holms_correction_equals_statsmodels(monkeypatch: pytest.MonkeyPatch) ->
     assert holm_adjusted([]) == ()
     for _ in range(1000):
         values = [rng.choice((rng.random(), rng.random() / 50)) for _ in range(rng.randint(1, 8))]
-        wanted = multipletests(values, method="holm")[1]
+        wanted = statsmodels("stats.multitest").multipletests(values, method="holm")[1]
         assert holm_adjusted(values) == pytest.approx(list(wanted), abs=1e-12)
 
 
 def test_power_and_the_smallest_effect_are_near_the_noncentral_ts() -> None:
     for n in (10, 40, 200):
         for effect in (0.02, 0.1, 0.3):
-            exact = TTestPower().power(effect / 0.4, n, 0.05)
+            exact = statsmodels("stats.power").TTestPower().power(effect / 0.4, n, 0.05)
             assert power_at(effect, 0.4 / math.sqrt(n), n) == pytest.approx(exact, abs=0.02)
         smallest = detectable_effect(0.4 / math.sqrt(n), n)
-        assert TTestPower().power(smallest / 0.4, n, 0.05) == pytest.approx(0.8, abs=0.03)
+        assert statsmodels("stats.power").TTestPower().power(
+            smallest / 0.4, n, 0.05
+        ) == pytest.approx(0.8, abs=0.03)
 
 
 def test_a_bootstrap_is_near_scipys_and_follows_its_seed() -> None:

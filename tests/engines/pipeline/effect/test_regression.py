@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.effect.inclusion import dropout, random_half
 from engines.pipeline.effect.regression import (
@@ -46,12 +46,12 @@ def test_effects_and_intervals_equal_least_squares_with_a_dummy_for_every_proble
     variance = bread @ scores.T @ scores @ bread * 24 / 23 * 167 / (168 - 4)
     for at, name in enumerate(FEW):
         effect, error = found.single[name], math.sqrt(variance[at, at])
-        half = stats.t.ppf(0.975, 23) * error
+        half = scipy.stats.t.ppf(0.975, 23) * error
         assert effect.difference == pytest.approx(slopes[at], abs=1e-9)
         assert (effect.low, effect.high) == pytest.approx((slopes[at] - half, slopes[at] + half))
         assert (effect.problems, effect.rollouts, effect.method) == (24, 168, "inclusion")
-    p = [2 * stats.t.sf(abs(slopes[at]) / math.sqrt(variance[at, at]), 23) for at in range(4)]
-    expected = stats.false_discovery_control(p)
+    p = [2 * scipy.stats.t.sf(abs(slopes[at]) / math.sqrt(variance[at, at]), 23) for at in range(4)]
+    expected = scipy.stats.false_discovery_control(p)
     bounds = [found.single[name].false_discovery for name in FEW]
     assert bounds == pytest.approx(list(expected))
 

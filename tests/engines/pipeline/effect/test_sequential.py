@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from scipy import stats
+import scipy  # its parts are loaded where they are used: they take a second
 
 from engines.pipeline.effect.paired import sign_flip_tails
 from engines.pipeline.effect.sequential import (
@@ -37,18 +37,18 @@ def test_a_null_crosses_the_boundaries_as_often_as_the_error_says(error, fractio
     found = boundaries_for(fractions, error)
     # corr(Z_i, Z_j) = sqrt(t_i / t_j) for t_i < t_j
     joint = [[(min(a, b) / max(a, b)) ** 0.5 for b in fractions] for a in fractions]
-    inside = stats.multivariate_normal(cov=joint, abseps=1e-8, releps=1e-8, seed=1).cdf(found)
+    inside = scipy.stats.multivariate_normal(cov=joint, abseps=1e-8, releps=1e-8, seed=1).cdf(found)
     assert 1 - inside == pytest.approx(error, rel=0.02)
 
 
 def test_the_first_look_spends_its_share_alone():
     # error · t² at t = 1/4
-    assert stats.norm.sf(PLAN.boundaries[0]) == pytest.approx(0.005 / 16, rel=1e-4)
+    assert scipy.stats.norm.sf(PLAN.boundaries[0]) == pytest.approx(0.005 / 16, rel=1e-4)
 
 
 def test_right_or_wrong_pairs_are_judged_by_mcnemars_mid_p():
     up, down = sign_flip_tails([1.0] * 12 + [-1.0] * 4 + [0.0] * 9)
-    pairs = stats.binom(16, 0.5)
+    pairs = scipy.stats.binom(16, 0.5)
     assert up == pytest.approx(pairs.sf(12) + pairs.pmf(12) / 2)
     assert down == pytest.approx(pairs.cdf(11) + pairs.pmf(12) / 2)
 
@@ -107,7 +107,7 @@ def test_problems_whose_tries_were_not_judged_are_left_out():
 def test_the_smallest_effect_is_found_four_times_in_five():
     # One look: (z of 1 - error, plus z of 0.8) spreads of a pair at p = 1/2
     once = SequentialPlan(40, 1, 0.05, 40)
-    fixed = (stats.norm.isf(0.05) + stats.norm.isf(0.2)) * (0.5 / 40) ** 0.5
+    fixed = (scipy.stats.norm.isf(0.05) + scipy.stats.norm.isf(0.2)) * (0.5 / 40) ** 0.5
     assert fixed < once.smallest_effect() < 1.1 * fixed
     assert PLAN.smallest_effect() > SequentialPlan(40, 4, 0.05, 40).smallest_effect()
 
