@@ -33,6 +33,9 @@ Learns = Literal["", "library", "weights"]
 """What a step of an alternating run learns; "" of other runs, whose steps all learn the same."""
 AttemptStatus = Literal["ok", "truncated", "failed"]
 
+NO_ANSWER = "found no answer"
+"""What a critique ends with where an answer was looked for and none was stated."""
+
 NOT_ONE = -1
 """Position or index of a call that belongs to no single problem or rollout."""
 

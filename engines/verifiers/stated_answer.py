@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.core.types import Rollout, Verdict
+from engines.core.types import NO_ANSWER, Rollout, Verdict
 from engines.verifiers.process_pool.pool import Trouble
 
 Marker = Literal["boxed", "marked", "none"]
@@ -222,7 +222,7 @@ def unjudgeable_verdict(rollout: Rollout, expected: Sequence[object]) -> Verdict
 def wrong_verdict(got: str, expected: Iterable[str]) -> Verdict:
     """The verdict on another answer; names the first few expected ones, each once."""
     wanted = " or ".join([*dict.fromkeys(short_text(text) for text in expected)][:3])
-    found = f"got {short_text(got)}" if short_text(got) else "found no answer"
+    found = f"got {short_text(got)}" if short_text(got) else NO_ANSWER
     return Verdict(0.0, f"expected {wanted}, {found}")
 
 

@@ -76,6 +76,19 @@ def evaluation_text(found: EvaluationFinished) -> str:
     return f"{shown} (n={found.n}){lost}{calls}"
 
 
+def version_text(state: RunState, found: EvaluationFinished) -> str:
+    """What it measured: `v3` of a library, or `policy v3` where weights are trained."""
+    trained = f"policy v{found.policy_version}"
+    if state.alternates:
+        return f"{trained}, library v{found.library_version}"
+    return trained if state.trains_weights else f"v{found.library_version}"
+
+
+def versions_text(state: RunState, before: EvaluationFinished, after: EvaluationFinished) -> str:
+    """`v0 -> v3`."""
+    return f"{version_text(state, before)} -> {version_text(state, after)}"
+
+
 def calls_per_try(found: EvaluationFinished) -> float:
     return found.tool_calls / max(1, found.n + found.unjudged)
 

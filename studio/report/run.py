@@ -13,6 +13,7 @@ from engines.core.codec import fields_of
 from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
+from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import (
     calls_per_try,
@@ -21,6 +22,7 @@ from studio.report.rates import (
     interval_data,
     mean_acts_text,
     reward_rate_text,
+    version_text,
 )
 from studio.report.status import agent_lines, shown_status
 from studio.report.summary import (
@@ -32,7 +34,6 @@ from studio.report.summary import (
     shared_facts,
     usage_data,
     usage_text,
-    version_text,
     withheld_text,
 )
 from studio.report.tables import indent_text, table
@@ -180,6 +181,8 @@ def run_text(facts: dict[str, Any]) -> str:
         f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}" for e in evaluations
     ]
     lines += _section("held out", held_out + facts["change_lines"])
+    for one in facts["diagnosis"][-1:]:
+        lines += _section(diagnosis_title(one), diagnosis_lines(one))
     lines += _section("weights and library, each without the other", facts["cell_lines"])
     updates = facts["open"] and all(op["kind"] == "weights" for op in facts["open"])
     waiting = "open weight updates" if updates else "open operations"

@@ -12,13 +12,14 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import fields_of
-from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library, LibraryDiff
 from engines.core.settings import SHOWN_WHOLE
 from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
+from studio.report.diagnosis.causes import nothing_read_text
+from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title, epoch_diagnoses
 from studio.report.rates import (
     cell_data,
     cell_lines,
@@ -29,6 +30,8 @@ from studio.report.rates import (
     rate_changes,
     reward_rate_text,
     signs_text,
+    version_text,
+    versions_text,
 )
 from studio.report.training import LEVELS, is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
@@ -40,12 +43,6 @@ LOGGED = "the policy's replies came from a log, what judged or read them was scr
 GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
     "used", "critique", "all-right", "all-equal", "all-wrong", "failed", "unjudged",
 )  # fmt: skip
-_LIMIT = "practice.read_without_contrast"
-_OFF = f"{_LIMIT}=0 leaves groups without a good try unread: set it above 0"
-_SILENT = (
-    "where no try is good nothing says why: give a verifier with a critique, data with answers, "
-    "easier problems, or more tries (practice.group_size)"
-)
 
 
 def scripted_line(started: ev.RunStarted) -> str:
@@ -113,6 +110,7 @@ def shared_facts(state: RunState) -> dict[str, Any]:
         "curation": curation_data(state),
         "lost": dict(state.lost),
         "remarks": list(state.remarks),
+        "diagnosis": epoch_diagnoses(state),
     }
 
 
@@ -124,29 +122,6 @@ def group_data(state: RunState) -> dict[GroupOutcome, int]:
 def counted_outcomes(groups: Mapping[GroupOutcome, int]) -> str:
     """`9 used, 3 all-wrong`: what did not happen is left out."""
     return ", ".join(f"{n} {name}" for name, n in groups.items() if n) or "none"
-
-
-def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str, Any]) -> str:
-    """Why no group was read for lessons, and what to change; "" where one was.
-
-    `groups` are those of a step or a run, `settings` those that it was practised with.
-    """
-    n = sum(groups.values())
-    wrong = groups.get("all-wrong", 0) + groups.get("all-equal", 0)
-    if not n or groups.get("used") or groups.get("critique"):
-        return ""
-    seen = {name for name, m in groups.items() if m}
-    moves: dict[GroupOutcome, str] = {
-        "all-right": "where all tries are right there is nothing to learn: give harder problems",
-        "unjudged": "the verifier had no opinion on any try of a group: look at it",
-        "failed": "what failed stands under what was lost",
-    }
-    said = ", ".join(
-        f"{m} of {n} groups {name.replace('-', ' ')}" for name, m in groups.items() if m
-    )
-    why = [_OFF if settings.get(_LIMIT) == 0 else _SILENT] if wrong else []
-    why += [move for name, move in moves.items() if name in seen]
-    return f"nothing was read: {said}; {'; '.join(why)}"
 
 
 def doubts_text(state: RunState) -> str:
@@ -201,6 +176,9 @@ def practice_sections(
         ]
         heading = f"held-out reward (one version of the {what} each)"
         found.append((heading, [*change_lines(state), *measured]))
+    for one in epoch_diagnoses(state)[-1:]:
+        if lines := diagnosis_lines(one):
+            found.append((diagnosis_title(one), lines))
     if state.cells:
         heading = "weights and library, each without the other (held-out reward)"
         found.append((heading, cell_lines(state)))
@@ -259,7 +237,7 @@ def change_lines(state: RunState) -> list[str]:
     lines = []
     for change in rate_changes(state.evaluations):
         found = change.comparison
-        versions = " -> ".join(version_text(state, e) for e in (change.first, change.last))
+        versions = versions_text(state, change.first, change.last)
         result = f"{difference_text(found)}, {found.verdict} ({signs_text(found)})"
         lines.append(f"{change.first.data} {versions}: {result}")
     if state.best_step is not None and state.started is not None:
@@ -271,14 +249,6 @@ def change_lines(state: RunState) -> list[str]:
         names = "" if state.trains_weights else f" ({run}@best); last: {run}@last"
         lines.append(f"{of}: after step {state.best_step}{names}")
     return lines
-
-
-def version_text(state: RunState, found: EvaluationFinished) -> str:
-    """What it measured: `v3` of a library, or `policy v3` where weights are trained."""
-    trained = f"policy v{found.policy_version}"
-    if state.alternates:
-        return f"{trained}, library v{found.library_version}"
-    return trained if state.trains_weights else f"v{found.library_version}"
 
 
 def lost_text(lost: Mapping[str, int]) -> str:

@@ -51,7 +51,7 @@ def _is_comparable(found: EvaluationFinished, latest: EvaluationFinished) -> boo
 def _means(steps: Mapping[int, Mapping[str, EvaluationFinished]]) -> dict[int, float]:
     totals = dict.fromkeys(steps, 0.0)
     for name in next(iter(steps.values()), {}):
-        known = {step: _question_means(found[name]) for step, found in steps.items()}
+        known = {step: question_means(found[name]) for step, found in steps.items()}
         common = set.intersection(*(set(means) for means in known.values()))
         for step, means in known.items():
             over = common if 2 * len(common) >= len(means) else set(means)
@@ -60,7 +60,7 @@ def _means(steps: Mapping[int, Mapping[str, EvaluationFinished]]) -> dict[int, f
     return {step: round(total, 9) for step, total in totals.items()}
 
 
-def _question_means(found: EvaluationFinished) -> dict[str, float]:
+def question_means(found: EvaluationFinished) -> dict[str, float]:
     """Of each question with a known reward; repeats of a question (`x#2`) are one question."""
     tries: dict[str, list[float]] = {}
     for problem, row in zip(found.problems, found.rewards, strict=True):

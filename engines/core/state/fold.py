@@ -14,6 +14,7 @@ from engines.core.flags import PROVED
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
+from engines.core.state.symptoms import count_symptoms
 from engines.core.state.use_counts import StepCredits
 from engines.core.types import (
     BASE_MOVED,
@@ -132,7 +133,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.StepFinished():
             step = state.steps[event.step]
             _fold_streaks(state, step)
-            step.finished = True
+            step.finished, step.symptoms = True, count_symptoms(step, state.settings)
             step.rollouts, step.verdicts, step.reflections = {}, {}, {}
             step.lesson = None
         case ev.EvaluationFinished():

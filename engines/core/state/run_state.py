@@ -75,6 +75,7 @@ class StepState:
     remembered_after: int | None = None  # ideas the library remembered once it was committed
     credited_after: int = 0  # and steps that it had counted uses of
     finished: bool = False
+    symptoms: Counter[str] = field(default_factory=Counter)  # see `count_symptoms`; once finished
     rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
     verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
     reflections: dict[int, Reflection] = field(default_factory=dict)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from engines.core.events import EvaluationFinished
 from engines.core.library import Library
-from engines.core.state.best import comparable_evaluations
 from engines.core.types import Operation, OperationKind
 from engines.pipeline.evaluation.comparison import compare
+from engines.pipeline.evaluation.diagnosis import pair_evaluations
 from engines.pipeline.evaluation.metrics import group_by_question
 
 ROLL_BACK = "roll-back"
@@ -36,19 +36,14 @@ def find_setback(evaluations: Sequence[EvaluationFinished], since: int) -> Setba
     None where no set is worse, or there is nothing to compare with. The last of several sets is
     not looked at: nothing is chosen by it, so that what it says in the end is not flattered.
     """
-    steps = comparable_evaluations(evaluations)
-    earlier = max((step for step in steps if step <= since), default=None)
-    if earlier is None:
-        return None
-    before, after = steps[earlier], steps[max(steps)]
-    for name, now in [*after.items()][: max(1, len(after) - 1)]:
-        then = before[name]
+    pairs = pair_evaluations(evaluations, since)
+    for then, now in pairs[: max(1, len(pairs) - 1)]:
         rewards = [group_by_question(one.problems, one.rewards) for one in (then, now)]
         found = compare(rewards[0], rewards[1])
         if then.library_version != now.library_version and found and found.verdict == "hurts":
             interval = f"[{found.interval.low:+.2f}, {found.interval.high:+.2f}]"
             against = f"v{now.library_version} against v{then.library_version}"
-            reason = f"{name} got worse: {found.difference:+.2f} {interval} of {against}"
+            reason = f"{now.data} got worse: {found.difference:+.2f} {interval} of {against}"
             return Setback(then.library_version, reason)
     return None
 
