@@ -67,6 +67,7 @@ class RunStarted:
     prompts: Mapping[str, str] = field(default_factory=dict)  # hash of each prompt file
     credited: int = 0  # steps that its library had counted uses of then
     streaks: Mapping[str, int] = field(default_factory=dict)  # of adopted steps, see `RunState`
+    shown_questions: tuple[str, ...] = ()  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +286,15 @@ class EvaluationFinished:
     total: Usage = NO_USAGE  # of all rollouts and judges, the reused ones included
     tool_calls: int = 0
     reused: int = 0  # rollouts whose result was known, so that nothing was paid for them
+    left_out: int = 0  # problems of the set that the reflector was shown
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutShown:
+    """A held-out problem that got worse: the next step reads it, and no figure has it any more."""
+
+    step: int  # the last of the epoch
+    tries: tuple[tuple[CallKey, float, int], ...]  # before, after; reward and library version
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +367,9 @@ class RunEnded:
 
 
 RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded
-StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | StepFinished
+StepEvent = (
+    StepStarted | HeldOutShown | RolloutFinished | RolloutJudged | GroupReflected | StepFinished
+)
 LessonEvent = LessonProposed | EffectMeasured | LessonReturned | LessonCommitted
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone

@@ -71,6 +71,7 @@ class RunContext:
     tell: Callable[[str], None] = lambda _: None
     writer: PromptWriter = field(default_factory=PromptWriter)
     dropout: float = 0.0  # chance of each experience to be left out of a practice rollout
+    worsened: int = 0  # held-out problems that got worse and are read after an epoch, at most
     learnable: bool = False  # see `tries_by_streak`; False: every problem is tried as often
     learns: Callable[[int], Learns] = lambda step: ""  # of a step that begins now
     first_weights: FirstWeights | None = None  # None: no four cells are measured at the end

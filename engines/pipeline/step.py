@@ -27,6 +27,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.judging import GroupJudge
 from engines.pipeline.replay_training import last_answer, load_rollout
+from engines.pipeline.worsened import consolidate_with_worsened, show_worsened
 from engines.record.ledger import read_trajectory
 
 TAIL_CHARS = 200
@@ -65,6 +66,7 @@ async def practise_step(practice: RunContext, step: int) -> None:
     if measured is not None and measured.is_due(step, practice.sampler.ends_epoch(step)):
         await practice.evaluate(measured, step)
         await practice.roll_back_if_worse(step)
+    await show_worsened(practice, step)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
     await practice.save_if_due(step)
     practice.ledger.release_files()
@@ -193,7 +195,7 @@ async def _propose(
         practice.tell_if_any(low_contrast_warning(sum(g.informative for g in groups), len(groups)))
     reflections = [reflection for _, reflection in batch]
     library = _visible_library(practice, now)
-    lesson = await practice.engine.consolidate(groups, reflections, library)
+    lesson = await consolidate_with_worsened(practice, now, groups, reflections, library)
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
 

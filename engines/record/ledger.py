@@ -358,6 +358,20 @@ def read_trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, .
     return join_messages(read_record(folder, ref) for ref in refs)
 
 
+def find_trajectory(folder: Path, key: CallKey) -> tuple[Message, ...]:
+    """The messages of a held-out try by its step, problem and index; () where none is recorded."""
+    found: list[Record] = []
+
+    def take(line: lines.StoredLine) -> None:
+        record = from_dict(Record, orjson.loads(line.body))
+        own = (record.key.problem, record.key.index) == (key.problem, key.index)
+        if own and not record.lost and (record.key.purpose == key.purpose or record.is_tool_result):
+            found.append(record)
+
+    lines.read(folder / record_file_name(key), chained=False, visit=take)
+    return join_messages(found)
+
+
 def join_messages(records: Iterable[Record]) -> tuple[Message, ...]:
     messages: tuple[Message, ...] = ()
     for record in records:

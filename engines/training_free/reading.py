@@ -147,6 +147,9 @@ def rest_block(rest: Sequence[ShownAttempt], shown: Sequence[ShownAttempt]) -> s
 def library_before_text(group: Group, library: Library) -> str:
     """Which of the library stood in front of the attempts, as a sentence."""
     rollout = group.rollouts[0]
+    if len({one.library_version for one in group.rollouts}) > 1:
+        had = (f"version {r.library_version} before attempt {r.index}" for r in group.rollouts)
+        return f"The library changed between the attempts: {', '.join(had)}."
     if len({one.shown for one in group.rollouts}) > 1:
         return "Not all of it stood in front of every attempt: chance left some out of each."
     if rollout.shown is None and rollout.library_version != library.version:

@@ -17,7 +17,7 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
 from studio.report.diagnosis.causes import nothing_read_text
-from studio.report.diagnosis.epochs import diagnosis_lines, epoch_diagnoses
+from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
 from studio.report.rates import cell_name, evaluation_text
 from studio.report.step_clock import StepClock
 from studio.report.summary import (
@@ -92,10 +92,8 @@ class LinePrinter:
                 return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
-            case ev.StepFinished() if _ends_epoch(state, event.step):
-                ended = [e for e in epoch_diagnoses(state) if e["epoch"] == event.epoch]
-                texts = (text for one in ended for text in diagnosis_lines(one))
-                return [f"epoch {event.epoch}: {text}" for text in texts]
+            case ev.StepFinished() if told := diagnose_epoch(state, event.step):
+                return [f"epoch {event.epoch}: {text}" for text in diagnosis_lines(told)]
             case ev.CellMeasured(result=found):
                 of = f"held-out {found.data}, {cell_name(event)}"
                 return [f"{of}: mean reward {evaluation_text(found)}"]
@@ -179,10 +177,6 @@ def _review_command(state: RunState) -> str:
 
 def _reviewer_text(reviewer: str) -> str:
     return f" by {one_line(reviewer, 60)}" if reviewer else ""
-
-
-def _ends_epoch(state: RunState, step: int) -> bool:
-    return state.started is not None and step % state.started.steps_per_epoch == 0
 
 
 def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:

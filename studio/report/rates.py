@@ -73,7 +73,12 @@ def evaluation_text(found: EvaluationFinished) -> str:
         shown = mean_text(rows) if rows else f"{found.mean:.3f}"
     lost = f", {found.unjudged} unjudged" if found.unjudged else ""
     calls = f", {calls_per_try(found):.1f} tool calls a try" if found.tool_calls else ""
-    return f"{shown} (n={found.n}){lost}{calls}"
+    return f"{shown} (n={found.n}){lost}{calls}{left_out_text(found)}"
+
+
+def left_out_text(found: EvaluationFinished) -> str:
+    """Why a result is of fewer problems than its set has; "" where it is of all."""
+    return f", {found.left_out} left out: shown to the reflector" if found.left_out else ""
 
 
 def version_text(state: RunState, found: EvaluationFinished) -> str:
@@ -82,11 +87,6 @@ def version_text(state: RunState, found: EvaluationFinished) -> str:
     if state.alternates:
         return f"{trained}, library v{found.library_version}"
     return trained if state.trains_weights else f"v{found.library_version}"
-
-
-def versions_text(state: RunState, before: EvaluationFinished, after: EvaluationFinished) -> str:
-    """`v0 -> v3`."""
-    return f"{version_text(state, before)} -> {version_text(state, after)}"
 
 
 def calls_per_try(found: EvaluationFinished) -> float:

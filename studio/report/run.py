@@ -111,7 +111,7 @@ def _evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, A
         "version": version_text(state, found),
         "mean_reward": found.mean,
         "interval": interval_data(found),
-        **fields_of(found, "n", "unjudged", "reused"),
+        **fields_of(found, "n", "unjudged", "reused", "left_out"),
         "tool_calls_per_try": calls_per_try(found),
         "text": evaluation_text(found),
     }

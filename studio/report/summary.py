@@ -19,7 +19,12 @@ from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio.report.diagnosis.causes import nothing_read_text
-from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title, epoch_diagnoses
+from studio.report.diagnosis.epochs import (
+    diagnosis_lines,
+    diagnosis_title,
+    epoch_diagnoses,
+    last_diagnosis,
+)
 from studio.report.rates import (
     cell_data,
     cell_lines,
@@ -27,11 +32,11 @@ from studio.report.rates import (
     difference_text,
     evaluation_text,
     interval_data,
+    left_out_text,
     rate_changes,
     reward_rate_text,
     signs_text,
     version_text,
-    versions_text,
 )
 from studio.report.training import LEVELS, is_fine_tuning, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
@@ -86,7 +91,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         },
         "evaluations": [
             fields_of(e, "step", "data", "mean", "n", "unjudged", "reused", "policy_version")
-            | {"interval": interval_data(e)}
+            | {"interval": interval_data(e), "left_out": e.left_out}
             for e in state.evaluations
         ],
         "open": [operation.id for operation in state.open_operations],
@@ -176,9 +181,8 @@ def practice_sections(
         ]
         heading = f"held-out reward (one version of the {what} each)"
         found.append((heading, [*change_lines(state), *measured]))
-    for one in epoch_diagnoses(state)[-1:]:
-        if lines := diagnosis_lines(one):
-            found.append((diagnosis_title(one), lines))
+    if (last := last_diagnosis(state)) and (lines := diagnosis_lines(last)):
+        found.append((diagnosis_title(last), lines))
     if state.cells:
         heading = "weights and library, each without the other (held-out reward)"
         found.append((heading, cell_lines(state)))
@@ -237,9 +241,9 @@ def change_lines(state: RunState) -> list[str]:
     lines = []
     for change in rate_changes(state.evaluations):
         found = change.comparison
-        versions = versions_text(state, change.first, change.last)
+        versions = " -> ".join(version_text(state, e) for e in (change.first, change.last))
         result = f"{difference_text(found)}, {found.verdict} ({signs_text(found)})"
-        lines.append(f"{change.first.data} {versions}: {result}")
+        lines.append(f"{change.first.data} {versions}: {result}{left_out_text(change.last)}")
     if state.best_step is not None and state.started is not None:
         n = len(comparable_evaluations(state.evaluations))
         run = state.started.run

@@ -260,6 +260,7 @@ class _RunParts:
             tell=self.tell,
             writer=writer,
             dropout=config.practice.dropout,
+            worsened=config.practice.reflect_on_worsened,
             learnable=config.practice.sampling == "learnable",
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,

@@ -67,7 +67,7 @@ def opening_event(
             steps_per_epoch=plan.sampler.steps_per_epoch,
             prompts=prompt_hashes(PROMPTS_OF),
         )
-    head = folder.head()
+    head, adopted = folder.head(), _adopted_state(plan)
     return ev.RunStarted(
         run=plan.run.run,
         exp_id=config.exp_id,
@@ -84,21 +84,22 @@ def opening_event(
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,
         credited=head.credited,
-        streaks=_adopted_streaks(plan),
+        streaks=adopted.streaks if config.practice.sampling == "learnable" else {},
+        shown_questions=tuple(sorted(adopted.shown_questions)),
         policy_version=policy_version_after(past),
         prompts=prompt_hashes(PROMPTS_OF),
     )
 
 
-def _adopted_streaks(plan: RunPlan) -> dict[str, int]:
-    """How problems fared in the steps that a fork adopts; {} where nothing goes by that."""
+def _adopted_state(plan: RunPlan) -> RunState:
+    """What the steps that a fork adopts came to; an empty one where the run is none."""
     state = RunState()
-    if plan.parent is not None and plan.loaded.config.practice.sampling == "learnable":
+    if plan.parent is not None:
         for entry in plan.parent.entries():
             fold(state, entry.event)
             if state.steps_finished >= plan.adopted_steps:
                 break
-    return state.streaks
+    return state
 
 
 def _library_name(plan: RunPlan) -> str:

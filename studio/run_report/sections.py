@@ -9,6 +9,7 @@ from typing import Any
 
 from engines.core.state.curve import Point, pool_points
 from studio.library.diff import ExperiencePair, changes_table
+from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
 from studio.report.page import blocks as b
 from studio.report.rates import reward_rate_text
 from studio.report.run import acts_text, head_text
@@ -25,6 +26,7 @@ def report_page(facts: Facts) -> b.Page:
     """The whole page; what the run has nothing of is left out, but never a loss."""
     sections: dict[str, Callable[[Facts], list[b.Block]]] = {
         "Did it help?": _held_out,
+        "What each epoch changed": _epochs,
         "Practice": _practice,
         "Training": _training,
         "Lessons": _lessons,
@@ -66,6 +68,11 @@ def _held_out(facts: Facts) -> list[b.Block]:
     chart = b.LineChart("Held-out reward, 95 % intervals", _lines(facts, "held_out"), high=1.0)
     blocks: list[b.Block] = [b.Items(facts["change_lines"])] if facts["change_lines"] else []
     return [*blocks, *_charts(chart), table]
+
+
+def _epochs(facts: Facts) -> list[b.Block]:
+    told = ((diagnosis_title(one), diagnosis_lines(one)) for one in facts["diagnosis"])
+    return [b.Part(title, [b.Items([line.strip() for line in ls])]) for title, ls in told if ls]
 
 
 def _practice(facts: Facts) -> list[b.Block]:

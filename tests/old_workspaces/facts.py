@@ -172,10 +172,11 @@ def keys_below(event: Any) -> frozenset[str]:
 
 
 LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened", "EffectMeasured", "LibraryMeasured"})
+LATER_KINDS |= {"HeldOutShown"}
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}
-LATER |= {"speaker", "learns", "cells"}
+LATER |= {"speaker", "learns", "cells", "diagnosis"}
 """Keys of answers that a later release added, whatever they say."""
 
 

@@ -13,6 +13,7 @@ from engines.core import events as ev
 from engines.core.flags import PROVED
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
+from engines.core.state.best import leave_out
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
 from engines.core.state.symptoms import count_symptoms
 from engines.core.state.use_counts import StepCredits
@@ -41,6 +42,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.library_version = state.base_version = event.library_version
             state.step, state.policy_version = event.forked_steps, event.policy_version
             state.streaks = dict(event.streaks)
+            state.shown_questions = set(event.shown_questions)
         case ev.RunResumed():
             if state.ending == "failed":
                 losses.forget_failures(state)
@@ -139,6 +141,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.EvaluationFinished():
             state.evaluations.append(event)
             _count_evaluation(state, event)
+        case ev.HeldOutShown():
+            state.shown.append(event)
+            state.shown_questions.add(event.tries[0][0].problem.partition("#")[0])
+            state.evaluations = [leave_out(e, state.shown_questions) for e in state.evaluations]
         case ev.CellMeasured():
             state.cells.append(event)
             _count_evaluation(state, event.result)

@@ -149,6 +149,8 @@ class RunState:
     withheld: int = 0  # ideas not proposed again, since they had been rejected
     curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
+    shown: list[ev.HeldOutShown] = field(default_factory=list)
+    shown_questions: set[str] = field(default_factory=set)  # held-out ones that the reflector saw
     cells: list[ev.CellMeasured] = field(default_factory=list)
     # By problem: how often in a row all of its tries were right; -1 where all failed the last time.
     streaks: dict[str, int] = field(default_factory=dict)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from engines.core.events import RolloutFinished
 from engines.core.flags import FLAG_NAMES
 from engines.core.state.run_state import StepState
 from engines.core.types import NO_ANSWER
@@ -20,11 +19,16 @@ def count_symptoms(step: StepState, settings: Mapping[str, Any]) -> Counter[str]
         tool_calls=step.tool_calls,
         failed_calls=step.failed_calls,
     )
+    limit = settings.get("policy.max_tokens") or 0
     for rollout in step.rollouts.values():
-        found.update(_rollout_symptoms(rollout, settings))
+        late, tokens = (rollout.error or "").startswith("timeout"), rollout.usage.completion_tokens
+        found["timeouts"] += late
+        # No reply is longer, so that all of them were cut.
+        found["timeouts at limit"] += late and 0 < limit * rollout.turns <= tokens
+        # An empty answer marks a try that had no turn or context left for one.
+        found["cut"] += rollout.status == "truncated" and rollout.answer != ""
     for verdict in step.verdicts.values():
-        found["no answer"] += (verdict.critique or "").endswith(NO_ANSWER)
-        found["unparsable"] += (verdict.error or "").startswith("unparsable")
+        found["no answer"] += NO_ANSWER in (verdict.critique or "")
     found.update(step.groups)
     found["groups"] = step.groups.total()
     for reflection in step.reflections.values():
@@ -37,17 +41,3 @@ def count_symptoms(step: StepState, settings: Mapping[str, Any]) -> Counter[str]
             found["rejected"] += not outcome.applied
             found["refused"] += outcome.reason.partition(":")[0] in FLAG_NAMES
     return +found
-
-
-def _rollout_symptoms(rollout: RolloutFinished, settings: Mapping[str, Any]) -> Iterator[str]:
-    limit = settings.get("policy.max_tokens")
-    if rollout.status == "truncated" and not rollout.error:
-        if rollout.answer != "":  # "" marks a try that had to end before its answer
-            yield "cut"
-        elif rollout.turns >= (settings.get("agent.max_turns") or 1):
-            yield "out of turns"
-    if (rollout.error or "").startswith("timeout"):
-        yield "timeouts"
-        # No reply is longer, so that all of them were cut.
-        if limit and 0 < limit * rollout.turns <= rollout.usage.completion_tokens:
-            yield "timeouts at limit"

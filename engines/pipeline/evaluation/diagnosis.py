@@ -18,7 +18,7 @@ CHANGES: tuple[Change, ...] = get_args(Change)
 
 @dataclass(frozen=True, slots=True)
 class HeldOutDiagnosis:
-    """One set before and after, each question that has a known reward on both sides once."""
+    """One set before and after, each question with a known reward on both sides once."""
 
     before: EvaluationFinished
     after: EvaluationFinished
@@ -29,15 +29,6 @@ class HeldOutDiagnosis:
         """Those that changed so; of changes the greatest first, else in the order of the set."""
         found = [name for name, pair in self.means.items() if change_of(*pair) == change]
         return sorted(found, key=lambda name: -abs(self.means[name][1] - self.means[name][0]))
-
-    @property
-    def worse_by_luck(self) -> float:
-        """How many would be expected to worsen of those that changed, if only luck changed them.
-
-        Then each change could as well have gone the other way: the hypothesis of
-        `engines.pipeline.effect.paired.sign_flip_test`, whose p is that of `comparison`.
-        """
-        return (self.comparison.wins + self.comparison.losses) / 2
 
 
 def change_of(before: float, after: float) -> Change:

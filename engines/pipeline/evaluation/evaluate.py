@@ -237,7 +237,10 @@ async def measure_set(
 
     What another `stage` of the run paid for counts as reused.
     """
-    measuring, ids = evaluation.measuring, tuple(problem.id for problem in held_out.problems)
+    shown = recorder.state.shown_questions
+    kept = tuple(p for p in held_out.problems if p.id.partition("#")[0] not in shown)
+    left_out, held_out = len(held_out.problems) - len(kept), replace(held_out, problems=kept)
+    measuring, ids = evaluation.measuring, tuple(problem.id for problem in kept)
     found = await measure(
         measuring,
         book,
@@ -265,6 +268,7 @@ async def measure_set(
         total=found.total,
         tool_calls=found.tool_calls,
         reused=found.reused,
+        left_out=left_out,
     )
 
 

@@ -17,6 +17,7 @@ from studio.compare.log import Fields, Log, LogRow, Practised, load_json
 from studio.config.loading import load_run
 from studio.library.references import find_version
 from studio.report.fork_history import load_state_with_parents
+from studio.report.rates import left_out_text
 from studio.report.summary import REHEARSAL, scripted_line
 from studio.run.held_out import held_out_sets
 
@@ -107,8 +108,9 @@ def read_reference(reference: str, workspace: Workspace) -> Log:
     if state.trains_weights:
         learned = f"weights v{measured[-1].policy_version}"
     started, practised = state.started, _practised(state, _step(rest, state), learned)
-    notes = (scripted_line(started),) if started and started.rehearsal else ()
-    log = replace(_of_events(reference, measured), practised=practised, notes=notes)
+    notes = [scripted_line(started)] if started and started.rehearsal else []
+    notes += [f"{e.data}{left_out_text(e)}" for e in measured if e.left_out]
+    log = replace(_of_events(reference, measured), practised=practised, notes=tuple(notes))
     return replace(log, questions=_questions(workspace, name))
 
 

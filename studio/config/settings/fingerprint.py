@@ -56,6 +56,7 @@ RESULT_FIELDS = (
     "practice.sampling",
     "practice.weight_steps",
     "practice.dropout",
+    "practice.reflect_on_worsened",
     *_names("practice", TrainingFreeSettings),
     *_names("lint", LintConfig),
     "verifier",

@@ -246,6 +246,10 @@ class RunConfig(Settings):
         if self.practice.dropout and self.trains:
             cause = "weights are updated, so that what an experience is worth changes each step"
             raise refusal("practice.dropout", cause, "Leave it out.")
+        if self.practice.reflect_on_worsened and (self.trains or not self.evaluation.do_eval):
+            cause = "it reads what evaluations find, for lessons in words and not in weights"
+            move = "Leave it out, or set practice.algorithm=training_free, evaluation.do_eval=true."
+            raise refusal("practice.reflect_on_worsened", cause, move)
         return self
 
     @model_validator(mode="after")

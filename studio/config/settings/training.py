@@ -92,6 +92,13 @@ class _Loop:
         ge=0,
         le=0.5,
     )
+    reflect_on_worsened: int = setting(
+        0,
+        "held-out problems an epoch, of those that got worse, whose tries before and after go to "
+        "the reflector; held-out figures go on without them",
+        ge=0,
+        le=MAX_COUNT,
+    )
     concurrency: int = setting(
         64, "calls of models at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,37 +15,17 @@ _SILENT = (
     "easier problems, or more tries (practice.group_size)"
 )
 _EASY = "where all tries are right there is nothing to learn: give harder problems"
-_NO_OPINION = "the verifier had no opinion on any try of a group: look at it"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cause of little gain: told where at least one, and `share` of all, show it.
+    """A cause of little gain, told where at least one and `share` of all show it."""
 
-    `count` and `of` are names of `engines.core.state.symptoms`; in texts `{limit}` is that of
-    tokens.
-    """
-
-    count: str
+    count: str  # a name of `engines.core.state.symptoms`
     of: str
     text: str
     fix: str
     share: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What a rule found in an epoch."""
-
-    name: str
-    n: int
-    of: int
-    text: str
-    fix: str
-
-    @property
-    def line(self) -> str:
-        return f"{self.n} of {self.of} {self.text}: {self.fix}"
 
 
 RULES = (
@@ -54,18 +34,13 @@ RULES = (
     Rule("timeouts", "rollouts", "tries ended by the time limit",
          "raise practice.task_timeout_s, or lower practice.concurrency"),
     Rule("cut", "rollouts", "tries were cut at the limit of {limit}", "raise policy.max_tokens"),
-    Rule("out of turns", "rollouts", "tries had no turn left for an answer",
-         "raise agent.max_turns"),
     Rule("no answer", "judged", "judged tries state no answer that the verifier finds",
          r"have agent.instructions ask for a last line such as `#### 42`, `\boxed{{42}}` or "
          "`Answer: 42`"),
-    Rule("unparsable", "rollouts", "verdicts could not be read",
-         "give a judge that keeps to the form, or mend the grader"),
     Rule("failed_calls", "tool_calls", "tool calls failed",
          "`studio runs show RUN --rollout ID` shows what they said", 0.1),
     Rule("all-right", "groups", "groups all right, without a signal", _EASY, 0.5),
     Rule("all-wrong", "groups", "groups all wrong, without a signal", "{silent}", 0.5),
-    Rule("unjudged", "groups", "groups unjudged", _NO_OPINION),
     Rule("refused", "operations", "operations refused by the lint",
          "`studio runs show RUN --step N` says why; lint and review.rejects set the bounds"),
     Rule("rejected", "operations", "operations rejected, so nothing was learned",
@@ -77,18 +52,17 @@ RULES = (
 )  # fmt: skip
 
 
-def find_causes(symptoms: Mapping[str, int], settings: Mapping[str, Any]) -> list[Cause]:
+def find_causes(symptoms: Mapping[str, int], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the rules find in the summed symptoms of an epoch, practised with these settings."""
-    limit = settings.get("policy.max_tokens")
-    words = {
-        "limit": f"{limit} tokens" if limit else "the endpoint's own",
-        "silent": _unread_text(settings),
-    }
-    return [
-        Cause(rule.count, n, of, rule.text.format(**words), rule.fix.format(**words))
-        for rule in RULES
-        if (n := symptoms.get(rule.count, 0)) and n >= rule.share * (of := symptoms[rule.of])
-    ]
+    limit, silent = settings.get("policy.max_tokens"), _unread_text(settings)
+    words = {"limit": f"{limit} tokens" if limit else "the endpoint's own", "silent": silent}
+    found = []
+    for rule in RULES:
+        n, of = symptoms.get(rule.count, 0), symptoms.get(rule.of, 0)
+        if n and n >= rule.share * of:
+            said = {"text": rule.text.format(**words), "fix": rule.fix.format(**words)}
+            found.append({"name": rule.count, "n": n, "of": of, **said})
+    return found
 
 
 def _unread_text(settings: Mapping[str, Any]) -> str:
@@ -106,12 +80,12 @@ def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str,
     said = ", ".join(
         f"{m} of {n} groups {name.replace('-', ' ')}" for name, m in groups.items() if m
     )
-    moves: Iterable[tuple[GroupOutcome, str]] = (
-        ("all-wrong", _unread_text(settings)),
-        ("all-equal", _unread_text(settings)),
-        ("all-right", _EASY),
-        ("unjudged", _NO_OPINION),
-        ("failed", "what failed stands under what was lost"),
-    )
-    why = dict.fromkeys(move for name, move in moves if groups.get(name))
+    moves: dict[GroupOutcome, str] = {
+        "all-wrong": _unread_text(settings),
+        "all-equal": _unread_text(settings),
+        "all-right": _EASY,
+        "unjudged": "the verifier had no opinion on any try of a group: look at it",
+        "failed": "what failed stands under what was lost",
+    }
+    why = dict.fromkeys(move for name, move in moves.items() if groups.get(name))
     return f"nothing was read: {said}; {'; '.join(why)}"

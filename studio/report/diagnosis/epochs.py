@@ -3,77 +3,79 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.diagnosis import CHANGES, HeldOutDiagnosis, diagnose
-from studio.report.diagnosis.causes import Cause, find_causes
-from studio.report.rates import comparison_data, difference_text, versions_text
+from studio.report.diagnosis.causes import find_causes
+from studio.report.rates import comparison_data, difference_text, version_text
 from studio.secrets.sanitize import one_line
 
 _MOST_NAMED = 5
 
 
 def epoch_diagnoses(state: RunState) -> list[dict[str, Any]]:
-    """Of each epoch whose last step is through, as plain JSON values; the latest comes last."""
-    spans: dict[int, list[int]] = {}
-    for step in state.steps.values():
-        spans.setdefault(step.epoch, []).append(step.step)
-    return [
-        _epoch_facts(state, epoch, steps)
-        for epoch, steps in spans.items()
-        if state.steps[steps[-1]].finished
-    ]
+    """Of each epoch that is through, as plain JSON values."""
+    return [found for step in state.steps if (found := diagnose_epoch(state, step))]
 
 
-def _epoch_facts(state: RunState, epoch: int, steps: Sequence[int]) -> dict[str, Any]:
-    measured = [found for found in state.evaluations if found.step <= steps[-1]]
-    symptoms = sum((state.steps[step].symptoms for step in steps), Counter[str]())
-    causes = find_causes(symptoms, state.settings)
+def last_diagnosis(state: RunState) -> dict[str, Any] | None:
+    every = (diagnose_epoch(state, step) for step in reversed(state.steps))
+    return next((found for found in every if found), None)
+
+
+def diagnose_epoch(state: RunState, last: int) -> dict[str, Any] | None:
+    """Of the epoch that ends with this step; None where none does, or it is not through."""
+    end, started = state.steps.get(last), state.started
+    if end is None or started is None or not end.finished or last % started.steps_per_epoch:
+        return None
+    steps = [one for one in state.steps.values() if one.epoch == end.epoch and one.step <= last]
+    measured = [found for found in state.evaluations if found.step <= last]
+    symptoms = sum((step.symptoms for step in steps), Counter[str]())
     return {
-        "epoch": epoch,
-        "steps": [steps[0], steps[-1]],
-        "held_out": [_held_out_facts(state, one) for one in diagnose(measured, steps[0] - 1)],
-        "causes": [asdict(cause) for cause in causes],
+        "epoch": end.epoch,
+        "held_out": [_held_out_facts(state, one) for one in diagnose(measured, steps[0].step - 1)],
+        "shown": [one.tries[0][0].problem for one in state.shown if one.step == last],
+        "causes": find_causes(symptoms, state.settings),
     }
 
 
 def _held_out_facts(state: RunState, found: HeldOutDiagnosis) -> dict[str, Any]:
+    changed = [(name, *found.means[name]) for c in CHANGES[:2] for name in found.questions(c)]
     return {
         "data": found.after.data,
         "from_step": found.before.step,
         "to_step": found.after.step,
-        "versions": versions_text(state, found.before, found.after),
-        "tries": found.after.k,
+        "versions": " -> ".join(version_text(state, e) for e in (found.before, found.after)),
+        "k": found.after.k,
         "counts": {change: len(found.questions(change)) for change in CHANGES},
-        "worse_by_luck": found.worse_by_luck,
-        "changed": [[name, *found.means[name]]
-                    for change in CHANGES[:2] for name in found.questions(change)],
-        "text": difference_text(found.comparison),
+        "worse_by_luck": len(changed) / 2,
+        "changed": changed,
+        "text": f"{difference_text(found.comparison)}, {found.comparison.verdict}",
         **(comparison_data(found.comparison) or {}),
-    }  # fmt: skip
+    }
 
 
 def diagnosis_title(facts: dict[str, Any]) -> str:
-    first, last = facts["steps"]
-    return f"epoch {facts['epoch']} (steps {first} to {last}): what changed, and what held it back"
+    return f"epoch {facts['epoch']}: what changed, and what held it back"
 
 
 def diagnosis_lines(facts: dict[str, Any]) -> list[str]:
-    """What one epoch's facts say: a line for each set, its worsened problems, and each cause."""
+    """What one epoch's facts say: a line for each set, its worsened problems, and each cause.
+
+    If luck alone changed them, each could as well have gone the other way: half would be worse.
+    """
     lines = []
     for found in facts["held_out"]:
         counts = ", ".join(f"{n} {name}" for name, n in found["counts"].items())
-        changed = len(found["changed"])
-        luck = f"; by luck alone {found['worse_by_luck']:g} of the {changed} would have worsened"
-        verdict = f"{found['text']}, {found['verdict']}{luck if changed else ''}"
-        head = f"{one_line(found['data'], 80)} {found['versions']}"
-        lines.append(f"{head}: {counts} ({verdict})")
+        n, text = len(found["changed"]), found["text"]
+        text += f"; by luck alone {found['worse_by_luck']:g} of the {n} would be worse" if n else ""
+        lines.append(f"{one_line(found['data'], 80)} {found['versions']}: {counts} ({text})")
         worse = [f"{name} {a:.2f} -> {b:.2f}" for name, a, b in found["changed"] if b < a]
         more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
         if worse:
-            tries = f"{found['tries']} {'try' if found['tries'] == 1 else 'tries'} each"
-            lines.append(f"  worsened ({tries}): {', '.join(worse[:_MOST_NAMED])}{more}")
-    return lines + [Cause(**cause).line for cause in facts["causes"]]
+            lines.append(f"  worsened (k={found['k']}): {', '.join(worse[:_MOST_NAMED])}{more}")
+    if shown := facts["shown"]:
+        named = f"{len(shown)} more got worse and go to the reflector: {', '.join(shown)}"
+        lines.append(f"{named}; shown to it, they are left out of all held-out figures")
+    return lines + ["{n} of {of} {text}: {fix}".format(**cause) for cause in facts["causes"]]
