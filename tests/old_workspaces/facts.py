@@ -52,6 +52,7 @@ _ENVELOPE = frozenset(("v", "seq", "settings"))
 _WORDED = frozenset(("prompts", "critique", "detail", "note", "tail", "answer"))
 """What code of ours words, and what the records hold anyway."""
 _ID = r"\bop\d+\.\w+|\bE\d+\b|\bs\d+p\d+(?:r\d+)?|\bv\d+\b|\b\d+\.\d+\b"
+_SINCE = re.compile(r"by luck alone [\d.]+")  # which no older release said
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d(?::\d\d)?")
 _LONGEST = 300
 _OF_GROUPS = ("RolloutFinished", "RolloutJudged", "GroupReflected")
@@ -91,7 +92,7 @@ def quoted(text: str, workspace: Path) -> list[str]:
 
 def figures(text: str) -> list[str]:
     """Every id, version and decimal number of a text, each once."""
-    return sorted(set(re.findall(_ID, _CLOCK.sub("", text))))
+    return sorted(set(re.findall(_ID, _SINCE.sub("", _CLOCK.sub("", text)))))
 
 
 def printed(text: str, workspace: Path) -> Any:

@@ -14,7 +14,6 @@ _SILENT = (
     "where no try is good nothing says why: give a verifier with a critique, data with answers, "
     "easier problems, or more tries (practice.group_size)"
 )
-_EASY = "where all tries are right there is nothing to learn: give harder problems"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +30,34 @@ class Rule:
 RULES = (
     Rule("timeouts at limit", "timeouts", "timeouts hit the limit of {limit} in every reply",
          "raise policy.max_tokens"),
-    Rule("timeouts", "rollouts", "tries ended by the time limit",
+    Rule("timeouts", "rollouts", "tries timed out",
          "raise practice.task_timeout_s, or lower practice.concurrency"),
     Rule("cut", "rollouts", "tries were cut at the limit of {limit}", "raise policy.max_tokens"),
-    Rule("no answer", "judged", "judged tries state no answer that the verifier finds",
-         r"have agent.instructions ask for a last line such as `#### 42`, `\boxed{{42}}` or "
-         "`Answer: 42`"),
+    Rule("no answer", "judged", "tries state no answer that the verifier finds",
+         "ask for a last line `#### 42`, `\\boxed{42}` or `Answer: 42` in agent.instructions"),
     Rule("failed_calls", "tool_calls", "tool calls failed",
-         "`studio runs show RUN --rollout ID` shows what they said", 0.1),
-    Rule("all-right", "groups", "groups all right, without a signal", _EASY, 0.5),
-    Rule("all-wrong", "groups", "groups all wrong, without a signal", "{silent}", 0.5),
+         "studio runs show RUN --rollout ID shows what they said", 0.1),
+    Rule("all-right", "groups", "groups all right", "give harder problems", 0.5),
+    Rule("all-wrong", "groups", "groups all wrong",
+         "give easier problems, or more tries (practice.group_size)", 0.5),
     Rule("refused", "operations", "operations refused by the lint",
-         "`studio runs show RUN --step N` says why; lint and review.rejects set the bounds"),
-    Rule("rejected", "operations", "operations rejected, so nothing was learned",
-         "their reasons are for the reflector: it reads them; or change learning_objective", 1.0),
-    Rule("kept", "operations", "operations keep what is there, so nothing was learned",
-         "the library says what these problems teach: give harder or other ones, or end", 1.0),
+         "studio runs show RUN --step N says why; lint and review.rejects set the bounds"),
+    Rule("rejected", "operations", "operations rejected",
+         "say in practice.learning_objective what is wanted", 1.0),
+    Rule("kept", "operations", "operations keep what is there", "give other problems, or end", 1.0),
     Rule("unused", "credits", "readings of an experience show no use of it",
-         "reword what is ignored or misleads, or delete it", 1.0),
+         "reword or delete what is ignored or misleads", 1.0),
 )  # fmt: skip
 
 
 def find_causes(symptoms: Mapping[str, int], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the rules find in the summed symptoms of an epoch, practised with these settings."""
-    limit, silent = settings.get("policy.max_tokens"), _unread_text(settings)
-    words = {"limit": f"{limit} tokens" if limit else "the endpoint's own", "silent": silent}
-    found = []
+    tokens, found = settings.get("policy.max_tokens"), []
+    limit = f"{tokens} tokens" if tokens else "the endpoint's own"
     for rule in RULES:
         n, of = symptoms.get(rule.count, 0), symptoms.get(rule.of, 0)
         if n and n >= rule.share * of:
-            said = {"text": rule.text.format(**words), "fix": rule.fix.format(**words)}
+            said = {"text": rule.text.format(limit=limit), "fix": rule.fix}
             found.append({"name": rule.count, "n": n, "of": of, **said})
     return found
 
@@ -83,7 +80,7 @@ def nothing_read_text(groups: Mapping[GroupOutcome, int], settings: Mapping[str,
     moves: dict[GroupOutcome, str] = {
         "all-wrong": _unread_text(settings),
         "all-equal": _unread_text(settings),
-        "all-right": _EASY,
+        "all-right": "where all tries are right there is nothing to learn: give harder problems",
         "unjudged": "the verifier had no opinion on any try of a group: look at it",
         "failed": "what failed stands under what was lost",
     }

@@ -51,7 +51,7 @@ def _held_out_facts(state: RunState, found: HeldOutDiagnosis) -> dict[str, Any]:
         "counts": {change: len(found.questions(change)) for change in CHANGES},
         "worse_by_luck": len(changed) / 2,
         "changed": changed,
-        "text": f"{difference_text(found.comparison)}, {found.comparison.verdict}",
+        "text": f"{found.comparison.verdict}, {difference_text(found.comparison)}",
         **(comparison_data(found.comparison) or {}),
     }
 
@@ -68,14 +68,15 @@ def diagnosis_lines(facts: dict[str, Any]) -> list[str]:
     lines = []
     for found in facts["held_out"]:
         counts = ", ".join(f"{n} {name}" for name, n in found["counts"].items())
-        n, text = len(found["changed"]), found["text"]
-        text += f"; by luck alone {found['worse_by_luck']:g} of the {n} would be worse" if n else ""
-        lines.append(f"{one_line(found['data'], 80)} {found['versions']}: {counts} ({text})")
+        n = len(found["changed"])
+        luck = f" (by luck alone {found['worse_by_luck']:g} of the {n} would be worse)" if n else ""
+        head = f"{one_line(found['data'], 80)} {found['versions']}: {found['text']}"
+        lines.append(f"{head}: {counts}{luck}")
         worse = [f"{name} {a:.2f} -> {b:.2f}" for name, a, b in found["changed"] if b < a]
         more = f" and {len(worse) - _MOST_NAMED} more" if len(worse) > _MOST_NAMED else ""
         if worse:
             lines.append(f"  worsened (k={found['k']}): {', '.join(worse[:_MOST_NAMED])}{more}")
     if shown := facts["shown"]:
-        named = f"{len(shown)} more got worse and go to the reflector: {', '.join(shown)}"
-        lines.append(f"{named}; shown to it, they are left out of all held-out figures")
+        said = "more got worse: shown to the reflector, and left out of all held-out figures"
+        lines.append(f"{len(shown)} {said}: {', '.join(shown)}")
     return lines + ["{n} of {of} {text}: {fix}".format(**cause) for cause in facts["causes"]]

@@ -48,14 +48,14 @@ UNREAD = Verdict(0.0, "expected 42, found no answer")
 CASES: list[tuple[list[ev.DurableEvent], str]] = [
     ([*a_try(0, **timeout(2, 1_024)), *a_try(1, **timeout(2, 1_023))],
      "1 of 2 timeouts hit the limit of 512 tokens in every reply: raise policy.max_tokens"),
-    (a_try(0, **timeout(0, 0)), "1 of 1 tries ended by the time limit: raise practice.task_tim"),
+    (a_try(0, **timeout(0, 0)), "1 of 1 tries timed out: raise practice.task_timeout_s"),
     ([*a_try(0, status="truncated"), *a_try(1)], "1 of 2 tries were cut at the limit of 512 tok"),
-    ([*a_try(0, UNREAD), *a_try(1)], "1 of 2 judged tries state no answer that the verifier finds"),
-    (a_try(0, tool_calls=9, failed_calls=1), "1 of 9 tool calls failed: `studio runs show"),
-    ([reflected("all-right")], "1 of 1 groups all right, without a signal: where all"),
-    ([reflected("all-wrong")], "1 of 1 groups all wrong, without a signal: where no try is good"),
+    ([*a_try(0, UNREAD), *a_try(1)], "1 of 2 tries state no answer that the verifier finds"),
+    (a_try(0, tool_calls=9, failed_calls=1), "1 of 9 tool calls failed: studio runs show"),
+    ([reflected("all-right")], "1 of 1 groups all right: give harder"),
+    ([reflected("all-wrong")], "1 of 1 groups all wrong: give easier"),
     ([outcomes("leak: 9 words", "")], "1 of 2 operations refused by the lint"),
-    ([outcomes("no", "no")], "2 of 2 operations rejected, so nothing was learned"),
+    ([outcomes("no", "no")], "2 of 2 operations rejected: say in"),
     ([outcomes("", kind="keep")], "1 of 1 operations keep what is there"),
     ([reflected("used", "ignored", "misled")], "2 of 2 readings of an experience show no use"),
 ]  # fmt: skip
@@ -95,8 +95,8 @@ def test_an_epoch_is_told_as_it_ends_and_at_the_end_of_the_run() -> None:
     state, lines = fold_events(events), list[str]()
     LinePrinter(state, lines.append)(events[-1])
     assert lines == [
-        "epoch 1: set v0 -> v1: 4 improved, 1 worsened, 2 still wrong, 1 still right "
-        "(+0.375 [-0.25, +1.00], cannot tell; by luck alone 2.5 of the 5 would be worse)",
+        "epoch 1: set v0 -> v1: cannot tell, +0.375 [-0.25, +1.00]: 4 improved, 1 worsened, "
+        "2 still wrong, 1 still right (by luck alone 2.5 of the 5 would be worse)",
         "epoch 1:   worsened (k=1): q0 1.00 -> 0.00",
         "epoch 1: 1 of 1 tries were cut at the limit of 512 tokens: raise policy.max_tokens",
     ]
