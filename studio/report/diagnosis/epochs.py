@@ -42,16 +42,18 @@ def diagnose_epoch(state: RunState, last: int) -> dict[str, Any] | None:
 
 def _held_out_facts(state: RunState, found: HeldOutDiagnosis) -> dict[str, Any]:
     changed = [(name, *found.means[name]) for c in CHANGES[:2] for name in found.questions(c)]
+    versions = [version_text(state, one) for one in (found.before, found.after)]
+    verdict = "the same" if versions[0] == versions[1] else found.comparison.verdict
     return {
         "data": found.after.data,
         "from_step": found.before.step,
         "to_step": found.after.step,
-        "versions": " -> ".join(version_text(state, e) for e in (found.before, found.after)),
+        "versions": " -> ".join(versions),
         "k": found.after.k,
         "counts": {change: len(found.questions(change)) for change in CHANGES},
         "worse_by_luck": len(changed) / 2,
         "changed": changed,
-        "text": f"{found.comparison.verdict}, {difference_text(found.comparison)}",
+        "text": f"{verdict}, {difference_text(found.comparison)}",
         **(comparison_data(found.comparison) or {}),
     }
 

@@ -9,7 +9,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import OperationOutcome
-from engines.core.state.fold import fold_events
+from engines.core.state.fold import fold, fold_events
 from engines.core.types import Credit, Reflection, Usage, Verdict
 from studio.report.diagnosis.causes import RULES, find_causes
 from studio.report.diagnosis.epochs import diagnosis_lines, epoch_diagnoses
@@ -102,3 +102,11 @@ def test_an_epoch_is_told_as_it_ends_and_at_the_end_of_the_run() -> None:
     ]
     text = summary_text(state, a_library(), a_library(), "")
     assert "epoch 1: what changed, and what held it back\n  set v0 -> v1: " in text
+
+
+def test_a_version_that_stayed_is_called_the_same() -> None:
+    kept = measured(0, ((1.0,), (0.0,)))
+    state = fold_events([a_run(steps_per_epoch=1), kept, a_step(), replace(kept, step=1)])
+    fold(state, ev.StepFinished(1, 1))
+    (line,) = diagnosis_lines(epoch_diagnoses(state)[0])
+    assert line.startswith("set v0 -> v0: the same, +0.000 [") and "luck" not in line
