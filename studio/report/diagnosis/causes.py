@@ -31,7 +31,7 @@ RULES = (
     Rule("timeouts at limit", "timeouts", "timeouts hit the limit of {limit} in every reply",
          "raise policy.max_tokens"),
     Rule("timeouts", "rollouts", "tries timed out",
-         "raise practice.task_timeout_s, or lower practice.concurrency"),
+         "raise practice.task_timeout_s and policy.timeout_s, or lower practice.concurrency"),
     Rule("cut", "rollouts", "tries were cut at the limit of {limit}", "raise policy.max_tokens"),
     Rule("no answer", "judged", "tries state no answer that the verifier finds",
          "ask for a last line `#### 42`, `\\boxed{42}` or `Answer: 42` in agent.instructions"),

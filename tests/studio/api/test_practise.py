@@ -36,7 +36,7 @@ def test_a_practice_gives_its_result_and_prints_nothing(
     told: list[str] = []
     found = api.practice("rehearsal", workspace=workspace, tell=told.append, **SMALL)
     assert capsys.readouterr() == ("", "")
-    assert told[-1].startswith("held-out arithmetic-larger")
+    assert told[-1].startswith("epoch 1: arithmetic-larger")
     assert (found.exit_code, found.run, found.library) == (0, "rehearsal", "rehearsal@1")
     assert found.before.keys() == found.after.keys() == found.differences.keys()
     rate = found.before["arithmetic-heldout"]
