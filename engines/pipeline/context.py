@@ -60,6 +60,8 @@ class RunContext:
     mask: Mask = NO_SECRETS  # takes secrets out of what a screen is told
     evaluation: Evaluation | None = None
     effects: EffectGate | None = None  # None: operations are decided untried
+    drafts: int = 1  # lessons that are drawn from a batch, of which one is proposed
+    redraft: Callable[[int], Engine] | None = None  # draws the lesson of that number, from 1
     rolls_back: bool = False  # where a held-out set says after an epoch that the library got worse
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run

@@ -21,9 +21,10 @@ from engines.core.library import Library
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import cited_experiences, guidance_ids
 from engines.core.text.tool_text import count_acts
-from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
+from engines.core.types import CallKey, Group, Lesson, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
+from engines.pipeline.effect.choice import compare_lessons
 from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.judging import GroupJudge
 from engines.pipeline.replay_training import last_answer, load_rollout
@@ -195,9 +196,37 @@ async def _propose(
         practice.tell_if_any(low_contrast_warning(sum(g.informative for g in groups), len(groups)))
     reflections = [reflection for _, reflection in batch]
     library = _visible_library(practice, now)
-    lesson = await consolidate_with_worsened(practice, now, groups, reflections, library)
+    if now.choice is None:
+        lesson = await consolidate_with_worsened(
+            practice, practice.engine, now, groups, reflections, library
+        )
+        if practice.drafts > 1 and now.learns != "weights":
+            await _choose_lesson(practice, now, groups, lesson, library)
+    if now.choice is not None:
+        lesson = now.choice.drafts[now.choice.chosen].lesson
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
+
+
+async def _choose_lesson(
+    practice: RunContext, now: StepState, batch: Sequence[Group], first: Lesson, library: Library
+) -> None:
+    """Draw further lessons from the batch, and journal which of all does best."""
+    assert practice.redraft is not None and practice.effects is not None
+    loop, drafts = asyncio.get_running_loop(), [ev.LessonDraft(first)]
+    judged = [loop.create_future() for _ in batch]
+    for future, group in zip(judged, batch, strict=True):
+        future.set_result(group)
+    for number in range(1, practice.drafts):
+        engine = practice.redraft(number)
+        reflections = await gather_all(
+            engine.reflect(group, library, judged[:at]) for at, group in enumerate(batch)
+        )
+        lesson = await consolidate_with_worsened(practice, engine, now, batch, reflections, library)
+        drafts.append(ev.LessonDraft(lesson, tuple(reflections)))
+    head = practice.gate.library
+    compared = await compare_lessons(practice.effects, practice.recorder, head, now.step, drafts)
+    await practice.recorder.record(compared)
 
 
 async def _roll_out(

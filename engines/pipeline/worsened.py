@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engines.core.events import EvaluationFinished, HeldOutShown
 from engines.core.library import Library
+from engines.core.protocols import Engine
 from engines.core.state.run_state import StepState
 from engines.core.text.citations import guidance_ids
 from engines.core.types import (
@@ -86,6 +87,7 @@ def _recorded_tries(
 
 async def consolidate_with_worsened(
     practice: RunContext,
+    engine: Engine,
     now: StepState,
     groups: Sequence[Group],
     reflections: Sequence[Reflection],
@@ -100,10 +102,10 @@ async def consolidate_with_worsened(
         for place, one in enumerate(chosen)
         if (name := one.tries[0][0].problem) in known
     ]
-    read = await gather_all(practice.engine.reflect(group, library) for group in worsened)
+    read = await gather_all(engine.reflect(group, library) for group in worsened)
     drawn = map(_without_rollouts, worsened, read)
     every = [*groups, *worsened]
-    lesson = await practice.engine.consolidate(every, [*reflections, *drawn], library)
+    lesson = await engine.consolidate(every, [*reflections, *drawn], library)
     # A person can mend only replies about groups of practice, so these count as lost.
     lost = (replace(loss, reply="") for one in read for loss in one.losses)
     return replace(

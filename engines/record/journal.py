@@ -29,7 +29,7 @@ OLDEST_FORMAT = 1
 journal may hold lines of several; format 3 names the hashes of prompt files, format 4 knows pins
 and batches of decisions, format 5 what a prompt showed, credits, doubts and fates of proposals,
 format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
-experiences were found to be worth."""
+experiences were found to be worth, and the choice of a lesson."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from engines.training_free.reading import cut_middle, library_block
 from engines.training_free.settings import TrainingFreeSettings
 
 PACKAGE = "engines.training_free"
+DRAFTS_APART = 4
+"""Numbers that the calls of one lesson have: what is asked again for another one draws anew."""
 REPAIRED_CHARS = 40_000
 """Of a reply that is shown to be mended."""
 Row = TypeVar("Row")
@@ -27,12 +29,14 @@ Reply = Coroutine[Any, Any, tuple[Completion, RecordRef]]
 class Reflector:
     """The model that reads, with the settings and the ledger of its run.
 
-    Another `policy` may be put in its place before the first question.
+    Another `policy` may be put in its place before the first question. `draft` is the number of
+    the lesson that it draws from a batch, from 0.
     """
 
     settings: TrainingFreeSettings
     policy: Policy
     ledger: Ledger
+    draft: int = 0
 
     def ask_once(self, key: CallKey, messages: Sequence[Message]) -> Reply:
         return self.ledger.ask(key, self.policy, messages, self.settings.replies)
@@ -51,6 +55,7 @@ class Reflector:
         `system` stands before the prompt, as what many questions of a step begin with. The
         repair turn shows the reply and what is wrong with it, not what it was drawn from.
         """
+        key = replace(key, index=key.index + DRAFTS_APART * self.draft)
         asked = [*([Message("system", system)] if system else []), Message("user", prompt)]
 
         def send(number: int, messages: Sequence[Message]) -> Reply:

@@ -10,6 +10,8 @@ Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, sect
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 from engines.core.library import Library
@@ -33,9 +35,19 @@ class TrainingFreeEngine:
         linter: OperationLinter | None = None,
         put_off: Callable[[], Sequence[Operation]] = lambda: (),
     ) -> None:
-        self.reflector = Reflector(settings, reflector, ledger)
-        self._reader = GroupReader(self.reflector)
-        self._consolidator = Consolidator(self.reflector, linter or OperationLinter(), put_off)
+        self._put_off, self._linter = put_off, linter or OperationLinter()
+        self._draw_with(Reflector(settings, reflector, ledger))
+
+    def _draw_with(self, reflector: Reflector) -> None:
+        self.reflector = reflector
+        self._reader = GroupReader(reflector)
+        self._consolidator = Consolidator(reflector, self._linter, self._put_off)
+
+    def redraft(self, draft: int) -> TrainingFreeEngine:
+        """The same engine, whose questions about a batch are asked with seeds of their own."""
+        other = copy(self)
+        other._draw_with(replace(self.reflector, draft=draft))
+        return other
 
     def plan(self, total_steps: int) -> str:
         """Nothing here follows from how long a run is."""

@@ -174,7 +174,8 @@ class GroupReader:
                 losses.append(reply)
                 continue
             completion, ref = reply
-            usage += completion.usage
+            if not self._reflector.draft:  # all drafts read the same summaries
+                usage += completion.usage
             refs.append(ref)
             read[attempt.index] = replace(attempt, text=completion.text.strip())
         shown = [read[a.index] for a in attempts if a.index in read]

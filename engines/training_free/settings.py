@@ -51,6 +51,13 @@ class TrainingFreeSettings:
     read_chars: int = setting(
         40_000, "characters of a group's rollouts that are read whole at most", ge=100
     )
+    proposals: int = setting(
+        1,
+        "lessons drawn from each batch, with other seeds; above 1 that which does best on some "
+        "problems is proposed, and proved on others (needs review.gate)",
+        ge=1,
+        le=16,
+    )
     proposals_per_call: int = setting(
         8, "proposals that one call consolidates; more are merged first", ge=2, le=100
     )

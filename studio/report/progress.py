@@ -79,6 +79,8 @@ class LinePrinter:
                 where, problems = run_progress(state), count_text(len(event.problems), "problem")
                 begun = f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}"
                 return [f"{begun}: {problems}, library v{event.library_version}"]
+            case ev.LessonsCompared():
+                return [f"step {event.step}: {event.text}"]
             case ev.LessonProposed():
                 step = state.steps[event.step]
                 lines = [

@@ -217,6 +217,7 @@ class _RunParts:
         outage = Outage(lambda reason: control.give_up("failed", reason))
         recorder.listen(outage.watch(state))
         linter = open_run_linter(plan, self.sets, state, self.embedder)
+        reflector = self._training_free_engine(linter)
         slots = rollout_slots(config, self.slots)
         wait, pace = control.wait_while_paused, pace_of(config, watched=watched)
         setup, trials = (
@@ -239,7 +240,7 @@ class _RunParts:
             group_size=config.rollouts_a_problem,
             rollouts=make_rollouts(config, streamed, ledger, slots, wait=wait),
             verifier=self.verifier,
-            engine=self._engine(linter),
+            engine=self._engine(reflector),
             gate=self._gate(reviewers, linter),
             recorder=recorder,
             ledger=ledger,
@@ -255,6 +256,8 @@ class _RunParts:
             checkpoints=training.checkpoints if training else None,
             history=self.past,
             effects=open_effect_gate(plan, self.pool, trials, writer, weights),
+            drafts=config.practice.proposals,
+            redraft=reflector.redraft,
             rolls_back=config.review.gate.roll_back,
             weights=weights,
             tell=self.tell,
@@ -278,17 +281,16 @@ class _RunParts:
             apply=self.training.engine.apply if self.training else None,
         )
 
-    def _engine(self, linter: OperationLinter) -> Engine:
+    def _engine(self, library: TrainingFreeEngine) -> Engine:
         training, practice, state = self.training, self.config.practice, self.recorder.state
         if training is None:
-            return self._training_free_engine(linter)
+            return library
         if not self.config.practice.reflects:
             return training.engine
 
         def learns(step: int) -> Learns:  # as it began: an accepted change is for later steps
             return state.steps[step].learns if step in state.steps else "weights"
 
-        library = self._training_free_engine(linter)
         return AlternatingEngine(library, training.engine, learns, practice.library_steps)
 
     def _training_free_engine(self, linter: OperationLinter) -> TrainingFreeEngine:

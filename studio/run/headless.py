@@ -16,6 +16,7 @@ from engines.core.events import DurableEvent, TextStreamed, TransientEvent, even
 from engines.core.state.run_state import RunState
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
+from engines.pipeline.effect.choice import describe_choice
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.catalogue import write_run_row
@@ -29,7 +30,7 @@ from studio.report.summary import summary_data, summary_text
 from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
-from studio.run.held_out import set_power_lines, trial_text
+from studio.run.held_out import choice_text, set_power_lines, trial_text
 from studio.run.models import rehearsal_note, short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
@@ -183,7 +184,11 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
         to_stderr(note)
     if context.effects is not None and context.effects.by_itself:
         error = context.effects.error / context.sampler.total_steps
-        facts = context.effects.describe(1, error, [p.id for p in context.batch(1)])
+        batch = [p.id for p in context.batch(1)]
+        facts = context.effects.describe(1, error, batch)
+        if context.drafts > 1:
+            choice = describe_choice(context.effects, context.drafts, batch)
+            to_stderr(f"choice: {choice_text(choice)}")
         to_stderr(f"gate: {trial_text(facts)}")
     if (evaluation := context.evaluation) is not None:
         for line in set_power_lines(evaluation.sets, evaluation.measuring.k):

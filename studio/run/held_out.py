@@ -164,11 +164,13 @@ def tried_pool(
         problems = read_problems(path, fields=config.data.fields, needs_answer=asks)
     held_out = {problem.id for one in sets for problem in one.problems}
     pool = tuple({p.id: p for p in problems if p.id not in held_out}.values())
-    if gate.problems is not None and len(pool) - batch < LEAST_TRIED:
+    # Where one of several lessons is chosen, that takes others than its verdict.
+    least = LEAST_TRIED * (2 if config.practice.proposals > 1 else 1)
+    if gate.problems is not None and len(pool) - batch < least:
         raise ConfigError(
             loaded.place("review.gate.problems"),
             f"only {max(0, len(pool) - batch)} problems are left to try operations on, without "
-            f"those of a batch and of the held-out sets; it takes {LEAST_TRIED}.",
+            f"those of a batch and of the held-out sets; it takes {least}.",
             "Name a larger set in review.gate.data, or leave review.gate out.",
         )
     return pool
@@ -219,6 +221,15 @@ def trial_text(facts: Mapping[str, Any]) -> str:
         f"{n} {'operation' if n == 1 else 'operations'} on {facts['problems']} problems, "
         f"{facts['k']} tries each at most: {facts['most_rollouts']} rollouts or fewer{price}; "
         f"{shown}"
+    )
+
+
+def choice_text(facts: Mapping[str, Any]) -> str:
+    """What choosing one of several lessons takes, as `describe_choice` has it."""
+    tries = "1 try" if facts["k"] == 1 else f"{facts['k']} tries"
+    return (
+        f"the best of {facts['lessons']} lessons of each batch, on {facts['problems']} problems "
+        f"apart from its verdict's, {tries} each: {facts['most_rollouts']} rollouts or fewer a step"
     )
 
 

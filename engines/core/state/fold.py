@@ -102,6 +102,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 if decision.action == "defer" and decision.reason:
                     state.notes[decision.operation_id] = decision.reason
             _spend_at(state, event.step, event.usage, "review")
+        case ev.LessonsCompared():
+            _fold_choice(state, event)
         case ev.EffectMeasured():
             _fold_effect(state, event)
             _spend_at(state, event.step, event.effect.usage, "gate")
@@ -138,6 +140,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step.finished, step.symptoms = True, count_symptoms(step, state.settings)
             step.rollouts, step.verdicts, step.reflections = {}, {}, {}
             step.lesson = None
+            step.choice = step.choice and replace(step.choice, drafts=())
         case ev.EvaluationFinished():
             state.evaluations.append(event)
             _count_evaluation(state, event)
@@ -309,6 +312,22 @@ def has_applied_update(event: ev.LessonCommitted) -> bool:
     return any(outcome.kind == "weights" and outcome.applied for outcome in event.outcomes)
 
 
+def _fold_choice(state: RunState, event: ev.LessonsCompared) -> None:
+    """What the lessons that were not chosen cost and lost; what was read for the one that was."""
+    step = state.steps[event.step]
+    step.choice = event
+    _spend_at(state, event.step, event.usage, "gate")
+    for number, draft in enumerate(event.drafts):
+        for reflection in draft.reflections:
+            _spend_at(state, event.step, reflection.usage, "reading")
+            losses.count_losses(state, reflection.losses)
+            if number == event.chosen:
+                step.reflections[reflection.position] = reflection
+        if number != event.chosen:  # the chosen one is proposed
+            _spend_at(state, event.step, draft.lesson.usage, "consolidation")
+            losses.count_losses(state, draft.lesson.losses)
+
+
 def _fold_effect(state: RunState, event: ev.EffectMeasured) -> None:
     """Flag the operations that were tried; what was measured of them before no longer counts."""
     state.effects.append(event)
@@ -317,6 +336,9 @@ def _fold_effect(state: RunState, event: ev.EffectMeasured) -> None:
             continue
         others = [other for other in event.operations if other != name]
         detail = event.effect.text + (f", together with {', '.join(others)}" if others else "")
+        choice = state.steps[event.step].choice if event.step in state.steps else None
+        if choice is not None and choice.drafts:
+            detail += f"; {choice.text}"
         kept = (flag for flag in operation.flags if flag.name not in PROVED.values())
         flag = Flag(PROVED[event.effect.verdict], detail=detail)
         state.operations[name] = replace(operation, flags=(*kept, flag))

@@ -85,7 +85,7 @@ def forget_failures(state: RunState) -> None:
             return
         if not lost or any(loss.reply for loss in lost):
             return
-        step.lesson = None  # its call failed, so there is nothing of it to lose
+        step.lesson = step.choice = None  # its call failed, so there is nothing of it to lose
         take_back_losses(state, lost)
     resolved = _resolved_groups(state, step)
     retried = {

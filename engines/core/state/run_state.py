@@ -80,6 +80,7 @@ class StepState:
     verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
     reflections: dict[int, Reflection] = field(default_factory=dict)
     lesson: Lesson | None = None
+    choice: ev.LessonsCompared | None = None  # None: one lesson was drawn
     policy_version: int = 0  # as it began
     learns: Learns = ""
 

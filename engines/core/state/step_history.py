@@ -62,6 +62,7 @@ class StepHistory:
     rollouts: dict[tuple[int, int], RolloutHistory] = field(default_factory=dict)
     reflections: list[Reflection] = field(default_factory=list)  # two of a group tried again
     lesson: Lesson | None = None
+    choice: ev.LessonsCompared | None = None  # None: one lesson was drawn
     lesson_settings: Mapping[str, Any] = field(default_factory=dict)  # the lesson was made with
     planned_steps: int = 0  # of the whole run, as planned when the lesson was proposed
     proposed: list[ev.OperationProposed] = field(default_factory=list)
@@ -198,6 +199,10 @@ def fold_history(history: RunHistory, event: ev.DurableEvent) -> None:
         case ev.LessonCommitted():
             history.policy_version = event.policy_version
             _step(history, event.step).committed = event
+        case ev.LessonsCompared():
+            step = _step(history, event.step)
+            step.choice = event
+            step.reflections = list(event.drafts[event.chosen].reflections) or step.reflections
         case ev.LessonProposed():
             step = _step(history, event.step)
             step.lesson, step.lesson_settings = event.lesson, history.settings

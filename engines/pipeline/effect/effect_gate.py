@@ -73,9 +73,11 @@ class EffectGate:
         """By chance, so that every slice is a sample of the pool."""
         return tuple(sorted(self.pool, key=lambda problem: digest([self.seed, problem.id])))
 
-    def plan(self, error: float, batch: Sequence[str] = ()) -> SequentialPlan:
+    def plan(
+        self, error: float, batch: Sequence[str] = (), seen: Sequence[str] = ()
+    ) -> SequentialPlan:
         """What a decision takes at most, and what it could see."""
-        pool = len(self._pool(batch))
+        pool = len(self.problems_without(batch, seen))
         return SequentialPlan(min(self.problems, pool), self.k, error, pool)
 
     def describe(self, count: int, error: float, batch: Sequence[str] = ()) -> dict[str, Any]:
@@ -90,15 +92,20 @@ class EffectGate:
             "smallest_effect": round(effect, 3) if effect <= 1 else None,
         }
 
-    def choose_problems(self, version: int, batch: Sequence[str] = ()) -> tuple[Problem, ...]:
+    def choose_problems(
+        self, version: int, batch: Sequence[str] = (), seen: Sequence[str] = ()
+    ) -> tuple[Problem, ...]:
         """The slice that operations on a version of the library are tried on."""
-        pool = self._pool(batch)
+        pool = self.problems_without(batch, seen)
         count = min(self.problems, len(pool))
         at = version * count % max(1, len(pool))
         return (pool + pool)[at : at + count]
 
-    def _pool(self, batch: Sequence[str]) -> tuple[Problem, ...]:
-        own = frozenset(batch if self.held_back else ())
+    def problems_without(
+        self, batch: Sequence[str], seen: Sequence[str] = ()
+    ) -> tuple[Problem, ...]:
+        """The pool without a batch that it may hold, and without what a lesson was chosen by."""
+        own = frozenset((*(batch if self.held_back else ()), *seen))
         return tuple(problem for problem in self._order if problem.id not in own)
 
     async def try_lesson(self, recorder: Recorder, base: Library, step: int, steps: int) -> None:
@@ -169,6 +176,7 @@ class EffectGate:
         step: int,
         batch: Sequence[str],
         error: float,
+        seen: Sequence[str] = (),
         tell: Callable[[int, int], None] = lambda made, most: None,
     ) -> Effect:
         """Try two libraries on the same problems with the same seeds until the tries tell.
@@ -176,17 +184,10 @@ class EffectGate:
         `tell` gets, before each look, how many tries of `candidate` there are, and may be at most.
         """
         assert self.measuring is not None
-        plan, measuring = self.plan(error, batch), self.measuring
-        problems = self.choose_problems(base.version, batch)
-        weights = "" if self.weights is None else self.weights()
+        plan, measuring = self.plan(error, batch, seen), self.measuring
+        problems = self.choose_problems(base.version, batch, seen)
         payer, made = f"{self.account} gate {payer}", 0
-        books = [
-            await run_to_end(partial(self.book, self.writer.describe(library), weights))
-            for library in (base, candidate)
-        ]
-        writers = [replace(self.writer) for _ in books]
-        for writer, library in zip(writers, (base, candidate), strict=True):
-            await writer.prepare(library)
+        opened = [await self.open_arm(library) for library in (base, candidate)]
         try:
             for number, look in enumerate(plan.looks):
                 tell(made, plan.problems * plan.k)
@@ -196,18 +197,18 @@ class EffectGate:
                         replace(measuring, k=look.tries),
                         book,
                         problems[: look.problems],
-                        PinnedVersion(write_whole(writer, library), library.version),
+                        pinned,
                         step=step,
                         payer=payer,
                     )
-                    for book, writer, library in zip(books, writers, (base, candidate), strict=True)
+                    for book, pinned in opened
                 )
                 rows = tuple(pair_rewards(*arms))
                 result = judge_look(plan, number, rows)
                 if result.verdict is not None:
                     break
         finally:
-            for book in books:
+            for book, _ in opened:
                 book.close()
         return Effect(
             difference=result.difference,
@@ -219,6 +220,14 @@ class EffectGate:
             method="gate",
             usage=arms[0].paid + arms[1].paid,
         )
+
+    async def open_arm(self, library: Library) -> tuple[ScoreBook, PinnedVersion]:
+        """Where the scores of a library are kept, to be closed; and what is measured."""
+        weights = "" if self.weights is None else self.weights()
+        book = await run_to_end(partial(self.book, self.writer.describe(library), weights))
+        writer = replace(self.writer)
+        await writer.prepare(library)
+        return book, PinnedVersion(write_whole(writer, library), library.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +261,9 @@ class _Trials:
         if candidate is None:
             return None, base
         state, names = self.recorder.state, tuple(op.id for op in group)
-        batch = batch_of(state, self.step)
-        problems = [problem.id for problem in self.gate.choose_problems(base.version, batch)]
+        batch, seen = batch_of(state, self.step), problems_of_choice(state, self.step)
+        tried = self.gate.choose_problems(base.version, batch, seen)
+        problems = [problem.id for problem in tried]
         about = digest([base.content_hash, problems])
         found = next((e for e in state.effects if (e.operations, e.base) == (names, about)), None)
         if found is None:
@@ -269,6 +279,7 @@ class _Trials:
                 step=self.step,
                 batch=batch,
                 error=error,
+                seen=seen,
                 tell=tell,
             )
             found = ev.EffectMeasured(self.step, names, effect, error, about)
@@ -299,6 +310,12 @@ def spent_error(effects: Sequence[ev.EffectMeasured]) -> float:
 def batch_of(state: RunState, step: int) -> tuple[str, ...]:
     """The problems that a step's lesson was learned from."""
     return state.steps[step].problems if step in state.steps else ()
+
+
+def problems_of_choice(state: RunState, step: int) -> tuple[str, ...]:
+    """The problems that a step's lesson was chosen by, of several."""
+    choice = state.steps[step].choice if step in state.steps else None
+    return choice.problems if choice is not None else ()
 
 
 def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:

@@ -65,6 +65,7 @@ class MeasurementSetup:
     seed: int
     k: int = 1
     outage: Outage | None = None  # None: nobody gives up
+    first_try: int = 0  # each try draws by its number, so others are other luck
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ async def measure(
     its text streams.
     """
     contents = [problem_digest(problem) for problem in problems]
-    missing = Counter(content for content, _ in book.missing_tries(contents, measuring.k))
+    tries = (measuring.k, measuring.first_try)
+    missing = Counter(content for content, _ in book.missing_tries(contents, *tries))
     judges = {
         content: GroupJudge(measuring.verifier, problem, missing[content])
         for content, problem in zip(contents, problems, strict=True)
@@ -164,7 +166,7 @@ async def measure(
     tried = await gather_all(
         measure_one(at, problem, content, index)
         for at, (problem, content) in enumerate(zip(problems, contents, strict=True))
-        for index in range(measuring.k)
+        for index in range(measuring.first_try, measuring.first_try + measuring.k)
     )
     rewards, k = [each.reward for each in tried], measuring.k
     return Measurement(

@@ -17,7 +17,7 @@ from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
 from engines.policies.rehearsal.lookup.loop import look_up
 from engines.policies.rehearsal.lookup.team import is_team_prompt, team_reply
 from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
-from engines.policies.rehearsal.slips import are_slips
+from engines.policies.rehearsal.slips import are_slips, chance_slips
 from engines.policies.rehearsal.solve import solve
 from engines.policies.rehearsal.tools import messages as conversation
 from engines.policies.rehearsal.tools.solve import INTERPRETER, Turn, solve_with_tools
@@ -163,6 +163,8 @@ def write_reply(request: Mapping[str, Any]) -> Reply:
 
 def _write_turn(request: Mapping[str, Any]) -> Turn:
     seed, messages = int(request.get("seed") or 0), request["messages"]
+    given = request.get("temperature")
+    temperature = 1.0 if given is None else float(given)
     asked = [conversation.content_text(m) for m in messages if m["role"] == "user"]
     instructions = conversation.instructions_text(messages)
     if asked:
@@ -172,10 +174,11 @@ def _write_turn(request: Mapping[str, Any]) -> Turn:
         fenced = not repairing and seed_for(seed, "fence", digest(task)) % 3 == 0
         if is_judge_prompt(task):
             return Turn(judge_reply(task, fenced))
-        if parse_task_name(task):
-            return Turn(reflector_reply(task, fenced, request.get("slips")))
-    given = request.get("temperature")
-    temperature = 1.0 if given is None else float(given)
+        if name := parse_task_name(task):
+            slips = request.get("slips")
+            if name == "extract" and slips is None:
+                slips = chance_slips(seed, float(given or 0))
+            return Turn(reflector_reply(task, fenced, slips))
     # Before it stands the talk so far, behind it what was wrong with a reply.
     if of_team := [text for text in asked if is_team_prompt(text)]:
         return Turn(team_reply(of_team[-1], instructions, seed, temperature))

@@ -1,7 +1,8 @@
 """Where the scripted reflector is careless on purpose, so that a reviewer has something to find.
 
 A request may carry `slips`: words of a problem → what goes wrong where the prompt shows that
-problem. Real models do all of these. Reads nothing but the request.
+problem. A warm reader slips by chance besides. Real models do all of these. Reads nothing but the
+request.
 """
 
 from __future__ import annotations
@@ -9,11 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from engines.core.ids import seed_for
 from engines.policies.rehearsal import wording
 
 Slip = Literal["copy", "opposite", "leak", "broken"]
 """Says again what the library says, says its opposite, gives the problem and its answer away,
 or leaves the end of the reply away."""
+
+
+WARM = 0.7
+"""Temperature from which one reader is not like another."""
+
+
+def chance_slips(seed: int, temperature: float) -> dict[str, Slip]:
+    """What a warm reader does at any problem: a third each rewords, turns round, or does neither.
+
+    Source: none; as real models do, so that there is something to choose among several lessons.
+    """
+    draw = seed_for(seed, "slip") % 3
+    return {"": ("copy", "opposite")[draw - 1]} if temperature >= WARM and draw else {}
 
 
 def are_slips(value: Any) -> bool:

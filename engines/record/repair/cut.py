@@ -22,6 +22,7 @@ _WORDS = {
     "LibraryCredited": "use count",
     "LibraryMeasured": "measurement",
     "LessonProposed": "lesson",
+    "LessonsCompared": "choice of a lesson",
     "ReplyMended": "reply correction",
     "OperationProposed": "hand-made operation",
     "EvaluationFinished": "evaluation",

@@ -69,6 +69,9 @@ def _record_refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
             return event.verdict.refs
         case ev.GroupReflected():
             return event.reflection.refs
+        case ev.LessonsCompared():
+            read = (reflection for draft in event.drafts for reflection in draft.reflections)
+            return tuple(ref for one in read for ref in one.refs)
         case ev.LessonProposed():
             return event.lesson.refs
     return ()

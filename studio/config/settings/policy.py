@@ -25,6 +25,7 @@ from engines.policies.open import is_scripted
 from studio.config.settings.base import Float, Int, Settings, as_list, as_section, key, refusal
 
 REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
+CHOICE_TEMPERATURE = 1.0  # where one of several is chosen, they must differ
 JUDGE_TEMPERATURE = 0.0
 
 WATCHABLE_TOKENS_PER_S = 40.0
@@ -96,7 +97,8 @@ class PolicyConfig(Settings):
     temperature: Float | None = key(
         None,
         "how much replies vary; null: practice.temperature for rollouts, "
-        f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
+        f"{REFLECTOR_TEMPERATURE} for the reflector "
+        f"({CHOICE_TEMPERATURE} with practice.proposals above 1), {JUDGE_TEMPERATURE} for the judge",
         ge=0,
         le=10,
         examples=[0.7],

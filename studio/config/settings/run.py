@@ -21,6 +21,7 @@ from studio.config.settings.base import (
 )
 from studio.config.settings.evaluation import EvaluationConfig, VerifierConfig
 from studio.config.settings.policy import (
+    CHOICE_TEMPERATURE,
     JUDGE_TEMPERATURE,
     REFLECTOR_TEMPERATURE,
     PolicyConfig,
@@ -228,6 +229,8 @@ class RunConfig(Settings):
         if gate.roll_back and not self.evaluation.do_eval:
             cause = "nothing is evaluated that could tell"
             raise refusal("review.gate.roll_back", cause, "Set evaluation.do_eval=true.")
+        if self.practice.proposals > 1:
+            self._check_choice()
         if gate.problems is None:
             return self
         if self.practice.temperature == 0 and gate.k > 1:
@@ -240,6 +243,18 @@ class RunConfig(Settings):
             cause = "that set is evaluated, too, and what was decided by proves nothing any more"
             raise refusal("review.gate.data", cause, "Name another set, or leave it out.")
         return self
+
+    def _check_choice(self) -> None:
+        """Raises a refusal: one of several lessons can not be chosen."""
+        where = "practice.proposals"
+        if not self.practice.reflects:
+            raise refusal(where, "no lessons are drawn, weights are updated", "Leave it out.")
+        if self.review.gate.problems is None:
+            cause = "without review.gate nothing chooses among several lessons"
+            raise refusal(where, cause, "Set review.gate.problems=40, or leave it out.")
+        if self.role("reflector").temperature == 0:
+            cause = "at reflector.temperature 0 all lessons of a batch are the same"
+            raise refusal(where, cause, "Leave it out, or set the temperature above 0.")
 
     @model_validator(mode="after")
     def _validate_dropout(self) -> RunConfig:
@@ -281,6 +296,8 @@ class RunConfig(Settings):
         own, usual = self.judge, JUDGE_TEMPERATURE
         if role == "reflector":
             own, usual = self.reflector, REFLECTOR_TEMPERATURE
+            if self.practice.proposals > 1:
+                usual = CHOICE_TEMPERATURE
         temperature = usual if own is None or own.temperature is None else own.temperature
         return (own or self.policy).model_copy(update={"temperature": temperature})
 
