@@ -133,6 +133,7 @@ class Facts:
     evaluated_first: bool = True  # the evaluation before the first step is due
     evaluated_every: int | None = None  # steps; None: after each epoch
     tried: int = 0  # tries of an operation before it is decided, at most; 0: it is not tried
+    choice: int = 0  # tries of each of several lessons, to choose one
     known: int = 0  # of the next evaluation's rollouts
     replayed: bool = False  # rollouts come from a log and cost nothing
     under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
@@ -281,7 +282,8 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     prompt = facts.extract + facts.question + facts.truth + library
     prompt += attempt * shown + ATTEMPT_TOKENS * size
     extraction = _reply_tokens(facts, "extraction", facts.reflector, most)
-    yield _with_repeat("extraction", read, prompt, extraction, most)
+    drafts = practice.proposals
+    yield _with_repeat("extraction", read * drafts, prompt, extraction, most)
 
     # A step consolidates, if any of its groups shows a difference, at once or as a tree.
     asks = 1.0 if most else 1 - (1 - share) ** batch
@@ -289,15 +291,16 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     sent = (extraction + ATTEMPT_TOKENS) * read * (2 / asked_n if asked_n > 1 else 1)
     prompt = facts.consolidate + sent + library
     reply = _reply_tokens(facts, "consolidation", facts.reflector, most)
-    yield _with_repeat("consolidation", asks * asked_n, prompt, reply, most)
+    yield _with_repeat("consolidation", asks * asked_n * drafts, prompt, reply, most)
 
     proposed = batch * practice.experiences_per_query
     wordings = proposed if most else min(facts.growth, proposed)
     if facts.tried:  # on average half of the tries tell; the library without any is tried once
         tries = facts.tried * (1 + wordings * (1 if most else 0.5))
+        tries += facts.choice * (drafts + 1) * (drafts > 1)
         yield from _try_calls(facts, most, "gate", math.ceil(tries), asked, rollout)
     if facts.embedding is not None:  # each new wording, and with the first the whole library
-        yield _Calls("embeddings", wordings, _longest(facts, most), 0.0)
+        yield _Calls("embeddings", wordings * drafts, _longest(facts, most), 0.0)
         if step == facts.steps_done + 1 and facts.experiences:
             yield _Calls("embeddings", 1, facts.experiences * facts.experience, 0.0)
 

@@ -20,6 +20,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.data.sampler import Sampler
+from engines.pipeline.effect.choice import choice_size
 from engines.record import lines
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.scores import problem_digest
@@ -149,10 +150,20 @@ def _prompt_facts(
         turns=_turns(config, measured),
         practice=practice,
         tried=(config.review.gate.problems or 0) * config.review.gate.k,
+        choice=_choice_tries(config, len(problems)),
         replayed=config.policy.model.startswith("replay:"),
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,
     )
+
+
+def _choice_tries(config: RunConfig, problems: int) -> int:
+    gate = config.review.gate
+    if gate.problems is None:
+        return 0
+    left = problems - config.practice.batch_size if gate.data is None else 3 * gate.problems
+    count, tries = choice_size(gate.problems, gate.k, left)
+    return count * tries
 
 
 def _with_progress(facts: Facts, plan: RunPlan) -> Facts:

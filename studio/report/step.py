@@ -44,6 +44,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         ],
         "consolidation": _read_calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
+        "choice": _choice_facts(found.choice),
         "update": to_dict(lesson.update) if lesson and lesson.update else None,
         "fates": [to_dict(fate) for fate in found.fates],
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
@@ -56,6 +57,18 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "committed_version": committed.library_version if committed else None,
         "committed_policy": committed.policy_version if committed else None,
     }
+
+
+def _choice_facts(choice: ev.LessonsCompared | None) -> dict[str, Any] | None:
+    """Which of several lessons was proposed, and what the others would have been."""
+    if choice is None:
+        return None
+    lessons = [
+        {"score": one.score, "operations": [to_dict(op) for op in one.lesson.operations]}
+        for one in choice.drafts
+    ]
+    facts = {"chosen": choice.chosen + 1, "problems": list(choice.problems), "k": choice.k}
+    return {**facts, "text": choice.text, "lessons": lessons}
 
 
 def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict[str, Any]:
@@ -103,6 +116,7 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         why = f": {sanitize(found['reason'])}" if found["reason"] else ""
         lines.append(f"  {found['repair']} {found['what']} by {sanitize(found['reviewer'])}{why}")
         lines += [f"    {_operation_text(op)}" for op in found["operations"]]
+    lines += _choice_lines(facts["choice"]) if facts["choice"] else []
     lines += ["", "decisions", *_decision_lines(facts)]
     version = facts["committed_version"]
     if facts["trains"] and version is not None:
@@ -125,6 +139,18 @@ def _fate_lines(facts: dict[str, Any]) -> list[str]:
     names = dict.fromkeys(one.operation for one in fates)
     merged = [f"  {name} merges {text}" for name in names if (text := merged_text(name, fates))]
     return merged + [f"  dropped: proposal {one}" for one in dropped_texts(fates, texts)]
+
+
+def _choice_lines(choice: dict[str, Any]) -> list[str]:
+    lines = ["", f"choice: {choice['text']}"]
+    for number, lesson in enumerate(choice["lessons"], 1):
+        score = "not scored" if lesson["score"] is None else f"{lesson['score']:+.2f}"
+        chosen = ", chosen" if number == choice["chosen"] else ""
+        lines.append(f"  lesson {number}: {score}{chosen}")
+        if not chosen:
+            # Without their ids: those of the chosen one are the same.
+            lines += [f"    {_operation_text(op | {'id': '-'})}" for op in lesson["operations"]]
+    return lines
 
 
 def _operation_text(operation: dict[str, Any]) -> str:

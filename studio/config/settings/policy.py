@@ -97,8 +97,8 @@ class PolicyConfig(Settings):
     temperature: Float | None = key(
         None,
         "how much replies vary; null: practice.temperature for rollouts, "
-        f"{REFLECTOR_TEMPERATURE} for the reflector "
-        f"({CHOICE_TEMPERATURE} with practice.proposals above 1), {JUDGE_TEMPERATURE} for the judge",
+        f"{REFLECTOR_TEMPERATURE} for the reflector ({CHOICE_TEMPERATURE} where "
+        f"practice.proposals is above 1), {JUDGE_TEMPERATURE} for the judge",
         ge=0,
         le=10,
         examples=[0.7],
