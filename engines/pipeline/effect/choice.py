@@ -43,9 +43,8 @@ def choice_problems(gate: EffectGate, step: int, batch: Sequence[str]) -> tuple[
     return tuple(sorted(left, key=lambda one: digest([gate.seed, "choice", step, one.id]))[:count])
 
 
-def describe_choice(gate: EffectGate, lessons: int, batch: Sequence[str]) -> dict[str, int]:
-    """What a choice among so many takes at most."""
-    problems = len(choice_problems(gate, 0, batch))
+def describe_choice(gate: EffectGate, lessons: int, problems: int) -> dict[str, int]:
+    """What a choice among so many on so many problems takes at most."""
     k = choice_size(gate.problems, gate.k, 0)[1]
     most = problems * k * (lessons + 1)
     return {"lessons": lessons, "problems": problems, "k": k, "most_rollouts": most}

@@ -80,9 +80,11 @@ class EffectGate:
         pool = len(self.problems_without(batch, seen))
         return SequentialPlan(min(self.problems, pool), self.k, error, pool)
 
-    def describe(self, count: int, error: float, batch: Sequence[str] = ()) -> dict[str, Any]:
+    def describe(
+        self, count: int, error: float, batch: Sequence[str] = (), seen: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """What so many verdicts take at most, and the smallest effect they would likely show."""
-        plan = self.plan(error / max(1, count), batch)
+        plan = self.plan(error / max(1, count), batch, seen)
         effect = plan.smallest_effect()
         return {
             "operations": count,
@@ -156,7 +158,8 @@ class EffectGate:
 
         Dollars are those of tokens on average: too many where what is read costs less.
         """
-        facts = self.describe(len(wanted), self._error_left(state), batch_of(state, state.step))
+        apart = batch_of(state, state.step), problems_of_choice(state, state.step)
+        facts = self.describe(len(wanted), self._error_left(state), *apart)
         spent = state.spent_on.get("rollouts", NO_USAGE)
         most = facts["most_rollouts"]
         times = most / max(1, sum(step.rollouts_done for step in state.steps.values()))

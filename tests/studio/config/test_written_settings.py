@@ -24,7 +24,7 @@ CHANGED = ("grpo-planner",)
 """What was kept of them is what an older run was begun with."""
 NEWER_SETTINGS = re.compile(
     r"^(?:  dropout: 0.0\n| +(?:expected_tokens: null"
-    r"|reflect_on_worsened: 0|proposals_per_call: 8|operations_per_call: 200"
+    r"|reflect_on_worsened: 0|(?:proposals: 1\n +)?proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
     r"|select_above: 30|select_most: 10"
     r"|team: null|models: {}|monitor: null"
