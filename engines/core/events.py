@@ -13,6 +13,8 @@ from typing import Any
 from engines.core.codec import from_dict, to_dict
 from engines.core.effects import Effect
 from engines.core.library import OperationOutcome
+from engines.core.state.lesson_choice import LessonDraft as LessonDraft
+from engines.core.state.lesson_choice import LessonsCompared as LessonsCompared
 from engines.core.state.library_events import (
     LibraryCommitted as LibraryCommitted,
 )
@@ -154,43 +156,6 @@ class LessonProposed:
 
     step: int
     lesson: Lesson
-
-
-@dataclass(frozen=True, slots=True)
-class LessonDraft:
-    """One of several lessons of a batch; what was read for the first are events of their own."""
-
-    lesson: Lesson
-    reflections: tuple[Reflection, ...] = ()
-    # Mean gain over the library on the problems of the choice; None: not tried, or never judged.
-    score: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LessonsCompared:
-    """Several lessons of one batch were tried to choose one: it is proposed, the others are kept.
-
-    The scores are good for choosing alone: the best of several is overstated by its own score. So
-    no operation of the step is tried on `problems` again.
-    """
-
-    step: int
-    drafts: tuple[LessonDraft, ...]  # of a finished step none: its journal tells
-    chosen: int  # its place among them, from 0
-    problems: tuple[str, ...]  # ids; () where the lessons all say the same
-    k: int  # tries of each problem
-    usage: Usage  # of the tries
-
-    @property
-    def text(self) -> str:
-        """`lesson 2 of 3 was chosen on 8 other problems, 1 try each (+0.00, +0.25, -0.12)`."""
-        if not self.problems:
-            return f"all {len(self.drafts)} lessons say the same, so none was tried to choose one"
-        which = f"lesson {self.chosen + 1} of {len(self.drafts)}"
-        scores = ("?" if d.score is None else f"{d.score:+.2f}" for d in self.drafts)
-        tries = "1 try" if self.k == 1 else f"{self.k} tries"
-        where = f"{len(self.problems)} other problems, {tries} each"
-        return f"{which} was chosen on {where} ({', '.join(scores)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,8 +400,7 @@ class TextStreamed:
 class StageEntered:
     """The batch as a whole moved on: "rollouts", "consolidation", "gate", "review", "commit".
 
-    In "gate" so many `operations` are tried together: `made` tries of `most`, so far. In "choice"
-    so many `lessons` are tried on `problems`, with `most` tries.
+    In "gate" so many `operations` are tried together: `made` tries of `most`, so far.
 
     Before a process takes up training, "restore" says that it brings the weights to `step`.
 

@@ -78,11 +78,9 @@ class ScoreBook:
         """How many different first k tries have no score."""
         return len(self.missing_tries(contents, k))
 
-    def missing_tries(
-        self, contents: Iterable[str], k: int, first: int = 0
-    ) -> set[tuple[str, int]]:
-        """The different k tries from `first` on that have no score and are not being made."""
-        wanted = {(content, first + n) for content in contents for n in range(k)}
+    def missing_tries(self, contents: Iterable[str], k: int, at: int = 0) -> set[tuple[str, int]]:
+        """The different k tries from `at` on that have no score and are not being made."""
+        wanted = {(content, at + n) for content in contents for n in range(k)}
         return wanted - self._known.keys() - self.under_way.keys()
 
     def add(self, score: Score) -> Score:

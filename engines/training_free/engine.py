@@ -10,8 +10,6 @@ Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, sect
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
 from pathlib import Path
 
 from engines.core.library import Library
@@ -34,20 +32,17 @@ class TrainingFreeEngine:
         ledger: Ledger,
         linter: OperationLinter | None = None,
         put_off: Callable[[], Sequence[Operation]] = lambda: (),
+        draft: int = 0,
     ) -> None:
-        self._put_off, self._linter = put_off, linter or OperationLinter()
-        self._draw_with(Reflector(settings, reflector, ledger))
-
-    def _draw_with(self, reflector: Reflector) -> None:
-        self.reflector = reflector
-        self._reader = GroupReader(reflector)
-        self._consolidator = Consolidator(reflector, self._linter, self._put_off)
+        self._more = (linter or OperationLinter(), put_off)
+        self.reflector = Reflector(settings, reflector, ledger, draft)
+        self._reader = GroupReader(self.reflector)
+        self._consolidator = Consolidator(self.reflector, *self._more)
 
     def redraft(self, draft: int) -> TrainingFreeEngine:
         """The same engine, whose questions about a batch are asked with seeds of their own."""
-        other = copy(self)
-        other._draw_with(replace(self.reflector, draft=draft))
-        return other
+        now = self.reflector
+        return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)
 
     def plan(self, total_steps: int) -> str:
         """Nothing here follows from how long a run is."""

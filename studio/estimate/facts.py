@@ -5,6 +5,7 @@ Owns what is assumed where nothing was measured, and says so in notes. Asks no m
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import orjson
 
 from engines.core.errors import StudioError
 from engines.core.library import Library
+from engines.core.settings import MAX_COUNT
 from engines.core.state.run_state import RunState
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
@@ -130,7 +132,8 @@ def _prompt_facts(
 
     objectives = (practice.agent_objective, practice.learning_objective)
     judge, form = (load_prompt("engines.verifiers", n).body for n in ("judge", "form_binary"))
-    wanted = config.lint.embedding
+    wanted, gate = config.lint.embedding, config.review.gate
+    left = len(problems) - practice.batch_size if gate.data is None else MAX_COUNT
     return Facts(
         sampler=sampler,
         group_size=config.rollouts_a_problem,
@@ -149,21 +152,12 @@ def _prompt_facts(
         judged=judge_questions(config.verifier.spec),
         turns=_turns(config, measured),
         practice=practice,
-        tried=(config.review.gate.problems or 0) * config.review.gate.k,
-        choice=_choice_tries(config, len(problems)),
+        tried=(gate.problems or 0) * gate.k,
+        choice=math.prod(choice_size(gate.problems or 0, gate.k, left)),
         replayed=config.policy.model.startswith("replay:"),
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=BYTES_A_TOKEN / BYTES_AT_LEAST,
     )
-
-
-def _choice_tries(config: RunConfig, problems: int) -> int:
-    gate = config.review.gate
-    if gate.problems is None:
-        return 0
-    left = problems - config.practice.batch_size if gate.data is None else 3 * gate.problems
-    count, tries = choice_size(gate.problems, gate.k, left)
-    return count * tries
 
 
 def _with_progress(facts: Facts, plan: RunPlan) -> Facts:

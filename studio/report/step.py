@@ -44,7 +44,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         ],
         "consolidation": _read_calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
-        "choice": _choice_facts(found.choice),
+        "choice": found.choice and {**to_dict(found.choice), "text": found.choice.text},
         "update": to_dict(lesson.update) if lesson and lesson.update else None,
         "fates": [to_dict(fate) for fate in found.fates],
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
@@ -57,18 +57,6 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "committed_version": committed.library_version if committed else None,
         "committed_policy": committed.policy_version if committed else None,
     }
-
-
-def _choice_facts(choice: ev.LessonsCompared | None) -> dict[str, Any] | None:
-    """Which of several lessons was proposed, and what the others would have been."""
-    if choice is None:
-        return None
-    lessons = [
-        {"score": one.score, "operations": [to_dict(op) for op in one.lesson.operations]}
-        for one in choice.drafts
-    ]
-    facts = {"chosen": choice.chosen + 1, "problems": list(choice.problems), "k": choice.k}
-    return {**facts, "text": choice.text, "lessons": lessons}
 
 
 def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict[str, Any]:
@@ -142,14 +130,15 @@ def _fate_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _choice_lines(choice: dict[str, Any]) -> list[str]:
+    """The choice, and what the lessons that were not chosen held."""
     lines = ["", f"choice: {choice['text']}"]
-    for number, lesson in enumerate(choice["lessons"], 1):
-        score = "not scored" if lesson["score"] is None else f"{lesson['score']:+.2f}"
-        chosen = ", chosen" if number == choice["chosen"] else ""
-        lines.append(f"  lesson {number}: {score}{chosen}")
-        if not chosen:
+    for number, draft in enumerate(choice["drafts"]):
+        if number != choice["chosen"]:
+            lines.append(f"  lesson {number + 1}, not chosen")
             # Without their ids: those of the chosen one are the same.
-            lines += [f"    {_operation_text(op | {'id': '-'})}" for op in lesson["operations"]]
+            lines += [
+                f"    {_operation_text(o | {'id': '-'})}" for o in draft["lesson"]["operations"]
+            ]
     return lines
 
 

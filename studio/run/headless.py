@@ -16,7 +16,7 @@ from engines.core.events import DurableEvent, TextStreamed, TransientEvent, even
 from engines.core.state.run_state import RunState
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
-from engines.pipeline.effect.choice import choice_problems, describe_choice
+from engines.pipeline.effect.choice import choice_problems
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.catalogue import write_run_row
@@ -185,12 +185,11 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
     if context.effects is not None and context.effects.by_itself:
         error = context.effects.error / context.sampler.total_steps
         batch = [p.id for p in context.batch(1)]
-        seen: list[str] = []
-        if context.drafts > 1:
-            seen = [p.id for p in choice_problems(context.effects, 1, batch)]
-            choice = describe_choice(context.effects, context.drafts, len(seen))
-            to_stderr(f"choice: {choice_text(choice)}")
-        facts = context.effects.describe(1, error, batch, seen)
+        gate, drafts = context.effects, context.drafts
+        chosen_by = [p.id for p in choice_problems(gate, 1, batch)] if drafts > 1 else []
+        if chosen_by:
+            to_stderr(f"choice: {choice_text(gate, drafts, len(chosen_by))}")
+        facts = gate.describe(1, error, gate.apart(batch, chosen_by))
         to_stderr(f"gate: {trial_text(facts)}")
     if (evaluation := context.evaluation) is not None:
         for line in set_power_lines(evaluation.sets, evaluation.measuring.k):

@@ -13,6 +13,7 @@ from engines.core.settings import LEAST_TRIED
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
+from engines.pipeline.effect.choice import choice_size
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.evaluation.comparison import minimum_detectable_effect
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
@@ -224,12 +225,13 @@ def trial_text(facts: Mapping[str, Any]) -> str:
     )
 
 
-def choice_text(facts: Mapping[str, Any]) -> str:
-    """What choosing one of several lessons takes, as `describe_choice` has it."""
-    tries = "1 try" if facts["k"] == 1 else f"{facts['k']} tries"
+def choice_text(gate: EffectGate, lessons: int, problems: int) -> str:
+    """What choosing one of several lessons takes at most."""
+    k = choice_size(gate.problems, gate.k, 0)[1]
+    each = "1 try" if k == 1 else f"{k} tries"
     return (
-        f"the best of {facts['lessons']} lessons of each batch, on {facts['problems']} problems "
-        f"apart from its verdict's, {tries} each: {facts['most_rollouts']} rollouts or fewer a step"
+        f"the best of {lessons} lessons of each batch, on {problems} problems apart from its "
+        f"verdict's, {each} each: {problems * k * (lessons + 1)} rollouts or fewer a step"
     )
 
 

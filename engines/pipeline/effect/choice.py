@@ -17,7 +17,7 @@ from engines.core import events as ev
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.settings import LEAST_TRIED
-from engines.core.types import NO_USAGE, Decision, Problem, Usage
+from engines.core.types import NO_USAGE, Decision, Problem
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.effect.effect_gate import EffectGate, batch_of, pair_rewards
 from engines.pipeline.evaluation.evaluate import Measurement, measure
@@ -38,16 +38,9 @@ def choice_size(problems: int, k: int, left: int) -> tuple[int, int]:
 
 def choice_problems(gate: EffectGate, step: int, batch: Sequence[str]) -> tuple[Problem, ...]:
     """By chance, others in each step."""
-    left = gate.problems_without(batch)
+    left = gate.problems_without(gate.apart(batch))
     count, _ = choice_size(gate.problems, gate.k, len(left))
     return tuple(sorted(left, key=lambda one: digest([gate.seed, "choice", step, one.id]))[:count])
-
-
-def describe_choice(gate: EffectGate, lessons: int, problems: int) -> dict[str, int]:
-    """What a choice among so many on so many problems takes at most."""
-    k = choice_size(gate.problems, gate.k, 0)[1]
-    most = problems * k * (lessons + 1)
-    return {"lessons": lessons, "problems": problems, "k": k, "most_rollouts": most}
 
 
 async def compare_lessons(
@@ -64,33 +57,33 @@ async def compare_lessons(
     once, and not at all where there is no other.
     """
     libraries = [_with_lesson(base, draft) for draft in drafts]
-    arms = {_wordings(one): one for one in (base, *libraries)}
-    differ = len({_wordings(one) for one in libraries}) > 1
-    problems = choice_problems(gate, step, batch_of(recorder.state, step)) if differ else ()
-    k = choice_size(gate.problems, gate.k, 0)[1]
-    scores: dict[tuple[str, ...], float | None] = {}
-    usage = NO_USAGE
-    if differ:
-        most = len(problems) * k * len(arms)
-        detail = {"lessons": len(drafts), "problems": len(problems), "most": most}
-        recorder.emit(ev.StageEntered(step, "choice", detail))
-        found = await _measure_each(gate, tuple(arms.values()), problems, k, step)
-        usage = sum((one.paid for one in found), Usage())
-        scores = {name: _gain(found[0], one) for name, one in zip(arms, found, strict=True)}
-        scores[_wordings(base)] = 0.0
+    names = [_wordings(library) for library in libraries]
+    arms = {_wordings(base): base, **dict(zip(names, libraries, strict=True))}
+    problems: tuple[Problem, ...] = ()
+    found: Sequence[Measurement] = ()
+    if len(set(names)) > 1:
+        problems = choice_problems(gate, step, batch_of(recorder.state, step))
+        found = await _measure_each(gate, tuple(arms.values()), problems, step)
+    scores = {name: _gain(found[0], one) for name, one in zip(arms, found, strict=False)}
     scored = tuple(
-        replace(draft, score=scores.get(_wordings(library)))
-        for draft, library in zip(drafts, libraries, strict=True)
+        replace(draft, score=scores.get(name)) for draft, name in zip(drafts, names, strict=True)
     )
     known = [-math.inf if one.score is None else one.score for one in scored]
-    ids = tuple(problem.id for problem in problems)
-    return ev.LessonsCompared(step, scored, known.index(max(known)), ids, k, usage)
+    return ev.LessonsCompared(
+        step,
+        scored,
+        chosen=known.index(max(known)),
+        problems=tuple(problem.id for problem in problems),
+        k=choice_size(gate.problems, gate.k, 0)[1],
+        usage=sum((one.paid for one in found), NO_USAGE),
+    )
 
 
 async def _measure_each(
-    gate: EffectGate, libraries: Sequence[Library], problems: Sequence[Problem], k: int, step: int
+    gate: EffectGate, libraries: Sequence[Library], problems: Sequence[Problem], step: int
 ) -> Sequence[Measurement]:
     assert gate.measuring is not None
+    k = choice_size(gate.problems, gate.k, 0)[1]
     setup = replace(gate.measuring, k=k, first_try=FIRST_TRY)
     arms = [await gate.open_arm(library) for library in libraries]
     payer = f"{gate.account} choice of step {step}"

@@ -73,18 +73,14 @@ class EffectGate:
         """By chance, so that every slice is a sample of the pool."""
         return tuple(sorted(self.pool, key=lambda problem: digest([self.seed, problem.id])))
 
-    def plan(
-        self, error: float, batch: Sequence[str] = (), seen: Sequence[str] = ()
-    ) -> SequentialPlan:
+    def plan(self, error: float, apart: Sequence[str] = ()) -> SequentialPlan:
         """What a decision takes at most, and what it could see."""
-        pool = len(self.problems_without(batch, seen))
+        pool = len(self.problems_without(apart))
         return SequentialPlan(min(self.problems, pool), self.k, error, pool)
 
-    def describe(
-        self, count: int, error: float, batch: Sequence[str] = (), seen: Sequence[str] = ()
-    ) -> dict[str, Any]:
+    def describe(self, count: int, error: float, apart: Sequence[str] = ()) -> dict[str, Any]:
         """What so many verdicts take at most, and the smallest effect they would likely show."""
-        plan = self.plan(error / max(1, count), batch, seen)
+        plan = self.plan(error / max(1, count), apart)
         effect = plan.smallest_effect()
         return {
             "operations": count,
@@ -94,21 +90,23 @@ class EffectGate:
             "smallest_effect": round(effect, 3) if effect <= 1 else None,
         }
 
-    def choose_problems(
-        self, version: int, batch: Sequence[str] = (), seen: Sequence[str] = ()
-    ) -> tuple[Problem, ...]:
+    def choose_problems(self, version: int, apart: Sequence[str] = ()) -> tuple[Problem, ...]:
         """The slice that operations on a version of the library are tried on."""
-        pool = self.problems_without(batch, seen)
+        pool = self.problems_without(apart)
         count = min(self.problems, len(pool))
         at = version * count % max(1, len(pool))
         return (pool + pool)[at : at + count]
 
-    def problems_without(
-        self, batch: Sequence[str], seen: Sequence[str] = ()
-    ) -> tuple[Problem, ...]:
-        """The pool without a batch that it may hold, and without what a lesson was chosen by."""
-        own = frozenset((*(batch if self.held_back else ()), *seen))
-        return tuple(problem for problem in self._order if problem.id not in own)
+    def problems_without(self, apart: Sequence[str]) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self._order if problem.id not in set(apart))
+
+    def apart(self, batch: Sequence[str], chosen_by: Sequence[str] = ()) -> tuple[str, ...]:
+        """What a verdict leaves out: the batch behind a lesson, and what that was chosen by."""
+        return (*(batch if self.held_back else ()), *chosen_by)
+
+    def apart_of(self, state: RunState, step: int) -> tuple[str, ...]:
+        choice = state.steps[step].choice if step in state.steps else None
+        return self.apart(batch_of(state, step), choice.problems if choice is not None else ())
 
     async def try_lesson(self, recorder: Recorder, base: Library, step: int, steps: int) -> None:
         """Try what a step proposes, as far as that is not done; each verdict is journalled.
@@ -158,8 +156,8 @@ class EffectGate:
 
         Dollars are those of tokens on average: too many where what is read costs less.
         """
-        apart = batch_of(state, state.step), problems_of_choice(state, state.step)
-        facts = self.describe(len(wanted), self._error_left(state), *apart)
+        apart = self.apart_of(state, state.step)
+        facts = self.describe(len(wanted), self._error_left(state), apart)
         spent = state.spent_on.get("rollouts", NO_USAGE)
         most = facts["most_rollouts"]
         times = most / max(1, sum(step.rollouts_done for step in state.steps.values()))
@@ -177,9 +175,8 @@ class EffectGate:
         *,
         payer: str,
         step: int,
-        batch: Sequence[str],
+        apart: Sequence[str],
         error: float,
-        seen: Sequence[str] = (),
         tell: Callable[[int, int], None] = lambda made, most: None,
     ) -> Effect:
         """Try two libraries on the same problems with the same seeds until the tries tell.
@@ -187,8 +184,8 @@ class EffectGate:
         `tell` gets, before each look, how many tries of `candidate` there are, and may be at most.
         """
         assert self.measuring is not None
-        plan, measuring = self.plan(error, batch, seen), self.measuring
-        problems = self.choose_problems(base.version, batch, seen)
+        plan, measuring = self.plan(error, apart), self.measuring
+        problems = self.choose_problems(base.version, apart)
         payer, made = f"{self.account} gate {payer}", 0
         opened = [await self.open_arm(library) for library in (base, candidate)]
         try:
@@ -264,9 +261,8 @@ class _Trials:
         if candidate is None:
             return None, base
         state, names = self.recorder.state, tuple(op.id for op in group)
-        batch, seen = batch_of(state, self.step), problems_of_choice(state, self.step)
-        tried = self.gate.choose_problems(base.version, batch, seen)
-        problems = [problem.id for problem in tried]
+        apart = self.gate.apart_of(state, self.step)
+        problems = [problem.id for problem in self.gate.choose_problems(base.version, apart)]
         about = digest([base.content_hash, problems])
         found = next((e for e in state.effects if (e.operations, e.base) == (names, about)), None)
         if found is None:
@@ -280,9 +276,8 @@ class _Trials:
                 candidate,
                 payer=" ".join(names),
                 step=self.step,
-                batch=batch,
+                apart=apart,
                 error=error,
-                seen=seen,
                 tell=tell,
             )
             found = ev.EffectMeasured(self.step, names, effect, error, about)
@@ -313,12 +308,6 @@ def spent_error(effects: Sequence[ev.EffectMeasured]) -> float:
 def batch_of(state: RunState, step: int) -> tuple[str, ...]:
     """The problems that a step's lesson was learned from."""
     return state.steps[step].problems if step in state.steps else ()
-
-
-def problems_of_choice(state: RunState, step: int) -> tuple[str, ...]:
-    """The problems that a step's lesson was chosen by, of several."""
-    choice = state.steps[step].choice if step in state.steps else None
-    return choice.problems if choice is not None else ()
 
 
 def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:

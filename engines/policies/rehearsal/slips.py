@@ -23,10 +23,7 @@ WARM = 0.7
 
 
 def chance_slips(seed: int, temperature: float) -> dict[str, Slip]:
-    """What a warm reader does at any problem: a third each rewords, turns round, or does neither.
-
-    Source: none; as real models do, so that there is something to choose among several lessons.
-    """
+    """What a warm reader does at any problem: one in three rewords, one turns a rule round."""
     draw = seed_for(seed, "slip") % 3
     return {"": ("copy", "opposite")[draw - 1]} if temperature >= WARM and draw else {}
 

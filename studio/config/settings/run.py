@@ -246,15 +246,16 @@ class RunConfig(Settings):
 
     def _check_choice(self) -> None:
         """Raises a refusal: one of several lessons can not be chosen."""
-        where = "practice.proposals"
+        cause, move = "", "Leave it out."
         if not self.practice.reflects:
-            raise refusal(where, "no lessons are drawn, weights are updated", "Leave it out.")
-        if self.review.gate.problems is None:
+            cause = "no lessons are drawn, weights are updated"
+        elif self.review.gate.problems is None:
             cause = "without review.gate nothing chooses among several lessons"
-            raise refusal(where, cause, "Set review.gate.problems=40, or leave it out.")
-        if self.role("reflector").temperature == 0:
+            move = "Set review.gate.problems=40, or leave it out."
+        elif self.role("reflector").temperature == 0:
             cause = "at reflector.temperature 0 all lessons of a batch are the same"
-            raise refusal(where, cause, "Leave it out, or set the temperature above 0.")
+        if cause:
+            raise refusal("practice.proposals", cause, move)
 
     @model_validator(mode="after")
     def _validate_dropout(self) -> RunConfig:

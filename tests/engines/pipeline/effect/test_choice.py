@@ -14,9 +14,10 @@ from engines.core.errors import StudioError
 from engines.core.ids import seed_for
 from engines.core.state.step_history import run_history
 from engines.core.types import Attempt, Job, Lesson, Operation
-from engines.pipeline.effect.choice import FIRST_TRY, compare_lessons, describe_choice
+from engines.pipeline.effect.choice import FIRST_TRY, compare_lessons
 from engines.pipeline.effect.effect_gate import EffectGate
 from engines.pipeline.recorder import Recorder
+from studio.run.held_out import choice_text
 from tests.engines.pipeline.effect.test_effect_gate import (
     LIBRARY,
     ONE_CALL,
@@ -71,7 +72,7 @@ async def test_the_best_goes_on_and_is_proved_on_problems_that_did_not_choose_it
     # Half of a verdict's problems and tries, of three lessons and of none.
     assert (len(found.problems), found.k) == (10, 2)
     assert luck.tries == found.usage.calls == 80 == journal.state.spent_on["gate"].calls
-    assert describe_choice(gate, 3, 10)["most_rollouts"] == 80
+    assert "10 problems apart from its verdict's, 2 tries each: 80" in choice_text(gate, 3, 10)
     chose, luck.asked = set(luck.asked), []
     await try_lesson(gate, journal)
     assert chose == set(found.problems) and not set(luck.asked) & (chose | set(batch))

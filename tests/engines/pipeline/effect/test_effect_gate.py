@@ -233,9 +233,9 @@ async def test_slices_rotate_with_versions_and_leave_out_what_a_lesson_was_drawn
     assert slices[0] != {p.id for p in POOL[:20]}
     assert {p.id for p in replace(gate, seed=2).choose_problems(0)} != slices[0]
     batch = tuple(slices[0])
-    assert not {p.id for p in gate.choose_problems(0, batch)} & set(batch)
-    assert replace(gate, held_back=False).plan(0.05, batch).pool == 60
-    assert gate.plan(0.05, batch).pool == 40
+    assert not {p.id for p in gate.choose_problems(0, gate.apart(batch))} & set(batch)
+    assert replace(gate, held_back=False).apart(batch) == ()
+    assert gate.plan(0.05, gate.apart(batch)).pool == 40
 
 
 async def test_what_does_not_fit_or_changes_no_wording_is_not_tried(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_problems_of_a_held_out_set_are_never_tried_on(tmp_path: Path) -> 
     assert len(gate.pool) == 12 and not {p.id for p in gate.pool} & held_out
     assert gate.by_lesson and not gate.held_back
     # A set of its own is no part of any batch.
-    assert gate.plan(0.05, [p.id for p in gate.pool]).pool == 12
+    assert gate.plan(0.05, gate.apart([p.id for p in gate.pool])).pool == 12
 
 
 async def test_tries_that_would_all_be_the_same_are_made_once(tmp_path: Path) -> None:
