@@ -213,10 +213,8 @@ async def _choose_lesson(
 ) -> None:
     """Draw further lessons from the batch, and journal which of all does best."""
     assert practice.redraft is not None and practice.effects is not None
-    loop, drafts = asyncio.get_running_loop(), [ev.LessonDraft(first)]
-    judged = [loop.create_future() for _ in batch]
-    for future, group in zip(judged, batch, strict=True):
-        future.set_result(group)
+    drafts = [ev.LessonDraft(first)]
+    judged = [asyncio.ensure_future(asyncio.sleep(0, group)) for group in batch]
     for number in range(1, practice.drafts):
         engine = practice.redraft(number)
         reflections = await gather_all(
@@ -225,8 +223,7 @@ async def _choose_lesson(
         lesson = await consolidate_with_worsened(practice, engine, now, batch, reflections, library)
         drafts.append(ev.LessonDraft(lesson, tuple(reflections)))
     head = practice.gate.library
-    compared = await compare_lessons(practice.effects, practice.recorder, head, now.step, drafts)
-    await practice.recorder.record(compared)
+    await practice.recorder.record(await compare_lessons(practice.effects, now, head, drafts))
 
 
 async def _roll_out(

@@ -136,9 +136,8 @@ def _choice_lines(choice: dict[str, Any]) -> list[str]:
         if number != choice["chosen"]:
             lines.append(f"  lesson {number + 1}, not chosen")
             # Without their ids: those of the chosen one are the same.
-            lines += [
-                f"    {_operation_text(o | {'id': '-'})}" for o in draft["lesson"]["operations"]
-            ]
+            operations = draft["lesson"]["operations"]
+            lines += [f"    {_operation_text(op | {'id': '-'})}" for op in operations]
     return lines
 
 

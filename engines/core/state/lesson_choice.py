@@ -21,8 +21,7 @@ class LessonDraft:
 class LessonsCompared:
     """Several lessons of one batch were tried to choose one: it is proposed, the others are kept.
 
-    The scores are good for choosing alone: the best of several is overstated by its own score. So
-    no operation of the step is tried on `problems` again.
+    The scores serve to choose alone: no operation of the step is tried on `problems` again.
     """
 
     step: int

@@ -17,11 +17,11 @@ from engines.core import events as ev
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.settings import LEAST_TRIED
+from engines.core.state.run_state import StepState
 from engines.core.types import NO_USAGE, Decision, Problem
 from engines.core.waiting.gather import gather_all
-from engines.pipeline.effect.effect_gate import EffectGate, batch_of, pair_rewards
+from engines.pipeline.effect.effect_gate import EffectGate, pair_rewards
 from engines.pipeline.evaluation.evaluate import Measurement, measure
-from engines.pipeline.recorder import Recorder
 
 FIRST_TRY = 1_000
 """Tries of a choice are numbered from here: verdicts of later steps draw none of them again."""
@@ -44,11 +44,7 @@ def choice_problems(gate: EffectGate, step: int, batch: Sequence[str]) -> tuple[
 
 
 async def compare_lessons(
-    gate: EffectGate,
-    recorder: Recorder,
-    base: Library,
-    step: int,
-    drafts: Sequence[ev.LessonDraft],
+    gate: EffectGate, now: StepState, base: Library, drafts: Sequence[ev.LessonDraft]
 ) -> ev.LessonsCompared:
     """Score each lesson by what it gains over the library, and choose the best, or the first such.
 
@@ -62,21 +58,16 @@ async def compare_lessons(
     problems: tuple[Problem, ...] = ()
     found: Sequence[Measurement] = ()
     if len(set(names)) > 1:
-        problems = choice_problems(gate, step, batch_of(recorder.state, step))
-        found = await _measure_each(gate, tuple(arms.values()), problems, step)
+        problems = choice_problems(gate, now.step, now.problems)
+        found = await _measure_each(gate, tuple(arms.values()), problems, now.step)
     scores = {name: _gain(found[0], one) for name, one in zip(arms, found, strict=False)}
     scored = tuple(
         replace(draft, score=scores.get(name)) for draft, name in zip(drafts, names, strict=True)
     )
     known = [-math.inf if one.score is None else one.score for one in scored]
-    return ev.LessonsCompared(
-        step,
-        scored,
-        chosen=known.index(max(known)),
-        problems=tuple(problem.id for problem in problems),
-        k=choice_size(gate.problems, gate.k, 0)[1],
-        usage=sum((one.paid for one in found), NO_USAGE),
-    )
+    ids, k = tuple(one.id for one in problems), choice_size(gate.problems, gate.k, 0)[1]
+    usage = sum((one.paid for one in found), NO_USAGE)
+    return ev.LessonsCompared(now.step, scored, known.index(max(known)), ids, k, usage)
 
 
 async def _measure_each(

@@ -175,10 +175,8 @@ def _write_turn(request: Mapping[str, Any]) -> Turn:
         if is_judge_prompt(task):
             return Turn(judge_reply(task, fenced))
         if name := parse_task_name(task):
-            slips = request.get("slips")
-            if name == "extract" and slips is None:
-                slips = chance_slips(seed, float(given or 0))
-            return Turn(reflector_reply(task, fenced, slips))
+            by_chance = chance_slips(seed, float(given or 0)) if name == "extract" else {}
+            return Turn(reflector_reply(task, fenced, request.get("slips") or by_chance))
     # Before it stands the talk so far, behind it what was wrong with a reply.
     if of_team := [text for text in asked if is_team_prompt(text)]:
         return Turn(team_reply(of_team[-1], instructions, seed, temperature))

@@ -70,8 +70,7 @@ def _record_refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
         case ev.GroupReflected():
             return event.reflection.refs
         case ev.LessonsCompared():
-            read = (reflection for draft in event.drafts for reflection in draft.reflections)
-            return tuple(ref for one in read for ref in one.refs)
+            return tuple(ref for d in event.drafts for one in d.reflections for ref in one.refs)
         case ev.LessonProposed():
             return event.lesson.refs
     return ()

@@ -229,9 +229,16 @@ class RunConfig(Settings):
         if gate.roll_back and not self.evaluation.do_eval:
             cause = "nothing is evaluated that could tell"
             raise refusal("review.gate.roll_back", cause, "Set evaluation.do_eval=true.")
-        if self.practice.proposals > 1:
-            self._check_choice()
-        if gate.problems is None:
+        gated, same = gate.problems is not None, self.role("reflector").temperature == 0
+        for wrong, cause in (
+            (not self.practice.reflects, "no lessons are drawn, weights are updated"),
+            (not gated, "without review.gate nothing chooses among several lessons"),
+            (same, "at reflector.temperature 0 all lessons of a batch are the same"),
+        ):
+            if self.practice.proposals > 1 and wrong:
+                move = "Leave it out, or set review.gate.problems=40 and the temperature above 0."
+                raise refusal("practice.proposals", cause, move)
+        if not gated:
             return self
         if self.practice.temperature == 0 and gate.k > 1:
             cause = "at practice.temperature 0 all tries of a problem are the same"
@@ -243,19 +250,6 @@ class RunConfig(Settings):
             cause = "that set is evaluated, too, and what was decided by proves nothing any more"
             raise refusal("review.gate.data", cause, "Name another set, or leave it out.")
         return self
-
-    def _check_choice(self) -> None:
-        """Raises a refusal: one of several lessons can not be chosen."""
-        cause, move = "", "Leave it out."
-        if not self.practice.reflects:
-            cause = "no lessons are drawn, weights are updated"
-        elif self.review.gate.problems is None:
-            cause = "without review.gate nothing chooses among several lessons"
-            move = "Set review.gate.problems=40, or leave it out."
-        elif self.role("reflector").temperature == 0:
-            cause = "at reflector.temperature 0 all lessons of a batch are the same"
-        if cause:
-            raise refusal("practice.proposals", cause, move)
 
     @model_validator(mode="after")
     def _validate_dropout(self) -> RunConfig:

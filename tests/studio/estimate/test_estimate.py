@@ -284,3 +284,13 @@ def test_a_try_of_several_turns_repeats_what_came_before_in_its_later_prompts() 
     # 50 of a result, so on average half of that.
     assert (found.calls, found.reply_tokens) == (Range(120, 240), Range(6000, 24000))
     assert found.prompt_tokens.likely == 120 * (50 + 50)
+
+
+def test_several_lessons_take_so_many_times_the_calls_and_the_tries_of_the_choice() -> None:
+    one = estimate(some_facts(tried=8, choice=6))
+    three = estimate(some_facts(tried=8, choice=6, practice=practising(proposals=3)))
+    for name in ("extraction", "consolidation"):
+        assert stage(three, name).calls.most == 3 * stage(one, name).calls.most
+    # Six steps; three lessons and none are tried 6 times each.
+    assert stage(three, "gate").calls.most - stage(one, "gate").calls.most == 6 * 4 * 6
+    assert stage(three, "rollouts") == stage(one, "rollouts")
