@@ -401,7 +401,6 @@ class StageEntered:
     """The batch as a whole moved on: "rollouts", "consolidation", "gate", "review", "commit".
 
     In "gate" so many `operations` are tried together: `made` tries of `most`, so far.
-
     Before a process takes up training, "restore" says that it brings the weights to `step`.
 
     Within a review "hold" says that a person is waited for, since rules left `undecided`, and

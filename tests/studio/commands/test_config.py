@@ -29,6 +29,7 @@ BASES = {  # the preset in which a section has an effect
 NEEDED = {  # what must be said beside an example
     "verifier.name=text verifier.pattern": "verifier.mode=regex",
     "lint.embedding.": "lint.embedding.model=rehearsal",
+    "practice.proposals=": "review.gate.problems=8",
     "agent.models": "agent.function=my_agent.py:solve",
 }
 
