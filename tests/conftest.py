@@ -6,16 +6,12 @@ import gc
 import os
 import shutil
 import tempfile
-import warnings
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.support.made_once import keep_in
 
-_ROOT = Path(__file__).parents[1]
 _MEMORY = Path("/dev/shm")
 _LONGEST = (
     "test_readme.py",
@@ -40,21 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not chosen and _has_room(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also that of workers and of real processes
         tempfile.tempdir = None
-    if hasattr(config, "workerinput") and config.args == ["tests"]:
-        _import_a_share(int(config.workerinput["workerid"][2:]), config.workerinput["workercount"])
-
-
-def _import_a_share(worker: int, workers: int) -> None:
-    """Import every nth module of tests, before all are collected in the same order everywhere.
-
-    Pytest compiles a module that it imports for the first time, which takes as long as all else
-    that collection does: in a fresh checkout each worker finds what the others have compiled.
-    """
-    modules = sorted(path.relative_to(_ROOT) for path in (_ROOT / "tests").rglob("test_*.py"))
-    for module in modules[worker::workers]:
-        # What fails or is skipped here does so again when it is collected.
-        with warnings.catch_warnings(action="error"), suppress(Exception, pytest.skip.Exception):
-            import_module(".".join(module.with_suffix("").parts))
 
 
 def _has_room(folder: Path) -> bool:

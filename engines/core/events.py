@@ -398,7 +398,7 @@ class TextStreamed:
 
 @dataclass(frozen=True, slots=True)
 class StageEntered:
-    """The batch as a whole moved on: "rollouts", "consolidation", "gate", "review", "commit".
+    """The batch as a whole moved on: "consolidation", "choice" (of `lessons`), "gate", "review".
 
     In "gate" so many `operations` are tried together: `made` tries of `most`, so far.
     Before a process takes up training, "restore" says that it brings the weights to `step`.

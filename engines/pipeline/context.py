@@ -61,7 +61,7 @@ class RunContext:
     evaluation: Evaluation | None = None
     effects: EffectGate | None = None  # None: operations are decided untried
     drafts: int = 1  # lessons that are drawn from a batch, of which one is proposed
-    redraft: Callable[[int], Engine] | None = None  # draws the lesson of that number, from 1
+    engine_of_draft: Callable[[int], Engine] | None = None  # by the lesson's number, from 1
     rolls_back: bool = False  # where a held-out set says after an epoch that the library got worse
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run
@@ -84,7 +84,10 @@ class RunContext:
 
     def job(self, key: CallKey, problem: Problem, library: Library) -> Job:
         version = self.recorder.state.policy_version
-        keep = dropout(self.seed(key), self.dropout) if self.dropout else None
+        keep = None
+        if self.dropout and (started := self.recorder.state.started) is not None:
+            place = key.epoch * self.group_size + key.index
+            keep = dropout(started.seed, problem.id, place, self.dropout)
         guidance, shown = self.writer.write(library, problem.question, keep)
         return Job(problem, guidance, key, version, library.version, shown)
 

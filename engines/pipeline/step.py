@@ -212,17 +212,18 @@ async def _choose_lesson(
     practice: RunContext, now: StepState, batch: Sequence[Group], first: Lesson, library: Library
 ) -> None:
     """Draw further lessons from the batch, and journal which of all does best."""
-    assert practice.redraft is not None and practice.effects is not None
+    assert practice.engine_of_draft is not None and practice.effects is not None
     drafts = [ev.LessonDraft(first)]
     judged = [asyncio.ensure_future(asyncio.sleep(0, group)) for group in batch]
     for number in range(1, practice.drafts):
-        engine = practice.redraft(number)
+        engine = practice.engine_of_draft(number)
         reflections = await gather_all(
             engine.reflect(group, library, judged[:at]) for at, group in enumerate(batch)
         )
         lesson = await consolidate_with_worsened(practice, engine, now, batch, reflections, library)
         drafts.append(ev.LessonDraft(lesson, tuple(reflections)))
     head = practice.gate.library
+    practice.recorder.emit(ev.StageEntered(now.step, "choice", {"lessons": len(drafts)}))
     await practice.recorder.record(await compare_lessons(practice.effects, now, head, drafts))
 
 

@@ -30,7 +30,7 @@ from engines.core.waiting.gather import gather_all
 from engines.core.waiting.threads import run_to_end
 from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.comparison import LEAST_QUESTIONS
-from engines.pipeline.evaluation.diagnosis import diagnose
+from engines.pipeline.evaluation.diagnosis import diagnose, without_last
 from engines.record.ledger import find_trajectory
 
 
@@ -52,9 +52,10 @@ def choose_worsened(
 ) -> HeldOutShown | None:
     """The greatest fall of the first set that can spare a question: best try before, worst after.
 
-    A set keeps what a verdict needs. Tries that another run paid for have no words here.
+    A set keeps what a verdict needs, and the last of several keeps all (`without_last`). Tries
+    that another run paid for have no words here.
     """
-    for found in diagnose(evaluations, since):
+    for found in without_last(diagnose(evaluations, since)):
         spare = found.comparison.questions > LEAST_QUESTIONS
         for question in found.questions("worsened") if spare else ():
             tries = [

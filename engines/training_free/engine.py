@@ -39,7 +39,7 @@ class TrainingFreeEngine:
         self._reader = GroupReader(self.reflector)
         self._consolidator = Consolidator(self.reflector, *self._more)
 
-    def redraft(self, draft: int) -> TrainingFreeEngine:
+    def with_draft(self, draft: int) -> TrainingFreeEngine:
         """The same engine, whose questions about a batch are asked with seeds of their own."""
         now = self.reflector
         return TrainingFreeEngine(now.settings, now.policy, now.ledger, *self._more, draft)

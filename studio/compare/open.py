@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,10 +32,10 @@ _FOLDERS: dict[str, Callable[[Path, str | None], list[Log]]] = {
     "benchmark.json": skills.read,
     "**/samples_*.jsonl": lm_eval.read,
 }
+_PROMPTFOO = re.compile(rb'"results"\s*:\s*\{\s*"(?:version|timestamp|prompts|results)"')
 _LINES = {"doc_id": lm_eval.read, "testIdx": promptfoo.read, "task": verifiers.read}
 _WHOLE: dict[str, Callable[[Path, Fields, str | None], list[Log]]] = {
     "samples": inspect_log.read_json_log,
-    "results": promptfoo.read_json_output,
     "rewards": own.read_evaluation,
     "kind": own.read_printed,
 }
@@ -109,6 +110,9 @@ def _read(path: Path, metric: str | None) -> list[Log]:
             if mark in whole.row:
                 return reader(path, metric)
     else:
+        with path.open("rb") as file:
+            if _PROMPTFOO.search(file.read(1 << 16)):
+                return promptfoo.read_json_output(path, metric)
         whole = read_json(path, _KNOWN)
         for mark, read_whole in _WHOLE.items():
             if mark in whole.row:

@@ -282,8 +282,10 @@ def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     prompt = facts.extract + facts.question + facts.truth + library
     prompt += attempt * shown + ATTEMPT_TOKENS * size
     extraction = _reply_tokens(facts, "extraction", facts.reflector, most)
-    drafts = practice.proposals
-    yield _with_repeat("extraction", read * drafts, prompt, extraction, most)
+    drafts, worsened = practice.proposals, 0
+    if most and facts.held_out and step > 1 and facts.sampler.ends_epoch(step - 1):
+        worsened = practice.reflect_on_worsened
+    yield _with_repeat("extraction", (read + worsened) * drafts, prompt, extraction, most)
 
     # A step consolidates, if any of its groups shows a difference, at once or as a tree.
     asks = 1.0 if most else 1 - (1 - share) ** batch

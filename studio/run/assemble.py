@@ -257,7 +257,7 @@ class _RunParts:
             history=self.past,
             effects=open_effect_gate(plan, self.pool, trials, writer, weights),
             drafts=config.practice.proposals,
-            redraft=reflector.redraft,
+            engine_of_draft=reflector.with_draft,
             rolls_back=config.review.gate.roll_back,
             weights=weights,
             tell=self.tell,

@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from engines.core.effects import Effect
-from engines.core.ids import seed_for
 from engines.core.library import Experience, Library
 from engines.core.text.sanitize import one_line
 from engines.pipeline.effect.inclusion import Keep, dropout, random_half
@@ -41,7 +40,7 @@ NAMES = tuple(f"E{n}" for n in range(1, 21))
 GOOD, BAD = NAMES[:3], NAMES[3:5]
 SIGNS = {**dict.fromkeys(GOOD, 1.0), **dict.fromkeys(BAD, -1.0)}
 ROLLOUTS, PROBLEMS = 1024, 128
-PRACTICE, PRACTISED, GROUP = 2048, 64, 8
+PRACTICE, PRACTISED = 2048, 64
 DROPOUT = 0.1
 
 Policy = Literal["even", "spread"]
@@ -81,9 +80,7 @@ def halves(policy: Policy, seed: int) -> Effects:
 def practice(policy: Policy, seed: int) -> Effects:
     """The same from `PRACTICE` practice rollouts with dropout, whose library did not change."""
     tries = range(PRACTICE // PRACTISED)
-    keeps = {
-        f"p{n}": [dropout(seed_for(seed, n, i), DROPOUT) for i in tries] for n in range(PRACTISED)
-    }
+    keeps = {f"p{n}": [dropout(seed, f"p{n}", i, DROPOUT) for i in tries] for n in range(PRACTISED)}
     return regress(simulated_tries(policy, random.Random(seed), keeps), NAMES, "practice")
 
 

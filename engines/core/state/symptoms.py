@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from engines.core.flags import FLAG_NAMES
+from engines.core.flags import FLAG_NAMES, PROVED, UNPROVEN
 from engines.core.state.run_state import StepState
 from engines.core.types import NO_ANSWER
 
@@ -38,6 +38,8 @@ def count_symptoms(step: StepState, settings: Mapping[str, Any]) -> Counter[str]
         if outcome.kind != "weights":
             found["operations"] += 1
             found["kept"] += outcome.applied and outcome.kind == "keep"
-            found["rejected"] += not outcome.applied
-            found["refused"] += outcome.reason.partition(":")[0] in FLAG_NAMES
+            fault = outcome.reason.partition(":")[0]
+            found["unproven"] += fault == UNPROVEN
+            found["refused"] += fault in FLAG_NAMES and fault not in PROVED.values()
+            found["rejected"] += not outcome.applied and fault not in FLAG_NAMES
     return +found

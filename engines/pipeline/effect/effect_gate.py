@@ -98,7 +98,8 @@ class EffectGate:
         return (pool + pool)[at : at + count]
 
     def problems_without(self, apart: Sequence[str]) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self._order if problem.id not in set(apart))
+        left_out = frozenset(apart)
+        return tuple(problem for problem in self._order if problem.id not in left_out)
 
     def apart(self, batch: Sequence[str], chosen_by: Sequence[str] = ()) -> tuple[str, ...]:
         """What a verdict leaves out: the batch behind a lesson, and what that was chosen by."""

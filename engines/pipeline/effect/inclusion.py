@@ -27,6 +27,15 @@ def random_half(seed: int, problem: str, index: int) -> Keep:
     return lambda name: seed_for(seed, "half", problem, pair, name) % 2 != opposite
 
 
-def dropout(seed: int, chance: float) -> Keep:
-    """Each is left out with this chance, on its own; `seed` is that of the try."""
-    return lambda name: seed_for(seed, "dropout", name) >= chance * _DRAWS
+def dropout(seed: int, problem: str, index: int, chance: float) -> Keep:
+    """Each is left out with this chance, on its own, as evenly as can be among a problem's tries.
+
+    At 0.1 one in ten of consecutive tries goes without it: a problem without any such try, or with
+    many, tells less (systematic sampling; Cochran, Sampling Techniques, ch. 8). `index` is the
+    place of the try among those of the whole run.
+    """
+
+    def keep(name: str) -> bool:
+        return (seed_for(seed, "dropout", problem, name) / _DRAWS + index * chance) % 1 >= chance
+
+    return keep

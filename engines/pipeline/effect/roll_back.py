@@ -12,7 +12,7 @@ from engines.core.events import EvaluationFinished
 from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from engines.pipeline.evaluation.comparison import compare
-from engines.pipeline.evaluation.diagnosis import pair_evaluations
+from engines.pipeline.evaluation.diagnosis import pair_evaluations, without_last
 from engines.pipeline.evaluation.metrics import group_by_question
 
 ROLL_BACK = "roll-back"
@@ -34,10 +34,9 @@ def find_setback(evaluations: Sequence[EvaluationFinished], since: int) -> Setba
     """What the latest evaluation says against the last one of step `since` or before.
 
     None where no set is worse, or there is nothing to compare with. The last of several sets is
-    not looked at: nothing is chosen by it, so that what it says in the end is not flattered.
+    not asked (`without_last`).
     """
-    pairs = pair_evaluations(evaluations, since)
-    for then, now in pairs[: max(1, len(pairs) - 1)]:
+    for then, now in without_last(pair_evaluations(evaluations, since)):
         rewards = [group_by_question(one.problems, one.rewards) for one in (then, now)]
         found = compare(rewards[0], rewards[1])
         if then.library_version != now.library_version and found and found.verdict == "hurts":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from engines.core.events import EvaluationFinished
 from engines.core.state.best import comparable_evaluations, question_means
@@ -12,6 +12,7 @@ from engines.pipeline.evaluation.comparison import Comparison, compare
 from engines.pipeline.evaluation.intervals import SAME
 from engines.pipeline.evaluation.metrics import RIGHT_FROM, group_by_question
 
+Set = TypeVar("Set")
 Change = Literal["improved", "worsened", "still wrong", "still right"]
 CHANGES: tuple[Change, ...] = get_args(Change)
 
@@ -54,6 +55,11 @@ def diagnose(evaluations: Sequence[EvaluationFinished], since: int) -> list[Held
             means = {name: (a[name], b[name]) for name in a if name in b}
             found.append(HeldOutDiagnosis(before, after, means, comparison))
     return found
+
+
+def without_last(sets: list[Set]) -> list[Set]:
+    """What may be chosen by: the last of several sets is not, so that its figures stay unbiased."""
+    return sets[: max(1, len(sets) - 1)]
 
 
 def pair_evaluations(

@@ -8,19 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import ijson
 import orjson
 
+from engines.core.errors import DataError
 from studio.compare.log import Fields, Log, LogRow, read_lines
+from studio.secrets.sanitize import one_line
 
 MOVE = "Give a file as `promptfoo eval --output FILE.json` writes it."
 _ERROR = 2  # failureReason of a call or grader that failed: no judgement
 
 
-def read_json_output(path: Path, whole: Fields, metric: str | None) -> list[Log]:
-    """A log a column. `metric` is a named score, or "success"; else it is the score."""
-    rows = enumerate(whole.section("results").require("results", list))
+def read_json_output(path: Path, metric: str | None) -> list[Log]:
+    """A log a column. `metric` is a named score, or "success"; else it is the score.
+
+    Read row by row: a document of a hundred thousand takes 400 MB as one value.
+    """
     place = f"{path}: results.results"
-    return _logs((Fields(row, f"{place}[{at}]", MOVE) for at, row in rows), metric)
+    try:
+        with path.open("rb") as file:
+            rows = enumerate(ijson.items(file, "results.results.item", use_float=True))
+            logs = _logs((Fields(row, f"{place}[{at}]", MOVE) for at, row in rows), metric)
+    except ijson.JSONError as error:
+        where = one_line(str(error).partition("\n")[0], 120)
+        raise DataError(str(path), f"it is cut, or no JSON ({where}).", MOVE) from error
+    if not logs:
+        raise DataError(place, "no list of rows is there.", MOVE)
+    return logs
 
 
 def read(path: Path, metric: str | None) -> list[Log]:

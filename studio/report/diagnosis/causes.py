@@ -42,6 +42,8 @@ RULES = (
          "give easier problems, or more tries (practice.group_size)", 0.5),
     Rule("refused", "operations", "operations refused by the lint",
          "studio runs show RUN --step N says why; lint and review.rejects set the bounds"),
+    Rule("unproven", "operations", "operations were tried, and could not be told from no effect",
+         "raise review.gate.problems or review.gate.k to see smaller effects"),
     Rule("rejected", "operations", "operations rejected",
          "say in practice.learning_objective what is wanted", 1.0),
     Rule("kept", "operations", "operations keep what is there", "give other problems, or end", 1.0),

@@ -286,6 +286,14 @@ def test_a_try_of_several_turns_repeats_what_came_before_in_its_later_prompts() 
     assert found.prompt_tokens.likely == 120 * (50 + 50)
 
 
+def test_what_got_worse_is_read_after_each_epoch_but_the_last() -> None:
+    usual = stage(estimate(some_facts(held_out=5)), "extraction").calls
+    wanted = practising(reflect_on_worsened=2)
+    calls = stage(estimate(some_facts(held_out=5, practice=wanted)), "extraction").calls
+    assert calls.most == usual.most + 2 * 2  # after the first of two epochs; a reply is mended once
+    assert calls.likely == usual.likely
+
+
 def test_several_lessons_take_so_many_times_the_calls_and_the_tries_of_the_choice() -> None:
     one = estimate(some_facts(tried=8, choice=6))
     three = estimate(some_facts(tried=8, choice=6, practice=practising(proposals=3)))

@@ -55,6 +55,7 @@ CASES: list[tuple[list[ev.DurableEvent], str]] = [
     ([reflected("all-right")], "1 of 1 groups all right: give harder"),
     ([reflected("all-wrong")], "1 of 1 groups all wrong: give easier"),
     ([outcomes("leak: 9 words", "")], "1 of 2 operations refused by the lint"),
+    ([outcomes("unproven: +0.1", "hurts: -0.2")], "1 of 2 operations were tried, and could not"),
     ([outcomes("no", "no")], "2 of 2 operations rejected: say in"),
     ([outcomes("", kind="keep")], "1 of 1 operations keep what is there"),
     ([reflected("used", "ignored", "misled")], "2 of 2 readings of an experience show no use"),

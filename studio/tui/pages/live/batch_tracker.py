@@ -89,6 +89,8 @@ class BatchTracker:
                 self.under_way.discard(rollout_id(event.step, event.position, event.index))
             case ev.StageEntered(stage="restore", step=step):
                 self.doing = f"restoring the weights after step {step} …"
+            case ev.StageEntered(stage="choice", detail=detail):
+                self.doing = f"trying {detail['lessons']} lessons to choose one"
             case ev.StageEntered(stage="gate", detail=detail):
                 tries = f"{detail['made']} of at most {detail['most']} tries"
                 self.doing = f"trying {count_text(detail['operations'], 'operation')}: {tries}"

@@ -216,6 +216,7 @@ def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -
 _STAGES = {
     "restore": "restoring the weights after it …",
     "consolidation": "drawing operations from its groups",
+    "choice": "trying {lessons} lessons to choose one",
     "gate": "trying what it proposes: {made} of at most {most} tries",
     "review": "its operations can be reviewed: press 2",
     "hold": "no rule settled {undecided}, a person is waited for: press 2",

@@ -81,7 +81,7 @@ def test_what_did_not_vary_is_not_told_of() -> None:
     few = regress(tries[: 4 * 5], FEW, "practice")
     assert not few.single and few.problems == 5  # fewer problems than a verdict needs
     many = [f"E{n}" for n in range(60)]
-    shown = [frozenset(filter(dropout(n, 0.5), many)) for n in range(120)]
+    shown = [frozenset(filter(dropout(n, "p", n, 0.5), many)) for n in range(120)]
     sparse = [Observation(f"p{n // 4}", n // 4, each, n % 2) for n, each in enumerate(shown)]
     assert len(regress(sparse, many, "practice").single) == 30  # four rollouts each
 
@@ -97,9 +97,12 @@ def test_halves_are_opposite_in_pairs_and_dropout_has_its_chance() -> None:
     first, second, third = (random_half(5, "p", index) for index in range(3))
     assert [first(name) for name in NAMES] == [not second(name) for name in NAMES]
     assert [first(name) for name in NAMES] != [third(name) for name in NAMES]
-    kept = [dropout(seed, 0.1)("E1") for seed in range(4000)]
-    assert sum(kept) / 4000 == pytest.approx(0.9, abs=0.02)  # 4 standard errors
-    assert all(dropout(seed, 0.0)("E1") for seed in range(50))
+    groups = [[dropout(seed, "p", n, 0.1)("E1") for n in range(8)] for seed in range(1000)]
+    assert sum(map(sum, groups)) / 8000 == pytest.approx(0.9, abs=0.007)  # 4.5 standard errors
+    assert {8 - sum(group) for group in groups} == {0, 1}  # as even as can be
+    for place in range(8):
+        assert 0.85 < sum(group[place] for group in groups) / 1000 < 0.95
+    assert all(dropout(seed, "p", 3, 0.0)("E1") for seed in range(50))
 
 
 def test_what_a_measurement_can_show_and_what_leaving_one_out_costs() -> None:

@@ -164,6 +164,10 @@ async def test_only_recorded_tries_are_chosen_and_six_questions_stay(tmp_path: P
     # The greatest fall first; four of ten questions may go.
     assert chosen == ["q9", "q1", "q2", "q4"]
     assert choose_worsened([before, after], 2, tmp_path) is None
+    # Of two sets the last keeps all, so that its figures were chosen by nothing.
+    guard = [replace(one, data="guard", rewards=before.rewards) for one in (before, after)]
+    pairs = ([guard[0], before, guard[1], after], [before, guard[0], after, guard[1]])
+    assert [choose_worsened(pair, 0, tmp_path) is None for pair in pairs] == [True, False]
 
 
 def test_a_measurement_goes_down_by_all_that_is_left_out() -> None:

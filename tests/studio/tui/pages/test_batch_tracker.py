@@ -12,6 +12,7 @@ from engines.core.types import CallKey
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.feed import load_event_history
+from studio.tui.pages.live.sentences import event_texts
 from tests.studio.tui.stage import finished_workspace, held_workspace
 
 
@@ -27,6 +28,10 @@ def a_state(folder: Path, upto: type) -> RunState:
 
 def test_weights_that_are_restored_are_told_until_something_else_begins() -> None:
     tracker = BatchTracker()
+    choosing = ev.StageEntered(7, "choice", {"lessons": 3})
+    tracker.handle_event(choosing, None)
+    assert tracker.doing == "trying 3 lessons to choose one"
+    assert event_texts(choosing) == ["step 7: trying 3 lessons to choose one"]
     tracker.handle_event(ev.StageEntered(7, "restore"), None)
     assert tracker.doing == "restoring the weights after step 7 …"
     tracker.handle_event(ev.EvaluationProgressed(7, "aime", 0, 20), None)
