@@ -89,7 +89,7 @@ def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
         input_ids=rows.prompts,
         attention_mask=shown,
         position_ids=steps[None, :wide],
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
     ).last_hidden_state
     ends = prefix[torch.arange(len(prefix), device=device), rows.prompt_lengths - 1]  # (U, H)
@@ -109,7 +109,7 @@ def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
             [shown[rows.prompt_of], torch.ones_like(fed, dtype=torch.bool)], 1
         ),
         position_ids=begins + steps[None, : long - 1],
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
     ).last_hidden_state
     return torch.cat([first, rest], dim=1)

@@ -256,11 +256,11 @@ class PlainDecoder:
         out = self.local.model(
             input_ids=ids,
             attention_mask=self.seen,
-            past_key_values=self.cache,
+            cache=self.cache,
             use_cache=True,
             **own,
             **self.last_only,
         )
-        self.cache = out.past_key_values
+        self.cache = out.cache
         logits: Tensor = out.logits[:, -1]
         return logits
