@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import CallFailed, PolicyError
 from engines.policies.chat.address import REDIRECTS, RedirectRefused, refuse_redirect
@@ -107,27 +107,19 @@ def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> Async
     import httpx2
     import openai
 
-    trust_env = not own.is_local  # no proxy stands between a machine and itself
-    timeout = httpx2.Timeout(
-        own.idle_s or own.timeout_s,
-        # Over before the call is: what never connected must not count as spent.
-        connect=min(CONNECT_S, 0.9 * own.timeout_s),
-        pool=None,
-    )
+    # Over before the call is: what never connected must not count as spent.
+    connect_s = min(CONNECT_S, 0.9 * own.timeout_s)
+    timeout = httpx2.Timeout(own.idle_s or own.timeout_s, connect=connect_s, pool=None)
     client = openai.AsyncOpenAI(
         api_key=own.api_key or "none",  # local servers ignore it, and the client insists on one
         base_url=own.address,
         max_retries=0,
         timeout=timeout,
-        http_client=httpx2.AsyncClient(
+        http_client=http_client(
+            own,
+            timeout,
             transport=transport() if transport else None,
-            limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=256, keepalive_expiry=30.0
-            ),
-            timeout=timeout,
             follow_redirects=True,
-            trust_env=trust_env,
-            verify=True if transport else ssl_context(trust_env),
             event_hooks={"response": [refuse_redirect, shorten_errors]},
         ),
     )
@@ -138,8 +130,24 @@ def _new_client(own: EndpointSettings, transport: MakeTransport | None) -> Async
     return client
 
 
+def http_client(
+    own: EndpointSettings, timeout: httpx2.Timeout, **options: Any
+) -> httpx2.AsyncClient:
+    """Many connections to one endpoint."""
+    import httpx2
+
+    trust_env = not own.is_local  # no proxy stands between a machine and itself
+    limits = httpx2.Limits(
+        max_connections=None, max_keepalive_connections=256, keepalive_expiry=30.0
+    )
+    verify = True if options.get("transport") else _ssl_context(trust_env)
+    return httpx2.AsyncClient(
+        limits=limits, timeout=timeout, trust_env=trust_env, verify=verify, **options
+    )
+
+
 @cache
-def ssl_context(trust_env: bool) -> SSLContext:
+def _ssl_context(trust_env: bool) -> SSLContext:
     """That of all clients of this process: reading the machine's certificates takes 20 ms."""
     import httpx2
 
@@ -155,13 +163,15 @@ def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
     import openai
 
     if isinstance(error, openai.APIStatusError):
-        return _status_failure(own, error)
+        return _openai_failure(own, error)
     if isinstance(error, RedirectRefused):
         return EndpointFailed("refused", own.redact(str(error)), transient=False)
-    if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
+    connecting = isinstance(error, httpx2.HTTPError) and is_unsent(error)
+    silent = isinstance(error, openai.APITimeoutError | httpx2.TimeoutException)
+    if silent and not connecting:
         return EndpointFailed("timeout", f"{own.url} fell silent", transient=True)
     cause = own.redact(str(error.__cause__ or error))
-    if isinstance(error, httpx2.HTTPError):
+    if isinstance(error, httpx2.HTTPError) and not connecting:
         text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
         return EndpointFailed("cut", text, transient=True)
     if is_unsent(error):
@@ -171,20 +181,29 @@ def failure_of(own: EndpointSettings, error: Exception) -> EndpointFailed:
     return EndpointFailed("cut", text, transient=True)
 
 
-def _status_failure(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed:
+def _openai_failure(own: EndpointSettings, error: APIStatusError) -> EndpointFailed:
     said, whole = error.body, error.response.text
     message = said.get("message") or said.get("detail") if isinstance(said, dict) else said
     if not isinstance(message, str):
         message = ""
-    spent = error.code == "insufficient_quota"  # a 429 that no waiting cures
+    shown = message or whole or error.message
+    failed = status_failure(own, error.response, shown, f"{whole} {error.message}")
+    if error.code == "insufficient_quota":  # a 429 that no waiting cures
+        failed.transient = False
+    return failed
+
+
+def status_failure(
+    own: EndpointSettings, response: httpx2.Response, message: str, body: str
+) -> EndpointFailed:
+    """An error status; `message` is the part of its `body` that people are shown."""
     return EndpointFailed(
         "status",
-        f"{error.status_code} from {settings.url}: "
-        f"{settings.redact(message or whole or error.message)}",
-        transient=is_transient(error.status_code) and not spent,
-        status=error.status_code,
-        wait_s=retry_after_s(error.response.headers, datetime.now(UTC)),
-        body=f"{whole} {error.message}",
+        f"{response.status_code} from {own.url}: {own.redact(message)}",
+        transient=is_transient(response.status_code),
+        status=response.status_code,
+        wait_s=retry_after_s(response.headers, datetime.now(UTC)),
+        body=body,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,35 +86,45 @@ def chat_request(
         "stop": list(sampling.stop) or None,
         "seed": sampling.seed,
         "response_format": {"type": "json_object"} if sampling.json_object else None,
-        "tools": [
-            tool if "function" in tool else {"type": "function", "function": dict(tool)}
-            for tool in sampling.tools
-        ]
-        or None,
+        "tools": function_tools(sampling.tools),
     }
     left_out = dialect.without
     return {n: value for n, value in body.items() if value is not None and n not in left_out}
 
 
+def function_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """Tools as the protocol has them; None where there are none."""
+    return [
+        dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
+        for tool in tools
+    ] or None
+
+
+def message_fields(message: Message, parse_arguments: Callable[[str], Any] = str) -> dict[str, Any]:
+    """A message of text as the protocol has it; templates want the arguments of calls parsed."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        functions = (
+            (call.id, {"name": call.name, "arguments": parse_arguments(call.arguments)})
+            for call in message.tool_calls
+        )
+        fields["tool_calls"] = [
+            {"id": id, "type": "function", "function": function} for id, function in functions
+        ]
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
+
+
 def _message_body(message: Message) -> dict[str, Any]:
     # Reasoning is not sent back: several hosted services refuse it in a request.
-    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    body = message_fields(message)
     if message.images:
         shown = ({"url": _image_address(image)} for image in message.images)
         parts = [{"type": "image_url", "image_url": address} for address in shown]
         body["content"] = [{"type": "text", "text": message.content}, *parts]
     if message.tool_calls:
         body["content"] = message.content or None
-        body["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        body["tool_call_id"] = message.tool_call_id
     return body
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import CallFailed
 from engines.core.types import Message
+from engines.policies.chat.request import function_tools, message_fields
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -127,12 +128,8 @@ def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) 
         return "".join(f"{message.content}\n" for message in messages)
     try:
         text: str = tokenizer.apply_chat_template(
-            [_message_dict(message) for message in messages],
-            tools=[
-                dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
-                for tool in tools
-            ]
-            or None,
+            [message_fields(message, _parse_arguments) for message in messages],
+            tools=function_tools(tools),
             tokenize=False,
             add_generation_prompt=True,
         )
@@ -166,22 +163,6 @@ def _merge_system_message(messages: Sequence[Message]) -> list[Message]:
             text = f"{system.content}\n\n{message.content}"
             return [*others[:index], replace(message, content=text), *others[index + 1 :]]
     return [replace(system, role="user"), *others]
-
-
-def _message_dict(message: Message) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        made["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _parse_arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        made["tool_call_id"] = message.tool_call_id
-    return made
 
 
 def _parse_arguments(text: str) -> Any:

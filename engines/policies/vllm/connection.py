@@ -9,16 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from engines.core.errors import CallFailed
 from engines.core.finish import meaning_of
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
-from engines.policies.chat.http import CONNECT_S, ssl_context
-from engines.policies.chat.retry import retry_after_s
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
+from engines.policies.chat.http import CONNECT_S, failure_of, http_client, status_failure
 from engines.policies.chat.size_limits import LINE_BYTES, read_capped
 
 if TYPE_CHECKING:
@@ -51,24 +49,11 @@ class VLLMServer:
         try:
             async with self._open_client().stream(method, url, content=content) as response:
                 whole = await read_capped(response.aiter_bytes(), LINE_BYTES)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            text = f"no connection to {own.url}: {own.redact(str(error))}"
-            raise EndpointFailed("refused", text, transient=True) from None
-        except httpx2.TimeoutException:
-            raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
         except httpx2.HTTPError as error:
-            text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
-            raise EndpointFailed("cut", text, transient=True) from None
+            raise failure_of(own, error) from None
         if not response.is_success:
             said = whole.decode("utf-8", "replace")
-            raise EndpointFailed(
-                "status",
-                f"{response.status_code} from {own.url}: {own.redact(_error_message(said))}",
-                transient=is_transient(response.status_code),
-                status=response.status_code,
-                wait_s=retry_after_s(response.headers, datetime.now(UTC)),
-                body=said,
-            )
+            raise status_failure(own, response, _error_message(said), said)
         with suppress(orjson.JSONDecodeError):
             read = orjson.loads(whole)
             if isinstance(read, dict):
@@ -81,17 +66,11 @@ class VLLMServer:
             import httpx2
 
             own = self.endpoint
-            trust_env = not own.is_local  # no proxy stands between a machine and itself
             headers = {"content-type": "application/json", **own.headers}
             if own.api_key:
                 headers["authorization"] = f"Bearer {own.api_key}"
-            self._client = httpx2.AsyncClient(
-                headers=headers,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
-                timeout=httpx2.Timeout(self._silence_s, connect=CONNECT_S, pool=None),
-                trust_env=trust_env,
-                verify=ssl_context(trust_env),
-            )
+            timeout = httpx2.Timeout(self._silence_s, connect=CONNECT_S, pool=None)
+            self._client = http_client(own, timeout, headers=headers)
         return self._client
 
 
