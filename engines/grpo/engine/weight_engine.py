@@ -210,17 +210,6 @@ class WeightEngine(ABC):
         """Go back to the weights of step `to`, as step `step` proposed."""
         raise AssertionError("this engine proposes no rollback")
 
-    def _read_state(self, folder: Path) -> EngineState:
-        state = read_checkpoint(folder, self._local)
-        if state.plain.get("kind") != self.kind:
-            way = self.learns_by
-            raise ConflictError(
-                str(folder),
-                f"it was not made by {way}, whose optimiser would have to go on from it.",
-                "Begin from its weights instead: policy.adapter=run:RUN and another --name.",
-            )
-        return state
-
     def _consolidate(
         self, batch: Sequence[Group], stop: threading.Event
     ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
@@ -290,7 +279,15 @@ class WeightEngine(ABC):
 
     def _restore(self, folder: Path) -> None:
         with self._local.lock:
-            self.load_state(self._read_state(folder))
+            state = read_checkpoint(folder, self._local)
+            if state.plain.get("kind") != self.kind:
+                raise ConflictError(
+                    str(folder),
+                    f"it was not made by {self.learns_by}, whose optimiser would have to go on "
+                    "from it.",
+                    "Begin from its weights instead: policy.adapter=run:RUN and another --name.",
+                )
+            self.load_state(state)
 
 
 async def run_in_thread(work: Callable[[threading.Event], T]) -> T:

@@ -13,8 +13,8 @@ scenarios fixed and tiny on one busy thread; the training part alone 1.9 to 2.1 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from engines.grpo.loss.collate import Rows
 
-M = TypeVar("M")
-
 SMALL = 50_000_000
 """Parameters up to which the frozen matrices are kept a second time, in float32."""
 
@@ -42,39 +40,28 @@ class _JoinedMatrices:
     weight: Tensor  # (out, in), the norm before it folded in
     bias: Tensor | None
     norm: Tensor | None  # (in,) what was folded in
+    down: Tensor | None = None  # (R, in) of the adapters, as they are in one forward
+    up: Tensor | None = None  # (out, R)
 
 
-@dataclass(frozen=True, slots=True)
-class _AdaptedMatrices:
-    """Joined matrices with their adapters as they are now, for both passes of one forward."""
-
-    weight: Tensor
-    bias: Tensor | None
-    down: Tensor | None  # (R, in)
-    up: Tensor | None  # (out, R)
+class _Layer(NamedTuple):
+    qkv: _JoinedMatrices
+    out: _JoinedMatrices
+    gate_up: _JoinedMatrices
+    down: _JoinedMatrices
 
 
-class _Layer(NamedTuple, Generic[M]):
-    qkv: M
-    out: M
-    gate_up: M
-    down: M
+_KNOWN: WeakKeyDictionary[Any, tuple[_Layer, ...] | None] = WeakKeyDictionary()
 
 
-_JoinedLayer = _Layer[_JoinedMatrices]
-_AdaptedLayer = _Layer[_AdaptedMatrices]
-
-_KNOWN: WeakKeyDictionary[Any, tuple[_JoinedLayer, ...] | None] = WeakKeyDictionary()
-
-
-def fused_layers(base: Any) -> tuple[_JoinedLayer, ...] | None:
+def fused_layers(base: Any) -> tuple[_Layer, ...] | None:
     """The layers laid out, once for a model; None where transformers must compute it."""
     if base not in _KNOWN:
         _KNOWN[base] = _lay_out_layers(base) if _is_supported(base) else None
     return _KNOWN[base]
 
 
-def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tensor:
+def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
     """(B, T, H) normed hidden states that predict each completion token.
 
     Each distinct prompt is computed once; its keys and values are repeated to its rows.
@@ -169,7 +156,7 @@ def _is_plain_linear(module: Any) -> bool:
     )
 
 
-def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
+def _lay_out_layers(base: Any) -> tuple[_Layer, ...]:
     def join_modules(modules: Sequence[Any], norm: Tensor | None = None) -> _JoinedMatrices:
         plain = [getattr(module, "base_layer", module) for module in modules]
         weight = torch.cat([linear.weight.detach() for linear in plain])
@@ -197,8 +184,8 @@ def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
     return tuple(layers)
 
 
-def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """(R, in) and (out, R) of all adapters of the joined modules; None where none is active."""
+def _adapt(joined: _JoinedMatrices) -> _JoinedMatrices:
+    """With the adapters of its modules as they are now, as far as any is active."""
     downs, ups = [], []
     for module in joined.modules:
         if not hasattr(module, "lora_A") or module.disable_adapters:
@@ -209,16 +196,13 @@ def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | tuple[No
         downs.append(module.lora_A[name].weight)
         ups.append(module.lora_B[name].weight * module.scaling[name])
     if not downs:
-        return None, None
+        return joined
     down = torch.cat(downs) if len(downs) > 1 else downs[0]
-    return (down if joined.norm is None else down * joined.norm), torch.block_diag(*ups)  # type: ignore[no-untyped-call]
+    down = down if joined.norm is None else down * joined.norm
+    return replace(joined, down=down, up=torch.block_diag(*ups))  # type: ignore[no-untyped-call]
 
 
-def _adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
-    return _AdaptedMatrices(joined.weight, joined.bias, *_joined_adapter(joined))
-
-
-def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> Tensor:
+def _project(ready: _JoinedMatrices, x: Tensor, onto: Tensor | None = None) -> Tensor:
     """The linear layers on (..., in), added to `onto` where it is given."""
     flat = x.reshape(-1, x.shape[-1])
     rest = None if onto is None else onto.reshape(-1, onto.shape[-1])
@@ -227,7 +211,7 @@ def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> 
 
 
 def _project_heads(
-    ready: _AdaptedMatrices, x: Tensor, module: Any, cos: Tensor, sin: Tensor
+    ready: _JoinedMatrices, x: Tensor, module: Any, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turned queries and keys, and values, each (n, heads, T, d)."""
     config, eps = module.self_attn.config, module.input_layernorm.variance_epsilon
@@ -239,7 +223,7 @@ def _project_heads(
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def _finish_layer(layer: _AdaptedLayer, module: Any, x: Tensor, mixed: Tensor) -> Tensor:
+def _finish_layer(layer: _Layer, module: Any, x: Tensor, mixed: Tensor) -> Tensor:
     x = _project(layer.out, mixed.transpose(1, 2).flatten(-2), x)
     eps = module.post_attention_layernorm.variance_epsilon
     gate_up = _project(layer.gate_up, _RMSNorm.apply(x, eps))  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,16 +42,6 @@ class DecodedReply:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: str = ""
-
-
-class Decoder(Protocol):
-    def start(
-        self, prompts: Sequence[Sequence[int]], owner: Sequence[int], total: int
-    ) -> Tensor: ...
-
-    def step(self, tokens: Tensor) -> Tensor: ...
-
-    def keep(self, rows: Tensor) -> None: ...
 
 
 class DecodingCancelled(Exception):
@@ -98,7 +88,11 @@ def _decode_rows(
 ) -> None:
     prompts: dict[tuple[int, ...], int] = {}
     owner = [prompts.setdefault(rows[i].prompt_ids, len(prompts)) for i in order]
-    decoder = _choose_decoder(local)
+    decoder = (
+        FastDecoder(local.decoding_weights(), local.device)
+        if local.decoder_note is None
+        else PlainDecoder(local)
+    )
     total = max(len(row.prompt_ids) + row.max_tokens for row in rows)
     logits = decoder.start(list(prompts), owner, total)
     chance = _BatchSampler([rows[i] for i in order], local.device)
@@ -130,18 +124,12 @@ def _decode_rows(
         if not alive:
             return
         going = len(live)
-        if (going - len(alive)) * _DROP_SHARE >= going and getattr(decoder, "can_drop", True):
+        if (going - len(alive)) * _DROP_SHARE >= going and decoder.can_drop:
             lines = torch.tensor(alive, device=local.device)
             decoder.keep(lines)
             chance.keep(lines)
             tokens, live = tokens[lines], [live[line] for line in alive]
         logits = decoder.step(tokens)
-
-
-def _choose_decoder(local: LocalModel) -> Decoder:
-    if local.decoder_note is not None:
-        return PlainDecoder(local)
-    return FastDecoder(local.decoding_weights(), local.device)
 
 
 def _finish_reason(local: LocalModel, row: DecodeRequest, one: DecodedReply) -> str:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.policies.hf_local.weights import Layer, Linear, MergedWeights
+from engines.policies.hf_local.weights import Layer, MergedWeights
 
 _ROOM = 32
 """Reply tokens the cache has room for at first; doubled when they are used up."""
@@ -25,6 +25,8 @@ _STRIDE = 16
 
 class FastDecoder:
     """Decodes one batch. `start` once, then `step` for each token."""
+
+    can_drop = True
 
     def __init__(self, weights: MergedWeights, device: torch.device) -> None:
         self.w, self.device = weights, device
@@ -139,7 +141,7 @@ class FastDecoder:
         return x if scale is None else x * scale.to(x.dtype)
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits = _linear(self._rms_norm(x, self.w.norm), self.w.head)
+        logits = F.linear(self._rms_norm(x, self.w.norm), *self.w.head)
         return logits if self.w.final_softcap is None else _softcap(logits, self.w.final_softcap)
 
     def _rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -150,7 +152,7 @@ class FastDecoder:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values: (..., heads, head_dim), the first two turned."""
         w = self.w
-        qkv = _linear(self._rms_norm(x, layer.norm_in), layer.qkv)
+        qkv = F.linear(self._rms_norm(x, layer.norm_in), *layer.qkv)
         qkv = qkv.view(*x.shape[:-1], w.heads + 2 * w.kv_heads, w.head_dim)
         qk = qkv[..., : w.heads + w.kv_heads, :]
         if layer.norm_qk is not None:
@@ -235,19 +237,15 @@ class FastDecoder:
         return scores if added is None else scores.add_(added)
 
     def _finish_layer(self, layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
-        attended = _linear(mixed, layer.out)
+        attended = F.linear(mixed, *layer.out)
         if layer.norm_attended is not None:
             attended = self._rms_norm(attended, layer.norm_attended)
         x = x + attended
-        gate, up = _linear(self._rms_norm(x, layer.norm_mlp), layer.gate_up).chunk(2, -1)
-        made = _linear(layer.activation(gate) * up, layer.down)
+        gate, up = F.linear(self._rms_norm(x, layer.norm_mlp), *layer.gate_up).chunk(2, -1)
+        made = F.linear(layer.activation(gate) * up, *layer.down)
         if layer.norm_after is not None:
             made = self._rms_norm(made, layer.norm_after)
         return x + made
-
-
-def _linear(x: Tensor, linear: Linear) -> Tensor:
-    return F.linear(x, linear.weight, linear.bias)
 
 
 def sign_sines(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

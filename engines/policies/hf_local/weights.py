@@ -24,10 +24,8 @@ _STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
 """Kinds of rotary embedding whose frequencies do not depend on the length of the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    weight: Tensor  # (out, in)
-    bias: Tensor | None = None
+Linear = tuple[Tensor, Tensor | None]
+"""Weight (out, in) and bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -
             for index, layer in enumerate(inner.layers)
         ),
         norm=_norm_weight(inner.norm),
-        head=Linear(*merge_linear(model.lm_head, dtype)),
+        head=merge_linear(model.lm_head, dtype),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=first.head_dim,
@@ -139,13 +137,13 @@ def _merge_layer(
         if biases and len(biases) < len(parts):
             raise Unmergeable("a bias on some of its projections")
         bias = join(biases) if biases else None
-        return Linear(join([weight for weight, _ in parts]), bias)
+        return join([weight for weight, _ in parts]), bias
 
     return Layer(
         qkv=join_linears(attention.q_proj, attention.k_proj, attention.v_proj),
-        out=Linear(*merge_linear(attention.o_proj, dtype)),
+        out=merge_linear(attention.o_proj, dtype),
         gate_up=join_linears(mlp.gate_proj, mlp.up_proj),
-        down=Linear(*merge_linear(mlp.down_proj, dtype)),
+        down=merge_linear(mlp.down_proj, dtype),
         norm_in=_norm_weight(layer.input_layernorm),
         norm_attended=after_attention if sandwich else None,
         norm_mlp=_norm_weight(layer.pre_feedforward_layernorm) if sandwich else after_attention,
