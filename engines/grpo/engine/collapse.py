@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from engines.core.codec import from_dict
 from engines.core.types import Group
 from engines.grpo.settings import GRPOSettings
 
@@ -88,13 +89,6 @@ class CollapseState:
     turned: int = 0
     gone_to: int | None = None  # weights that were last gone back to
     given_up: int | None = None  # step at which nothing was left to go back to
-
-
-def collapse_state_from_dict(data: Mapping[str, Any]) -> CollapseState:
-    """What `asdict` gave, also once it has been JSON."""
-    history = tuple(BatchReward(**entry) for entry in data["history"])
-    candidates = tuple(Candidate(**entry) for entry in data["candidates"])
-    return replace(CollapseState(**data), history=history, candidates=candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +279,7 @@ class CollapseRollback:
 
     def load(self, remembered: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave."""
-        self._watch, self._kept = collapse_state_from_dict(remembered), {}
+        self._watch, self._kept = from_dict(CollapseState, remembered), {}
         for key, tensor in tensors.items():
             step, _, name = key.partition("/")
             self._kept.setdefault(int(step), {})[name] = tensor

@@ -273,7 +273,8 @@ def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
         role, content = (
             (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
         )
-        calls = _parse_calls(place, number, one["tool_calls"]) if _calls(one) else ()
+        called = one.get("tool_calls") if isinstance(one, dict) else None
+        calls = _parse_calls(place, number, called) if called else ()
         content = "" if content is None and calls else content
         if role not in _ROLES or not isinstance(content, str):
             raise DataError(
@@ -283,10 +284,6 @@ def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
         answered = one.get("tool_call_id") or ""
         found.append(Message(role, content, tool_calls=calls, tool_call_id=answered, token_ids=ids))
     return tuple(found)
-
-
-def _calls(message: object) -> bool:
-    return isinstance(message, dict) and bool(message.get("tool_calls"))
 
 
 def _parse_calls(place: str, number: int, value: Any) -> tuple[ToolCall, ...]:

@@ -66,9 +66,38 @@ async def retry_call(
     """
     hooks = hooks or RetryHooks()
     causes: list[str] = []
+
+    async def try_again_and_again(until: Deadline) -> T:
+        faults = 0
+        while True:
+            try:
+                return await try_once()
+            except EndpointFailed as failed:
+                if hooks.adapt(failed):
+                    continue
+                causes.append(failed.text)
+                faults += hooks.counts(failed)
+                if not failed.transient or faults > policy.max_retries:
+                    failed.usage = hooks.usage
+                    if len(causes) > 1:
+                        failed.args = (f"{failed.args[0]} (after {len(causes)} tries)",)
+                    raise failed from None
+                lost = failed
+            drawn = (len(causes) - 1, policy.seed, policy.about)
+            wait_s = backoff_s(*drawn) if lost.wait_s is None else asked_wait_s(lost.wait_s, *drawn)
+            ends = until.ends_at
+            if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
+                # Endpoints may ask for any number, which would fill a page.
+                wait = f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
+                text = f"the next try would be {wait} from now, after the deadline of "
+                text += f"{policy.limit_s:g} s; {lost.text}"
+                raise CallFailed("timeout", text, hooks.usage)
+            async with hooks.waiting(lost):
+                await policy.sleep(wait_s)
+
     try:
         async with deadline(policy.limit_s) as until:
-            return await _try_again_and_again(try_once, policy, hooks, until, causes)
+            return await try_again_and_again(until)
     except asyncio.CancelledError:
         raise asyncio.CancelledError(hooks.usage) from None
     except TimeoutError:
@@ -77,41 +106,6 @@ async def retry_call(
         last = f" ({causes[-1]})" if causes else ""
         text = f"no whole reply from {policy.url} within {policy.limit_s:g} s{last}"
         raise CallFailed("timeout", text, hooks.usage) from None
-
-
-async def _try_again_and_again(
-    try_once: Callable[[], Awaitable[T]],
-    policy: RetryPolicy,
-    hooks: RetryHooks,
-    until: Deadline,
-    causes: list[str],
-) -> T:
-    faults = 0
-    while True:
-        try:
-            return await try_once()
-        except EndpointFailed as failed:
-            if hooks.adapt(failed):
-                continue
-            causes.append(failed.text)
-            faults += hooks.counts(failed)
-            if not failed.transient or faults > policy.max_retries:
-                failed.usage = hooks.usage
-                if len(causes) > 1:
-                    failed.args = (f"{failed.args[0]} (after {len(causes)} tries)",)
-                raise failed from None
-            lost = failed
-        drawn = (len(causes) - 1, policy.seed, policy.about)
-        wait_s = backoff_s(*drawn) if lost.wait_s is None else asked_wait_s(lost.wait_s, *drawn)
-        ends = until.ends_at
-        if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
-            # Endpoints may ask for any number, which would fill a page.
-            wait = f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
-            text = f"the next try would be {wait} from now, after the deadline of "
-            text += f"{policy.limit_s:g} s; {lost.text}"
-            raise CallFailed("timeout", text, hooks.usage)
-        async with hooks.waiting(lost):
-            await policy.sleep(wait_s)
 
 
 FIRST_S = 0.5

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engines.policies.hf_local.fast_decoder import FastDecoder
-from engines.policies.hf_local.sampling import pick_tokens, uniforms
+from engines.policies.hf_local.sampling import pick_tokens, uniforms, wrap_int64
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -164,7 +164,7 @@ class _BatchSampler:
                 return None
             return torch.tensor(values, dtype=dtype, device=device)
 
-        seeds = [_as_int64(row.seed) for row in rows]
+        seeds = [wrap_int64(row.seed) for row in rows]
         self.seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
         self.columns = {
             "temperature": column([row.temperature or 1.0 for row in rows], 1.0),
@@ -180,12 +180,6 @@ class _BatchSampler:
         self.columns = {
             name: None if column is None else column[lines] for name, column in self.columns.items()
         }
-
-
-def _as_int64(seed: int) -> int:
-    """The seed's low 64 bits as torch stores them."""
-    low = seed & (2**64 - 1)
-    return low - 2**64 if low >> 63 else low
 
 
 class PlainDecoder:

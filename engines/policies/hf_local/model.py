@@ -135,7 +135,8 @@ class LocalModel:
         key = self._weights_key()
         if self._digest is None or self._digest[0] != key:
             digest = hashlib.sha256(self.base_digest.encode())
-            for name, parameter in self.trainable_parameters() or self._adapter_parameters():
+            frozen = sorted((n, p) for n, p in self.model.named_parameters() if "lora_" in n)
+            for name, parameter in self.trainable_parameters() or frozen:
                 digest.update(name.encode())
                 digest.update(raw_bytes(parameter))
             self._digest = (key, digest.hexdigest())
@@ -175,9 +176,6 @@ class LocalModel:
 
     def _parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
-
-    def _adapter_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return sorted((n, p) for n, p in self.model.named_parameters() if "lora_" in n)
 
     def _weights_key(self) -> tuple[int, ...]:
         # An optimiser counts up each parameter's version, so a forgotten `mark_changed` is

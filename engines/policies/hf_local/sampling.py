@@ -22,9 +22,7 @@ def uniforms(seeds: Tensor, number: int) -> Tensor:
         no generator's state has to be kept, moved to a device or dropped with a row.
     """
     start = _mix_bits(seeds * _GAMMA + _GAMMA)
-    return (
-        (_mix_bits(start + _wrap_int64((number + 1) * _STEP)) >> 40) & 0xFFFFFF
-    ).float() * 2**-24
+    return ((_mix_bits(start + wrap_int64((number + 1) * _STEP)) >> 40) & 0xFFFFFF).float() * 2**-24
 
 
 def pick_tokens(
@@ -81,7 +79,7 @@ def _mix_bits(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
-def _wrap_int64(x: int) -> int:
+def wrap_int64(x: int) -> int:
     """Modulo 2^64, as torch stores it."""
     return (x + 2**63) % 2**64 - 2**63
 

@@ -87,7 +87,7 @@ def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -
         kv_heads=config.num_key_value_heads,
         head_dim=first.head_dim,
         scale=first.scaling,
-        eps=_eps(inner.norm),
+        eps=getattr(inner.norm, "variance_epsilon", None) or inner.norm.eps,
         # Gemma 3 keeps the number and does not use it.
         softcap=config.attn_logit_softcapping if config.model_type == "gemma2" else None,
         final_softcap=getattr(config, "final_logit_softcapping", None),
@@ -168,10 +168,6 @@ def _qk_norm_weight(attention: Any, config: Any) -> Tensor | None:
     q, k = _norm_weight(attention.q_norm), _norm_weight(attention.k_norm)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return torch.cat((q.expand(heads, -1), k.expand(kv_heads, -1)))
-
-
-def _eps(norm: Any) -> float:
-    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
 def _embedding_weight(module: nn.Module) -> Tensor:

@@ -24,7 +24,12 @@ def judge_reply(text: str, fenced: bool) -> str:
     """Reply to a judge's prompt; `fenced` puts the JSON between fences."""
     found = prompt.parse_sections(text)
     graded = any('"score"' in line for line in found.get("Reply", ()))
-    expected = _expected_answers(found)
+    answers = prompt.unquote_lines(found.get("Expected answer", ()))
+    expected = [prompt.normalise_answer(line) for line in answers]
+    if not expected and (
+        task := recognise(" ".join(prompt.unquote_lines(found.get("Problem", ()))))
+    ):
+        expected = [str(task.answer)]
     response = prompt.unquote_lines(found.get("Response", ()))
     if not expected:
         return "This is a rehearsal: no answer is expected, and the problem is of no known kind."
@@ -48,14 +53,3 @@ def _score_answer(final: str, expected: Sequence[str], reached: bool) -> tuple[f
     if reached:
         return _PARTLY, f"{stated}, expected is {wanted}, which stands in a step of it."
     return 0.0, f"{stated}, expected is {wanted}."
-
-
-def _expected_answers(found: dict[str, list[str]]) -> tuple[str, ...]:
-    answers = tuple(
-        prompt.normalise_answer(line)
-        for line in prompt.unquote_lines(found.get("Expected answer", ()))
-    )
-    if answers:
-        return answers
-    task = recognise(" ".join(prompt.unquote_lines(found.get("Problem", ()))))
-    return (str(task.answer),) if task else ()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mutabl
 from typing import Any
 
 from engines.core.errors import ConfigError
-from engines.policies.rehearsal.endpoint import EndpointReply, answer_request
+from engines.policies.rehearsal.endpoint import answer_request
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -56,11 +56,9 @@ async def app(scope: Event, receive: Receive, send: Send) -> None:
     if scope["type"] != "http":
         raise ValueError(f"{scope['type']} is not served")
     body = await _read_body(receive)
-    if body is not None:
-        await _send_reply(answer_request(scope["method"], scope["path"], body), send)
-
-
-async def _send_reply(made: EndpointReply, send: Send) -> None:
+    if body is None:
+        return
+    made = answer_request(scope["method"], scope["path"], body)
     headers = [(b"content-type", made.content_type.encode())]
     await send({"type": "http.response.start", "status": made.status, "headers": headers})
     try:

@@ -101,9 +101,11 @@ class TeamPolicy(WrappedPolicy):
         prompt = load_prompt(_PACKAGE, _PROMPTS[self.speaker])
         plan = last_plan(messages, tools, self.form)
         tool = tools.get(plan.tool_name) if plan else None
+        analysed = (m for m in reversed(messages) if m.speaker == "planner_fixed")
+        analysis = next((m.content for m in analysed if m.role == "assistant"), "") or "(none)"
         values = {
             "question": quote(question),
-            "analysis": quote(_analysis(messages)[:MAX_SAID_CHARS]),
+            "analysis": quote(analysis[:MAX_SAID_CHARS]),
             "tools": "\n".join(map(describe_tool, tools.values())) or "(none)",
             "memory": memory_block(steps, room),
             "left": str(self.max_steps - len(steps)),
@@ -129,11 +131,6 @@ class TeamPolicy(WrappedPolicy):
         # Not orjson: it raises at numbers above 64 bits and at half a character, as "\ud83d".
         arguments = fix_surrogates(json.dumps(dict(command.arguments), ensure_ascii=False))
         return (ToolCall(f"call-{number}", command.tool_name, arguments),)
-
-
-def _analysis(messages: Sequence[Message]) -> str:
-    said = (m.content for m in messages if m.speaker == "planner_fixed" and m.role == "assistant")
-    return next(iter(reversed(list(said))), "") or "(none)"
 
 
 def _shorten(message: Message) -> Message:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from engines.agents.agentscope_classes import Answer, SolutionOutput, TextBlock
+from engines.core.codec import fields_of
 from engines.verifiers.foreign import standins
 from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
@@ -38,13 +39,13 @@ def build_question(
     """The part of a call's message that says what is judged."""
     return {
         "problem": {
-            **_fields_of(problem, "id", "question", "answer", "source"),
+            **fields_of(problem, "id", "question", "answer", "source"),
             "meta": json.loads(json.dumps(dict(problem.meta), default=str)),
         },
         "rollouts": [
             {
-                **_fields_of(rollout, "id", "position", "epoch", "step"),
-                **_fields_of(rollout.attempt, "answer", "elapsed_s"),
+                **fields_of(rollout, "id", "position", "epoch", "step"),
+                **fields_of(rollout.attempt, "answer", "elapsed_s"),
                 # -1 for each token where the policy tells only how many there are.
                 "tokens": [token for turn in rollout.attempt.turns for token in turn.token_ids]
                 or [-1] * rollout.attempt.usage.completion_tokens,
@@ -58,12 +59,8 @@ def build_question(
 
 def _message_fields(message: Message) -> dict[str, Any]:
     """With the tools it calls, where it calls any."""
-    calls = [_fields_of(call, "id", "name", "arguments") for call in message.tool_calls]
-    return _fields_of(message, "role", "content") | ({"tool_calls": calls} if calls else {})
-
-
-def _fields_of(value: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+    calls = [fields_of(call, "id", "name", "arguments") for call in message.tool_calls]
+    return fields_of(message, "role", "content") | ({"tool_calls": calls} if calls else {})
 
 
 def build_arguments(

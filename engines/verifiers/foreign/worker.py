@@ -51,8 +51,6 @@ from engines.verifiers.foreign.signature import (
     reads_messages,
 )
 
-"""Under which the user's file is in `sys.modules`: dataclasses look their module up."""
-
 MAX_SAID = 240
 """Characters of an exception's text that are passed on."""
 
@@ -251,7 +249,7 @@ def _execute_module(file: str, tree: ast.Module) -> ModuleType:
     spec = importlib.util.spec_from_file_location(VERIFIER_MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[VERIFIER_MODULE] = module
+    sys.modules[VERIFIER_MODULE] = module  # dataclasses look their module up
     try:
         exec(compile(tree, file, "exec"), vars(module))
     except BaseException as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from engines.policies.rehearsal.families import Step
-from engines.policies.rehearsal.lookup.questions import APART, Lookup, recognise_lookup
+from engines.policies.rehearsal.lookup.questions import APART, recognise_lookup
 from engines.policies.rehearsal.solve import draws_right, step_line
 from engines.policies.rehearsal.tools import messages as conversation
 from engines.policies.rehearsal.tools.solve import Turn
@@ -37,7 +38,8 @@ def look_up(
     ]
     number = len(told) + 2
     if told and told[-1][0] == SEARCH and READ in offered and _ADDRESS.search(told[-1][1]):
-        url = _fitting_page(told[-1][1], _query_of(calls.values()))
+        asked_for = [c["arguments"] for c in calls.values() if c["name"] == SEARCH]
+        url = _fitting_page(told[-1][1], str(orjson.loads(asked_for[-1]).get("query", "")))
         said = step_line(number, Step("page", "open the page that fits", url))
         return _make_call(said, READ, {"url": url, "question": question})
     results = [text for name, text in told if name == READ or not _ADDRESS.search(text)]
@@ -45,19 +47,10 @@ def look_up(
     act = lookup.choose_act(results, right)
     said = step_line(number, act.step)
     if not told:
-        said = f"{step_line(1, _name_apart(lookup))}\n{said}"
+        said = f"{step_line(1, replace(APART, instance=lookup.named))}\n{said}"
     if act.query is not None:
         return _make_call(said, SEARCH, {"query": act.query})
     return Turn(f"{said}\n#### {act.answer or 'none'}")
-
-
-def _name_apart(lookup: Lookup) -> Step:
-    return Step(APART.label, APART.clause, lookup.named)
-
-
-def _query_of(calls: Any) -> str:
-    asked = [call["arguments"] for call in calls if call["name"] == SEARCH]
-    return str(orjson.loads(asked[-1]).get("query", "")) if asked else ""
 
 
 def _fitting_page(results: str, query: str) -> str:

@@ -103,9 +103,11 @@ class Lookup:
         if not results:
             return self._first_act(right)
         if self.family == "empty" and not place:
-            return self._after_nothing(told, right, searched=len(results))
+            return self._after_nothing(right, searched=len(results))
         if not place:
-            return self._guess(told)
+            found = _find(self.kind.decoy, told) or "none"
+            step = Step("at hand", "take what the page at hand names", found)
+            return Act(step, answer=found)
         if self.family == "premature":
             if right:
                 clause = "when a page names the next place, read the page of that place, too"
@@ -157,16 +159,12 @@ class Lookup:
                 return Act(Step("one word", "search for the name as one word", word), word)
         return Act(Step("named", "look up what the question names", named), named)
 
-    def _after_nothing(self, told: str, right: bool, searched: int) -> Act:
+    def _after_nothing(self, right: bool, searched: int) -> Act:
         if right and searched == 1:
             clause = "when a search finds nothing, search again with the name as it is written"
             return Act(Step("once more", clause, self.named), self.named)
         step = Step("no entry", "conclude from the empty result that there is none", "none")
         return Act(step, answer="none")
-
-    def _guess(self, told: str) -> Act:
-        found = _find(self.kind.decoy, told) or "none"
-        return Act(Step("at hand", "take what the page at hand names", found), answer=found)
 
 
 def recognise_lookup(question: str) -> Lookup | None:

@@ -6,6 +6,7 @@ Reads nothing but its prompt: what was found stands in its memory section.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -50,7 +51,9 @@ def team_reply(text: str, instructions: str, seed: int, temperature: float) -> s
     if task[1] == "analyse":
         return _as_json(
             concise_summary=question,
-            required_skills=_format_step(APART, lookup.named if lookup else question),
+            required_skills=_format_step(
+                replace(APART, instance=lookup.named if lookup else question)
+            ),
             relevant_tools=", ".join(name for name, _ in _read_tools(found)) or "none",
             additional_considerations="This is a rehearsal: replies are scripted.",
         )
@@ -108,8 +111,8 @@ def _read_tools(found: dict[str, list[str]]) -> list[tuple[str, str]]:
     return [(match[1], next(iter(orjson.loads(match[2])), "")) for match in named]
 
 
-def _format_step(step: Step, instance: str = "") -> str:
-    return f"({step.label}) {step.clause}: {(step.instance or instance).rstrip('.')}."
+def _format_step(step: Step) -> str:
+    return f"({step.label}) {step.clause}: {step.instance.rstrip('.')}."
 
 
 def _as_json(**values: object) -> str:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from engines.core.codec import from_dict
 from engines.core.types import Group, Lesson
 from engines.grpo.engine.collapse import (
     BatchReward,
     CollapseState,
     add_batch,
     batch_reward,
-    collapse_state_from_dict,
     find_collapse,
     problem_variance,
     record_rollback,
@@ -197,7 +197,7 @@ def test_a_batch_that_is_seen_again_changes_nothing() -> None:
     history = batches(0.3, 0.5, 0.6, 0.4)
     watch = watched(history)
     assert add_batch(watch, history[-1], {0, 1, 2, 3}, patience=3) == watch
-    assert collapse_state_from_dict(json.loads(json.dumps(asdict(watch)))) == watch
+    assert from_dict(CollapseState, json.loads(json.dumps(asdict(watch)))) == watch
 
 
 def test_a_batch_that_nobody_judged_says_nothing() -> None:
