@@ -227,7 +227,8 @@ def _finish_layer(layer: _Layer, module: Any, x: Tensor, mixed: Tensor) -> Tenso
     x = _project(layer.out, mixed.transpose(1, 2).flatten(-2), x)
     eps = module.post_attention_layernorm.variance_epsilon
     gate_up = _project(layer.gate_up, _RMSNorm.apply(x, eps))  # type: ignore[no-untyped-call]
-    return _project(layer.down, _SwiGLU.apply(gate_up), x)  # type: ignore[no-untyped-call]
+    gate, up = gate_up.chunk(2, -1)
+    return _project(layer.down, F.silu(gate) * up, x)
 
 
 def _rotary_tables(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
@@ -310,24 +311,3 @@ class _RotaryEmbedding(torch.autograd.Function):
         into = (qk * cos).addcmul_(qk.roll(qk.shape[-1] // 2, -1), sin, value=-1)  # the turn back
         grad[..., : qk.shape[-2], :], grad[..., qk.shape[-2] :, :] = into, v
         return grad, None, None, None
-
-
-class _SwiGLU(torch.autograd.Function):
-    """silu(gate) · up, from both side by side."""
-
-    @staticmethod
-    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        gate, up = gate_up.chunk(2, -1)
-        ctx.save_for_backward(gate_up)
-        made: Tensor = F.silu(gate).mul_(up)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (gate_up,) = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, -1)
-        made: Tensor = torch.empty_like(gate_up)
-        for_gate, for_up = made.chunk(2, -1)
-        torch.mul(grad, F.silu(gate), out=for_up)
-        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=for_gate)
-        return made
