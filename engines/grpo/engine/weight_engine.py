@@ -82,9 +82,8 @@ class _PendingUpdate:
     """A computed update that nobody has decided yet."""
 
     step: int
-    weights: Snapshot | None  # None: back to those of step `to`
+    weights: Snapshot | None  # None: back to those of an earlier step
     optimiser_steps: int = 0
-    to: int = 0
 
 
 class WeightEngine(ABC):
@@ -218,8 +217,7 @@ class WeightEngine(ABC):
             prepared = self._prepare(batch)
             back = prepared.rollback
             if back is not None:
-                assert back.rollback_to is not None
-                self.pending = {back.handle: _PendingUpdate(step, None, to=back.rollback_to)}
+                self.pending = {back.handle: _PendingUpdate(step, None)}
                 return back, prepared.losses
             if prepared.train is None:
                 return None, prepared.losses
@@ -264,7 +262,8 @@ class WeightEngine(ABC):
             raise ValueError(f"no computed update is called {update.handle!r}")
         with self._local.lock:
             if pending.weights is None:
-                self._roll_back(pending.to, pending.step)
+                assert update.rollback_to is not None
+                self._roll_back(update.rollback_to, pending.step)
             else:
                 self.optimiser.load(pending.weights)
                 self._optimiser_steps = pending.optimiser_steps

@@ -97,8 +97,8 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
             q, k, v = _project_heads(layer.qkv, x, module, cos[at], sin[at])
             mixed = F.scaled_dot_product_attention(
                 q,
-                _append_to_prompt(prompt_k, k, rows),
-                _append_to_prompt(prompt_v, v, rows),
+                torch.cat([rows.repeat_prompts(prompt_k), k], 2),
+                torch.cat([rows.repeat_prompts(prompt_v), v], 2),
                 attn_mask=bias,
                 scale=module.self_attn.scaling,
                 enable_gqa=heads != kv_heads,
@@ -107,15 +107,6 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
         first = torch.cat([first, x], 1)
     normed: Tensor = base.model.norm(first)
     return normed
-
-
-def _append_to_prompt(prompt: Tensor, own: Tensor, rows: Rows) -> Tensor:
-    """(B, heads, P + T, d) from (U, heads, P, d) and (B, heads, T, d), copying once."""
-    if not rows.repeats:
-        return torch.cat([prompt[rows.prompt_of], own], 2)
-    each = own.reshape(len(prompt), rows.repeats, *own.shape[1:])
-    wide = prompt[:, None].expand(-1, rows.repeats, -1, -1, -1)
-    return torch.cat([wide, each], 3).flatten(0, 1)
 
 
 def _is_supported(base: Any) -> bool:

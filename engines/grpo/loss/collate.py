@@ -129,12 +129,9 @@ def step_advantages(
     ]
     padded = [(*steps, *[0.0] * n)[:n] for steps, n in zip(given, sizes, strict=True)]
     flat = torch.tensor([[one for steps in padded for one in steps]], dtype=torch.float64)
-    centred = iter(
-        group_advantages(flat, torch.ones_like(flat, dtype=torch.bool), scale=scale, eps=eps)[
-            0
-        ].tolist()
-    )
-    return [tuple(next(centred) for _ in steps) for steps in padded]
+    known = torch.ones_like(flat, dtype=torch.bool)
+    (centred,) = group_advantages(flat, known, scale=scale, eps=eps)
+    return [tuple(part.tolist()) for part in centred.split([len(steps) for steps in padded])]
 
 
 def is_known(rollout: Rollout, reward: float | None) -> bool:
