@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier, judges_whole_groups
@@ -43,12 +43,6 @@ class ShapedReward:
     note: str = ""
 
 
-class RewardShape(Protocol):
-    def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
-        """Shape the reward of an answer; a text says why it cannot be done."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LengthPenalty:
     """reward - penalty_weight · max(0, length - max_length), clipped to [0, 1].
@@ -62,6 +56,7 @@ class LengthPenalty:
     unit: Literal["tokens", "chars"] = setting("tokens", "what is counted")
 
     def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
+        """Shape the reward of an answer; a text says why it cannot be done."""
         length = _token_length(attempt) if self.unit == "tokens" else _char_length(attempt)
         if length is None:
             return "length_penalty has no token count of this try; set unit: chars"
@@ -84,7 +79,7 @@ class StepBonus:
 
     step_bonus: float = setting(0.1, "bonus for each shown step", gt=0)
 
-    def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
+    def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward:
         steps = count_steps(attempt.answer or "")
         bonus = self.step_bonus * steps
         note = f"{steps:,} {'step' if steps == 1 else 'steps'} shown" if steps else ""
@@ -99,7 +94,7 @@ def count_steps(text: str) -> int:
 class ShapedVerifier:
     """Shapes the rewards of another verifier, which stand in the metrics under its `name`."""
 
-    def __init__(self, shape: RewardShape, name: str, inner: Verifier) -> None:
+    def __init__(self, shape: LengthPenalty | StepBonus, name: str, inner: Verifier) -> None:
         self._shape, self._name, self._inner = shape, name, inner
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,11 +19,10 @@ from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
 from engines.policies.rehearsal.slips import are_slips, chance_slips
 from engines.policies.rehearsal.solve import solve
 from engines.policies.rehearsal.tools import messages as conversation
-from engines.policies.rehearsal.tools.solve import INTERPRETER, Turn, solve_with_tools
+from engines.policies.rehearsal.tools.solve import Turn, solve_with_tools
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
 _PIECE = 24  # characters a streamed delta holds, about six tokens
-_CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 
 
 def _is_count(value: Any) -> bool:
@@ -57,21 +55,6 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """`arguments` are those of a call of a tool, as JSON; None where none is called."""
-
-    text: str
-    finish: str
-    arguments: str | None = None
-    tool: str = INTERPRETER
-
-    @property
-    def tokens(self) -> int:
-        called = f"{self.tool}{self.arguments}" if self.arguments is not None else ""
-        return _token_count(self.text) + _token_count(called)
-
-
 async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
     """Yield the body of the response to a request in which `request_error` finds nothing.
 
@@ -80,9 +63,13 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
     """
     reply = write_reply(request)
     messages = request["messages"]
-    prompt_tokens = sum(_token_count(conversation.content_text(m)) + 4 for m in messages)
+    prompt_tokens = sum(
+        conversation.token_count(conversation.content_text(m)) + 4 for m in messages
+    )
     typed = (request.get("tools"), *(m.get("tool_calls") for m in messages))
-    prompt_tokens += sum(_token_count(orjson.dumps(value).decode()) for value in typed if value)
+    prompt_tokens += sum(
+        conversation.token_count(orjson.dumps(value).decode()) for value in typed if value
+    )
     usage = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": reply.tokens,
@@ -111,7 +98,7 @@ async def stream_reply(request: Mapping[str, Any]) -> AsyncGenerator[bytes, None
     yield b"data: [DONE]\n\n"
 
 
-def _message_body(reply: Reply, mark: str) -> dict[str, Any]:
+def _message_body(reply: Turn, mark: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     if reply.arguments is not None:
         message["content"] = reply.text or None
@@ -124,7 +111,7 @@ def _call_body(tool: str, arguments: str, mark: str) -> dict[str, Any]:
     return {"id": f"call_{mark}", "type": "function", "function": function}
 
 
-def _deltas(reply: Reply, mark: str) -> Iterator[Mapping[str, Any]]:
+def _deltas(reply: Turn, mark: str) -> Iterator[Mapping[str, Any]]:
     for piece in _pieces(reply.text):
         yield {"content": piece}
     if reply.arguments is not None:
@@ -143,7 +130,7 @@ def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
     return reply.text, reply.finish
 
 
-def write_reply(request: Mapping[str, Any]) -> Reply:
+def write_reply(request: Mapping[str, Any]) -> Turn:
     """The reply to a well-formed request, cut at its stops and its limit."""
     turn = _write_turn(request)
     text = turn.text
@@ -152,13 +139,14 @@ def write_reply(request: Mapping[str, Any]) -> Reply:
         text = text.split(stop, 1)[0]
     # A call comes after the text, so it is cut with it.
     arguments = turn.arguments if text == turn.text else None
-    reply = Reply(text, "stop" if arguments is None else "tool_calls", arguments, turn.tool)
+    finish = "stop" if arguments is None else "tool_calls"
+    reply = Turn(text, arguments, turn.tool, finish)
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is None or reply.tokens <= limit:
         return reply
-    room = (limit - _token_count(text)) * _CHARS_PER_TOKEN - len(turn.tool)
+    room = (limit - conversation.token_count(text)) * conversation.CHARS_PER_TOKEN - len(turn.tool)
     cut = arguments[:room] if arguments is not None and room > 0 else None
-    return Reply(text[: limit * _CHARS_PER_TOKEN], "length", cut, turn.tool)
+    return Turn(text[: limit * conversation.CHARS_PER_TOKEN], cut, turn.tool, "length")
 
 
 def _write_turn(request: Mapping[str, Any]) -> Turn:
@@ -198,10 +186,6 @@ def request_error(request: Mapping[str, Any]) -> str | None:
         if value is not None and not fits(value):
             return f'"{name}" must be {form}.'
     return conversation.tools_error(request)
-
-
-def _token_count(text: str) -> int:
-    return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def _sse_event(

@@ -11,11 +11,16 @@ from typing import Any
 
 from engines.policies.rehearsal.prompt import unquote_lines
 
+CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _IN_WORDS = "To use a tool, reply with one fenced block"
 _NAMED = re.compile(r"^- ([\w-]+):", re.M)
 _RESULTS = "Tool results"
 _FUNCTION_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
+
+
+def token_count(text: str) -> int:
+    return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def content_text(message: Mapping[str, Any]) -> str:

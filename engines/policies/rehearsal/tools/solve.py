@@ -34,6 +34,12 @@ class Turn:
     text: str
     arguments: str | None = None
     tool: str = INTERPRETER
+    finish: str = "stop"
+
+    @property
+    def tokens(self) -> int:
+        called = "" if self.arguments is None else f"{self.tool}{self.arguments}"
+        return conversation.token_count(self.text) + conversation.token_count(called)
 
 
 def solve_with_tools(
