@@ -97,8 +97,8 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
             q, k, v = _project_heads(layer.qkv, x, module, cos[at], sin[at])
             mixed = F.scaled_dot_product_attention(
                 q,
-                torch.cat([rows.repeat_prompts(prompt_k), k], 2),
-                torch.cat([rows.repeat_prompts(prompt_v), v], 2),
+                _append_to_prompt(prompt_k, k, rows),
+                _append_to_prompt(prompt_v, v, rows),
                 attn_mask=bias,
                 scale=module.self_attn.scaling,
                 enable_gqa=heads != kv_heads,
@@ -107,6 +107,15 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
         first = torch.cat([first, x], 1)
     normed: Tensor = base.model.norm(first)
     return normed
+
+
+def _append_to_prompt(prompt: Tensor, own: Tensor, rows: Rows) -> Tensor:
+    """(B, heads, P + T, d) from (U, heads, P, d) and (B, heads, T, d), copying once."""
+    if not rows.repeats:
+        return torch.cat([prompt[rows.prompt_of], own], 2)
+    each = own.reshape(len(prompt), rows.repeats, *own.shape[1:])
+    wide = prompt[:, None].expand(-1, rows.repeats, -1, -1, -1)
+    return torch.cat([wide, each], 3).flatten(0, 1)
 
 
 def _is_supported(base: Any) -> bool:
@@ -218,8 +227,7 @@ def _finish_layer(layer: _Layer, module: Any, x: Tensor, mixed: Tensor) -> Tenso
     x = _project(layer.out, mixed.transpose(1, 2).flatten(-2), x)
     eps = module.post_attention_layernorm.variance_epsilon
     gate_up = _project(layer.gate_up, _RMSNorm.apply(x, eps))  # type: ignore[no-untyped-call]
-    gate, up = gate_up.chunk(2, -1)
-    return _project(layer.down, F.silu(gate) * up, x)
+    return _project(layer.down, _SwiGLU.apply(gate_up), x)  # type: ignore[no-untyped-call]
 
 
 def _rotary_tables(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,3 +310,24 @@ class _RotaryEmbedding(torch.autograd.Function):
         into = (qk * cos).addcmul_(qk.roll(qk.shape[-1] // 2, -1), sin, value=-1)  # the turn back
         grad[..., : qk.shape[-2], :], grad[..., qk.shape[-2] :, :] = into, v
         return grad, None, None, None
+
+
+class _SwiGLU(torch.autograd.Function):
+    """silu(gate) · up, from both side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        ctx.save_for_backward(gate_up)
+        made: Tensor = F.silu(gate).mul_(up)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, -1)
+        made: Tensor = torch.empty_like(gate_up)
+        for_gate, for_up = made.chunk(2, -1)
+        torch.mul(grad, F.silu(gate), out=for_up)
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=for_gate)
+        return made
