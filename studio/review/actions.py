@@ -9,13 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.events import (
-    DecisionUndone,
-    LessonCommitted,
-    OperationDecided,
-    OperationsDecided,
-)
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
@@ -160,12 +155,12 @@ class Decider:
     def handle_message(self, message: Message) -> None:
         """An event of the run replaces what was merely acknowledged."""
         match message:
-            case SnapshotReceived() | EventReceived(event=LessonCommitted()):
+            case SnapshotReceived() | EventReceived(event=ev.LessonCommitted()):
                 self.just.clear()
-            case EventReceived(event=OperationDecided() | OperationsDecided() as event):
+            case EventReceived(event=ev.OperationDecided() | ev.OperationsDecided() as event):
                 for decision in event.decisions:
                     self.just.pop(decision.operation_id, None)
-            case EventReceived(event=DecisionUndone(operation_id=name)):
+            case EventReceived(event=ev.DecisionUndone(operation_id=name)):
                 self.just.pop(name, None)
 
     def decisions(self, state: RunState) -> dict[str, Decision]:

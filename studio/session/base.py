@@ -278,12 +278,12 @@ class Session(ABC):
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         """Take a decision back; returns every operation asked again."""
+
+        def parse(answer: dict[str, Any]) -> tuple[str, ...]:
+            return tuple(answer["undone"])
+
         asked = {"operation": operation_id}
-        return await self.send(
-            Request(
-                "undo", asked, lambda a: tuple(a["undone"]), lambda r: r.gate.undo(operation_id)
-            )
-        )
+        return await self.send(Request("undo", asked, parse, lambda r: r.gate.undo(operation_id)))
 
     async def propose(self, operation: Operation) -> Operation:
         """Put a person's own operation into the queue; returns it with its id and flags."""

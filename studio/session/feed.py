@@ -12,19 +12,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from engines.core import events as ev
 from engines.core.codec import fix_surrogates
-from engines.core.events import (
-    DurableEvent,
-    EvaluationFinished,
-    EvaluationProgressed,
-    RolloutFinished,
-    RolloutStarted,
-    StageEntered,
-    StepFinished,
-    TextStreamed,
-    TransientEvent,
-    event_to_dict,
-)
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, try_id
 from studio.session.protocol import format_line
@@ -103,7 +92,6 @@ class Outbox:
         self._wake.set()
 
     async def wait_until_sent(self) -> None:
-        """Wait until all that was enqueued has been written."""
         await self._empty.wait()
 
     def subscribe(self, rollouts: Collection[str]) -> None:
@@ -188,9 +176,9 @@ class Feed:
         self._outboxes: dict[Outbox, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
-        self._evaluation: EvaluationProgressed | None = None  # the last, of the running one
-        self._restoring: StageEntered | None = None  # weights, before the first step
-        self._held_out: dict[_Place, RolloutStarted] = {}  # tries of it that are under way
+        self._evaluation: ev.EvaluationProgressed | None = None  # the last, of the running one
+        self._restoring: ev.StageEntered | None = None  # weights, before the first step
+        self._held_out: dict[_Place, ev.RolloutStarted] = {}  # tries of it that are under way
 
     @property
     def rollouts(self) -> list[str]:
@@ -201,9 +189,9 @@ class Feed:
         """Whether anybody follows the text of some rollout."""
         return bool(self._watched)
 
-    def __call__(self, event: DurableEvent | TransientEvent) -> None:
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         # Up to 100,000 tokens a second come here: each check costs.
-        if event.__class__ is TextStreamed:
+        if event.__class__ is ev.TextStreamed:
             key = event.key
             place = key.purpose, key.step, key.position, key.index
             text = self._texts.get(place) or self._begin_text(key)
@@ -212,7 +200,8 @@ class Feed:
             if len(recent) >= _PIECES:
                 text.merge_recent()
             if text.watched and self._scheduled is None:
-                self._schedule()
+                loop = asyncio.get_running_loop()
+                self._scheduled = loop.call_later(self._batch_s, self._flush)
             return
         self._publish(event)
 
@@ -223,13 +212,13 @@ class Feed:
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        now: tuple[TransientEvent | None, ...] = (self._restoring, self._evaluation)
+        now: tuple[ev.TransientEvent | None, ...] = (self._restoring, self._evaluation)
         for event in (*now, *self._held_out.values()):
             if event is not None and outbox in self._outboxes:
                 outbox.enqueue(self._event_line(event))
 
-    def _event_line(self, event: DurableEvent | TransientEvent) -> bytes:
-        return format_line(seq=self._state.events, event=event_to_dict(event))
+    def _event_line(self, event: ev.DurableEvent | ev.TransientEvent) -> bytes:
+        return format_line(seq=self._state.events, event=ev.event_to_dict(event))
 
     def remove(self, outbox: Outbox) -> None:
         self._outboxes.pop(outbox, None)
@@ -262,26 +251,26 @@ class Feed:
             for outbox in self._outboxes:
                 outbox.enqueue_rest(text)
 
-    def _publish(self, event: DurableEvent | TransientEvent) -> None:
+    def _publish(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         self._restoring = (
-            event if isinstance(event, StageEntered) and event.stage == "restore" else None
+            event if isinstance(event, ev.StageEntered) and event.stage == "restore" else None
         )
         match event:
-            case RolloutStarted(key=key):
+            case ev.RolloutStarted(key=key):
                 # Also where it was tried before: the text of that try is dropped.
                 self._begin_text(key)
                 if key.purpose == "evaluation":
                     self._held_out[_place(key)] = event
-            case RolloutFinished():
+            case ev.RolloutFinished():
                 self._end_text(("rollout", event.step, event.position, event.index))
-            case StepFinished():
+            case ev.StepFinished():
                 self._texts.clear()  # of rollouts that were cut
-            case EvaluationProgressed():
+            case ev.EvaluationProgressed():
                 self._evaluation = event
                 if event.key is not None:
                     self._held_out.pop(_place(event.key), None)
                     self._end_text(_place(event.key))
-            case EvaluationFinished():
+            case ev.EvaluationFinished():
                 self._evaluation = None
                 self._held_out.clear()
         if self._outboxes:
@@ -290,13 +279,9 @@ class Feed:
                 outbox.enqueue(line)
 
     def _update_watched(self) -> None:
-        """Note which rollouts any client is subscribed to."""
         self._watched = frozenset().union(*(outbox.subscribed for outbox in self._outboxes))
         for text in self._texts.values():
             text.watched = text.rollout in self._watched
-
-    def _schedule(self) -> None:
-        self._scheduled = asyncio.get_running_loop().call_later(self._batch_s, self._flush)
 
     def _flush(self) -> None:
         self._scheduled = None

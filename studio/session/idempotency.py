@@ -78,14 +78,9 @@ def free_operation_id(state: RunState) -> str:
 
 
 def _result_data(found: Decision) -> dict[str, Any]:
-    return {"decision": to_dict(found), "note": _gate_note(found)}
-
-
-def _gate_note(decision: Decision) -> str:
-    """The gate's note on a decision, made again from what it journalled."""
-    if decision.reviewer == GATE:
-        return f"rejected: {decision.reason}"
-    return f"becomes {decision.assigned}" if decision.assigned else ""
+    note = f"becomes {found.assigned}" if found.assigned else ""  # as the gate said it
+    note = f"rejected: {found.reason}" if found.reviewer == GATE else note
+    return {"decision": to_dict(found), "note": note}
 
 
 def _is_same_batch(asked: Sequence[Any], found: Sequence[Decision]) -> bool:

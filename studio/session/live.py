@@ -14,7 +14,7 @@ from engines.core.errors import ConflictError, LockedError, StudioError
 from studio.session.base import Request, ReviewQueue, Session, SnapshotReceived
 from studio.session.idempotency import events_since, prior_result
 from studio.session.protocol import controlled_elsewhere_error, ended_early_error, not_running_error
-from studio.session.reconnect import Connection, ConnectionLost, ReconnectingClient
+from studio.session.reconnect import ConnectionLost, ReconnectingClient
 from studio.session.status import status_of
 
 MOST_SENT = 8
@@ -66,7 +66,9 @@ class LiveSession(ReconnectingClient):
         """Send a request until it is answered; one with `since` is done once."""
         again: dict[str, bool] = {}
         for _ in range(MOST_SENT):
-            connection = await self._find_connection()
+            if (connection := await self.wait_for_connection()) is None:
+                await self.reattach()  # a process may be back
+                connection = await self.wait_for_connection()
             if connection is None:
                 if again and (done := await self._prior_result(request, **since)):
                     return request.parse(done)
@@ -91,12 +93,6 @@ class LiveSession(ReconnectingClient):
             f"its process cut the connection each time it was asked to {request.do}.",
             f"See what it said last in {self.run.log}.",
         )
-
-    async def _find_connection(self) -> Connection | None:
-        """The connection to the run's process; None where there is none after another look."""
-        if await self.wait_for_connection() is None:
-            await self.reattach()
-        return await self.wait_for_connection()
 
     async def _ask_fallback(self, request: Request[T]) -> T:
         """Ask the session that decides without a process; ConnectionLost: one is back just now."""

@@ -135,7 +135,9 @@ class OfflineSession(Session):
                 return answer
             finally:
                 if self._idle_s is not None and self._wrote:
-                    self._schedule_release(self._idle_s)
+                    if self._idle is not None:
+                        self._idle.cancel()
+                    self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._on_idle)
                 elif self._idle_s is not None:  # nothing was written: nobody need wait for us
                     await self._release()
 
@@ -149,9 +151,8 @@ class OfflineSession(Session):
 
     async def _take_lock(self) -> None:
         self._opening = []
-        enter = self._stack.enter_context
         locked: LockedRun = await self._in_worker(
-            enter,
+            self._stack.enter_context,
             lock_run(
                 self._workspace,
                 self.run,
@@ -170,11 +171,6 @@ class OfflineSession(Session):
             self._wrote = bool(opening)
             self._enqueue(SnapshotReceived())
 
-    def _lock_run(self) -> contextlib.AbstractContextManager[LockedRun]:
-        return lock_run(
-            self._workspace, self.run, self._linter, holder=self._holder, on_event=self._on_event
-        )
-
     def _on_event(self, event: DurableEvent | TransientEvent) -> None:
         """An event is on disk; called in the worker thread."""
         assert self._loop is not None
@@ -188,11 +184,6 @@ class OfflineSession(Session):
             self._wrote = True
             fold(self.state, event)
         self._enqueue(EventReceived(event))
-
-    def _schedule_release(self, idle_s: float) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(idle_s, self._on_idle)
 
     def _on_idle(self) -> None:
         self._releasing = asyncio.create_task(self.release_lock())
