@@ -141,9 +141,8 @@ class LineReview:
                 return self._decide(operation, Decision(operation.id, "defer", reason=rest), queue)
             case "m":
                 self._notes[operation.id] = rest
-                self.say(
-                    f"noted; it goes with the decision on {operation.id}" if rest else "no note"
-                )
+                noted = f"noted; it goes with the decision on {operation.id}"
+                self.say(noted if rest else "no note")
             case "M":
                 return self._merge(operation, queue, rest)
             case "p":
@@ -353,20 +352,16 @@ class LineReview:
                 return self._decide(operation, decision, queue, others)
             for flag in flags:
                 self.say(f"  flag      {flag_text(flag)}")
-            key, rest = self._ask_anyway()
+            key = rest = ""
+            while key not in ("y", "e", "n"):
+                prompt = "approve anyway? y, e edit again, n ? "
+                key, rest = self._ask_key(prompt, at_end="n")
             if key == "y":
                 return self._decide(operation, decision, queue, others)
             if key != "e":
                 self.say("not decided")
                 return False
             decision = replace(decision, text=rest or self._from_editor(decision.text))
-
-    def _ask_anyway(self) -> tuple[str, str]:
-        """`y`, `n` or `e`, the latter with the text behind it; the end of the input is an n."""
-        while True:
-            key, rest = self._ask_key("approve anyway? y, e edit again, n ? ", at_end="n")
-            if key in ("y", "e", "n"):
-                return key, rest
 
     def _edit_operation(self, operation: Operation, queue: ReviewQueue, text: str) -> bool:
         if operation.kind not in ("add", "modify"):

@@ -69,7 +69,8 @@ class Painter:
             age_s, went_wrong = now - self._told_at, bool(self._last_action[0][1])
             is_old = age_s >= (ERROR_S if went_wrong else MESSAGE_S)
             is_old |= age_s >= SEEN_S and self._told_of != self._standing
-            is_old |= age_s >= (MESSAGE_S if went_wrong else SEEN_S) and self._is_answered
+            is_answered = self._app.last_key > self._told_at  # a key was pressed since
+            is_old |= age_s >= (MESSAGE_S if went_wrong else SEEN_S) and is_answered
             if is_old:
                 self.forget_message()
         if self._is_dirty:
@@ -148,11 +149,6 @@ class Painter:
     @property
     def _bottom(self) -> Chrome:
         return self._app.screen_stack[0].query_one("#bottom", Chrome)
-
-    @property
-    def _is_answered(self) -> bool:
-        """Whether a key was pressed since a message was told."""
-        return self._app.last_key > self._told_at
 
     @property
     def _standing(self) -> object:

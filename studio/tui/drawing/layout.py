@@ -21,19 +21,15 @@ class Box:
     height: int
 
 
-def _column_count(count: int, width: int) -> int:
-    """Columns of a grid: as few rows as panes of some width allow, evenly filled."""
-    rows = -(-count // max(1, width // LEAST_WIDTH))
-    return -(-count // rows)
-
-
 def grid(
     count: int, width: int, height: int, columns: int | None = None, focus: int = 0
 ) -> list[Box]:
     """Boxes of the panes that fit; rows of them are left away above and below the focus."""
     if count < 1 or width < 3 or height < LEAST_HEIGHT:
         return []
-    columns = min(count, max(1, min(columns or _column_count(count, width), width // 3)))
+    if not columns:  # as few rows as panes of some width allow, evenly filled
+        columns = -(-count // -(-count // max(1, width // LEAST_WIDTH)))
+    columns = min(count, max(1, min(columns, width // 3)))
     rows = -(-count // columns)
     shown = min(rows, height // LEAST_HEIGHT)
     top = min(max(0, focus // columns - shown // 2), rows - shown)

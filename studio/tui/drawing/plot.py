@@ -145,18 +145,14 @@ class Plot:
         signs, out = self._signs[row], []
         text, style = "", ""
         for column, dots in enumerate(self._dots[row]):
-            sign = signs.get(column) or self._dot_sign(dots)
+            drawn = _ASCII_DOTS[dots] if self._is_ascii else chr(0x2800 + dots) if dots else " "
+            sign = signs.get(column) or drawn
             here = self._styles[row][column] if sign != " " else style
             if here != style and text:
                 out.append((text, style))
                 text = ""
             text, style = text + sign, here
         return (*out, (text, style))
-
-    def _dot_sign(self, dots: int) -> str:
-        if self._is_ascii:
-            return _ASCII_DOTS[dots]
-        return chr(0x2800 + dots) if dots else " "
 
 
 def thin(points: Sequence[Point], parts: int) -> Sequence[Point]:

@@ -38,10 +38,6 @@ def copy_text(host: Host, text: str) -> str:
             # tmux hears applications only with `set-clipboard on`; this goes around it.
             host.send_to_terminal(wrap_for_tmux(f"\x1b]52;c;{data}\x07", host.environ))
         return f"copied {size} (by OSC 52; shift-drag selects where the terminal refuses)"
-    return _copy_to_file(host, text, size)
-
-
-def _copy_to_file(host: Host, text: str, size: str) -> str:
     from engines.record.appender import make_folder, write_atomic
 
     path = host.workspace.path / FILE

@@ -143,21 +143,17 @@ class ScreenBuffer:
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[list[str | None], list[str]]] = {}
-        self._whole: Size | None = None  # of the terminal, when all of it was drawn last
+        self.drawn_size: Size | None = None  # of the terminal, when all of it was drawn last
 
     def forget(self) -> None:
         """Something else may have been drawn: nothing is known until all is drawn again."""
         self._rows.clear()
-        self._whole = None
+        self.drawn_size = None
 
     def check_size(self, size: Size) -> None:
         """Before an update: forget all where the terminal's size changed, since its rows moved."""
-        if self._whole != size:
+        if self.drawn_size != size:
             self._rows.clear()
-
-    def mark_complete(self, size: Size) -> None:
-        """After an update of every cell."""
-        self._whole = size
 
     def put(
         self, strip: Iterable[Segment], x: int, y: int, x1: int, x2: int, colors: ColorSystem | None
@@ -212,7 +208,7 @@ class ScreenBuffer:
             done = max(end, done)
             while at < end:
                 to = at + 1
-                while to < end and chars[to] is not None and _is_same_style(chars, codes, at, to):
+                while to < end and (chars[to] == "" or (chars[to] and codes[to] == codes[at])):
                     to += 1
                 if chars[at] is not None:
                     _write(writer, chars[at:to], codes[at], at, y)
@@ -221,10 +217,6 @@ class ScreenBuffer:
 
 def _join_chars(chars: Sequence[str | None]) -> str:
     return "".join(char or "" for char in chars)
-
-
-def _is_same_style(chars: Sequence[str | None], codes: Sequence[str], at: int, to: int) -> bool:
-    return codes[to] == codes[at] or chars[to] == ""
 
 
 def _spans(chars: Sequence[str | None], columns: Iterable[int]) -> list[tuple[int, int]]:
@@ -310,7 +302,7 @@ class CompactUpdate(CompositorUpdate):
             if of_row:
                 picture.write(writer, y, of_row)
         if isinstance(update, LayoutUpdate) and update.region.size == self._size:
-            picture.mark_complete(update.region.size)
+            picture.drawn_size = update.region.size
         return writer.finish()
 
 

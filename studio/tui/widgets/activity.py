@@ -23,7 +23,9 @@ class Activity(LineView):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.border_title = Text("Activity")
-        self.clock_text: Callable[[float | None], str] = _clock_text
+        self.clock_text: Callable[[float | None], str] = lambda at: time.strftime(
+            "%H:%M:%S", time.localtime(at)
+        )
         self._entries: deque[Line] = deque(maxlen=_KEPT)
         self._changed = True
 
@@ -61,7 +63,3 @@ class Activity(LineView):
 
     def _make_line(self, text: str, style: str, at: float | None) -> Line:
         return ((f"{self.clock_text(at)} ", "dim"), (one_line(text, 400), style))
-
-
-def _clock_text(at: float | None) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))

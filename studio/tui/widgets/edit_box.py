@@ -30,9 +30,8 @@ _MOVES = {
 EDIT_KEYS = offer_keys({"enter": "hands it in", **_MOVES})
 """What the bottom line tells of while a text is edited."""
 MEND_KEYS = offer_keys({"ctrl+o": "hands it in", "enter": "new line", **_MOVES})
-ASK_KEYS = offer_keys(
-    {"y": "approves it anyway (also enter)", "e": "goes back to the text (also esc)"}
-)
+_ANSWERS = {"y": "approves it anyway (also enter)", "e": "goes back to the text (also esc)"}
+ASK_KEYS = offer_keys(_ANSWERS)
 
 
 class EditBox(TextArea):
