@@ -23,7 +23,7 @@ class OpeningLine:
     """On the alternate screen until the app's driver takes the terminal over, or `close`."""
 
     def __init__(self) -> None:
-        self.attributes = _read_attributes()  # of the terminal as it was
+        self.attributes = read_attributes()  # of the terminal as it was
         self._began = time.monotonic()
         self._lock = threading.Lock()  # of the terminal: nothing is written once it is stopped
         self._write: Callable[[str], object] | None = _write_now
@@ -124,10 +124,6 @@ def read_attributes() -> list[Any] | None:
     """Of the terminal, as it was before anything of the screen stood on it."""
     if _shown is not None:
         return _shown.attributes
-    return _read_attributes()
-
-
-def _read_attributes() -> list[Any] | None:
     with contextlib.suppress(Exception):
         import termios
 
