@@ -50,6 +50,7 @@ class Log:
     fingerprint: str = ""  # of how it was measured, where that is known
     notes: tuple[str, ...] = ()
     questions: Mapping[str, str] = field(default_factory=dict)  # of problems, where known
+    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a set, first its own
 
 
 class Fields:
@@ -151,13 +152,17 @@ def read_lines(path: Path, move: str) -> Iterator[Fields]:
         raise DataError(str(path), "it is empty.", move)
 
 
-def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tuple[str, str]:
-    """The metric that is compared, and a note where others are left; "" where there are none."""
+def choose_metric(found: Sequence[str], metric: str | None, first: Fields) -> tuple[str, ...]:
+    """Its metrics, the one that is compared first."""
     if not found:
         raise first.as_error("no metric is in it.")
     if metric is not None and metric not in found:
         move = f"It has: {', '.join(found[:10])}."
         raise DataError(first.place, f'--metric "{metric}" is not in it.', move)
     chosen = metric or found[0]
-    others = [name for name in found if name != chosen][:5]
-    return chosen, f"{chosen} is compared; --metric takes {', '.join(others)}" if others else ""
+    return chosen, *(name for name in found if name != chosen)
+
+
+def metric_note(metrics: Sequence[str]) -> str:
+    others = f"; --metric takes {', '.join(metrics[1:6])}" if metrics[1:] else ""
+    return f"{metrics[0]} is compared{others}"

@@ -67,12 +67,15 @@ class SetPair:
 def compare_logs(logs: Sequence[Log], only: str | None, seed: int) -> list[SetPair]:
     """Compare each log with the first, on every set that both have or on `only`.
 
-    Raises ConflictError: there is no such set, or nothing can be paired.
+    Raises ConflictError: there is no such set, or nothing can be paired; or of two scores that
+    both have, each has another one that is compared.
     """
     sets = [_tries_by_set(log) for log in logs]
     found: list[SetPair] = []
     for at, tried in enumerate(sets[1:], start=1):
         named = _shared_sets(sets[0], tried, only)
+        for _, one, two in named:
+            _demand_same_metric(logs[0], one, logs[at], two)
         pairs = [_pair(name, at, sets[0][one], tried[two], seed) for name, one, two in named]
         known = [pair for pair in pairs if pair is not None]
         if not known:
@@ -82,6 +85,15 @@ def compare_logs(logs: Sequence[Log], only: str | None, seed: int) -> list[SetPa
         found += known
     adjusted = holm_adjusted([pair.comparison.p for pair in found])
     return [_corrected(pair, p, len(found)) for pair, p in zip(found, adjusted, strict=True)]
+
+
+def _demand_same_metric(first: Log, one: str, last: Log, two: str) -> None:
+    """Other programs may name the same score otherwise: then notes tell both names."""
+    ours, theirs = first.metrics.get(one, ()), last.metrics.get(two, ())
+    both = [name for name in ours if name in theirs]
+    if both and ours[0] != theirs[0]:
+        cause = f"it compares {theirs[0]}, and {first.label} {ours[0]}."
+        raise ConflictError(last.label, cause, f"Name what both have: --metric {both[0]}.")
 
 
 def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json
+from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json, metric_note
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 _ZSTANDARD = 93
@@ -75,18 +75,18 @@ def _log(path: Path, head: Fields, samples: Iterator[Fields], metric: str | None
     told = head.section("eval")
     task, status = told.text("task"), head.row.get("status", "started")
     rows: list[LogRow] = []
-    chosen, notes = "", []
+    metrics: tuple[str, ...] = ()
     for fields in samples:
-        if fields.optional_section("scores") and not chosen:
-            chosen, note = choose_metric(_scorers(fields), metric, fields)
-            notes += [note] if note else []
-        score, epoch = _score(fields, chosen), fields.text("epoch")
+        if fields.optional_section("scores") and not metrics:
+            metrics = choose_metric(_scorers(fields), metric, fields)
+        score, epoch = _score(fields, *metrics[:1]), fields.text("epoch")
         rows.append(LogRow(fields.text("id"), score, epoch, task, *_usage(fields)))
-    if not chosen:
+    if not metrics:
         raise head.as_error("none of its samples has a score.")
+    notes = [metric_note(metrics)]
     if status != "success":
         notes.append(f"{path}: the evaluation's status is {status}, so that samples may be missing")
-    return Log(label=str(path), rows=rows, notes=tuple(notes))
+    return Log(label=str(path), rows=rows, notes=tuple(notes), metrics={task: metrics})
 
 
 def _scorers(fields: Fields) -> list[str]:
@@ -97,11 +97,14 @@ def _scorers(fields: Fields) -> list[str]:
     return found
 
 
-def _score(fields: Fields, chosen: str) -> float | None:
+def _score(fields: Fields, chosen: str = "") -> float | None:
     """None for a sample that failed before it was scored: that is no wrong answer."""
-    name, _, key = chosen.partition("/")
     scores = fields.optional_section("scores")
-    if name not in scores:
+    name, key = chosen, ""
+    while name and name not in scores:  # a scorer's name may have slashes, too
+        name, _, last = name.rpartition("/")
+        key = f"{last}/{key}".rstrip("/")
+    if not name:
         return None
     value = Fields(scores[name], f"{fields.place}: scores.{name}", MOVE).row.get("value")
     value = value.get(key) if isinstance(value, dict) else value

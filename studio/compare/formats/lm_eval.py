@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engines.core.errors import DataError
-from studio.compare.log import Fields, Log, LogRow, choose_metric, read_lines
+from studio.compare.log import Fields, Log, LogRow, choose_metric, metric_note, read_lines
 
 MOVE = "Give samples_*.jsonl as lm-eval writes them with --log_samples, or their folder."
 _NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
@@ -41,14 +41,20 @@ def _read_files(label: str, files: Sequence[Path], metric: str | None) -> Log:
     notes = []
     if len(newest) < len(files):
         notes.append(f"of {len(files)} files the newest of each task are read ({len(newest)})")
+    metrics = {}
     for task, file in newest.items():
-        rows += _read_file(file, task, metric, notes)
-    return Log(label=label, rows=rows, notes=tuple(dict.fromkeys(notes)))
+        read, metrics[task] = _read_file(file, task, metric, notes)
+        rows += read
+    return Log(label=label, rows=rows, notes=tuple(dict.fromkeys(notes)), metrics=metrics)
 
 
-def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> list[LogRow]:
+def _read_file(
+    path: Path, task: str, metric: str | None, notes: list[str]
+) -> tuple[list[LogRow], tuple[str, ...]]:
+    """Its rows and metrics; what was chosen of them is noted."""
     rows: list[LogRow] = []
-    scored = kept = ""
+    metrics: tuple[str, ...] = ()
+    kept = ""
     seen: set[str] = set()
     skipped = False
     for fields in read_lines(path, MOVE):
@@ -57,8 +63,8 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
             # `--metric exact_match,flexible-extract` names a filter, as the results do.
             wanted, _, kept = (metric or "").partition(",")
             kept = kept or used
-            scored, note = choose_metric(_metrics(fields), wanted or None, fields)
-            notes += [note] if note else []
+            metrics = choose_metric(_metrics(fields), wanted or None, fields)
+            notes.append(metric_note(metrics))
         if used != kept:
             skipped = True
             continue
@@ -66,12 +72,12 @@ def _read_file(path: Path, task: str, metric: str | None, notes: list[str]) -> l
         if problem in seen:
             raise fields.as_error(f'document "{document}" is there twice.')
         seen.add(problem)
-        rows.append(LogRow(problem, fields.score(scored), set=task))
+        rows.append(LogRow(problem, fields.score(metrics[0]), set=task))
     if not rows:
         raise DataError(str(path), f'no row has the filter "{kept}".', "Name one that is in it.")
     if skipped:
         notes.append(f'the filter "{kept}" is compared, rows of others are left')
-    return rows
+    return rows, metrics
 
 
 def _metrics(fields: Fields) -> list[str]:

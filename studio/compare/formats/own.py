@@ -9,6 +9,7 @@ from pathlib import Path
 from engines.core.codec import from_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.events import EvaluationFinished
+from engines.core.ids import question_of
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
@@ -135,6 +136,6 @@ def _step(rest: str, state: RunState) -> int:
 def _practised(state: RunState, step: int, learned: str) -> Practised:
     """What the steps up to this one cost: rollouts, judging and reading, without evaluations."""
     steps = [one for number, one in state.steps.items() if number <= step]
-    problems = {problem.partition("#")[0] for one in steps for problem in one.problems}
+    problems = {question_of(problem) for one in steps for problem in one.problems}
     spent = sum((one.usage for one in steps), NO_USAGE)
     return Practised(learned, str(state.settings.get("data.practice", "")), len(problems), spent)

@@ -279,6 +279,7 @@ def test_the_seed_moves_the_bootstrap_and_nothing_else(tmp_path: Path, compare: 
 
 def test_forms_that_contradict_each_other_are_refused(compare: Any) -> None:
     assert compare("a", "b", "--json", "--format", "md").code == 2
+    assert compare("a", "b", "--min-effect", "nan").code == 2
 
 
 def test_an_interrupted_comparison_leaves_nothing_behind(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines.core.errors import StudioError
+from engines.core.errors import ConflictError, StudioError
 from engines.record.run_dir import Workspace
 from studio.compare.log import Log
 from studio.compare.open import open_logs
@@ -81,6 +83,27 @@ def test_another_metric_is_named(
     assert [row.score for row in one(path, metric).rows] == scores
     with pytest.raises(StudioError, match="nonsense"):
         one(path, "nonsense")
+
+
+def test_a_scorer_may_have_slashes_in_its_name(tmp_path: Path) -> None:
+    samples = inspect_samples(TRIED)
+    for sample in samples:
+        facts = {"value": {"a/b": 0.25, "c": 1.0}}
+        sample["scores"] = {"team/match": sample["scores"]["match"], "team/facts": facts}
+    path = write_json(tmp_path / "i.json", INSPECT_HEAD | {"samples": samples})
+    assert [row.score for row in one(path).rows] == [1.0, 0.0, 0.5, 1.0]
+    assert [row.score for row in one(path, "team/facts/a/b").rows] == [0.25] * 4
+
+
+def test_logs_that_begin_with_other_metrics_are_not_compared_unsaid(tmp_path: Path) -> None:
+    log = one(WRITERS["inspect JSON"](tmp_path, TRIED))
+    (task, names), *_ = log.metrics.items()
+    swapped = replace(log, label="other", metrics={task: (names[1], names[0])})
+    with pytest.raises(ConflictError, match=re.escape(f"--metric {names[0]}")):
+        compare_logs([log, swapped], task, 1)
+    foreign = replace(log, metrics={task: ("elsewhere",)})
+    assert compare_logs([log, foreign], task, 1)
+    assert any(f"{names[0]} is compared; --metric takes {names[1]}" in note for note in log.notes)
 
 
 def test_a_column_of_csv_is_a_metric_too_and_an_empty_cell_is_not_judged(tmp_path: Path) -> None:
