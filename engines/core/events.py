@@ -163,7 +163,7 @@ class EffectMeasured:
     """Operations were tried together before they are decided: the library with them and without.
 
     `error` is the chance that the verdict was allowed to be wrong, `base` a hash of the library
-    without them and of the problems they were tried on.
+    without them and with them, and of the problems and tries.
     """
 
     step: int

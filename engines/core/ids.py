@@ -18,6 +18,11 @@ def digest_bytes(data: bytes, size: int = 16) -> str:
     return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
+def question_of(problem: str) -> str:
+    """The question that a problem's id stands for: one that is repeated has `x`, `x#2`, `x#3`."""
+    return problem.partition("#")[0]
+
+
 def seed_for(run_seed: int, *parts: str | int) -> int:
     """A 31-bit seed (what every endpoint accepts) that follows from the parts alone."""
     text = "\x1f".join([str(run_seed), *(str(p) for p in parts)])

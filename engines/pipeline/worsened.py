@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from engines.core.events import EvaluationFinished, HeldOutShown
+from engines.core.ids import question_of
 from engines.core.library import Library
 from engines.core.protocols import Engine
 from engines.core.state.run_state import StepState
@@ -77,7 +78,7 @@ def _recorded_tries(
     tries = [
         (CallKey("evaluation", 0, one.step, index=index, problem=problem), reward, version)
         for problem, row in zip(found.problems, found.rewards, strict=True)
-        if problem.partition("#")[0] == question
+        if question_of(problem) == question
         for index, reward in enumerate(row)
         if reward is not None
         for one in evaluations

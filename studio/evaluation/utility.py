@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from engines.core.effects import Effect
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.ids import seed_for
+from engines.core.ids import question_of, seed_for
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Operation, Problem, Usage
@@ -132,8 +132,8 @@ def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Prob
     path, truths = loaded.data_path(name), needs_answer(config.verifier.spec)
     found = read_problems(path, fields=config.data.fields, needs_answer=truths)
     sets = held_out_sets(_with_evaluation(loaded, limit=None))
-    held_out = {problem.id.partition("#")[0] for one in sets for problem in one.problems}
-    kept = [problem for problem in found if problem.id.partition("#")[0] not in held_out]
+    held_out = {question_of(problem.id) for one in sets for problem in one.problems}
+    kept = [problem for problem in found if question_of(problem.id) not in held_out]
     if not kept:
         cause = f"every problem of {name} is held out by the run file."
         raise ConfigError(place, cause, "Name other problems: those would be held out no longer.")
@@ -145,7 +145,7 @@ def read_utility(priced: Priced, plan: EvalPlan, found: EvaluationResult) -> Uti
     ((subject, measured),) = found.sets[0].results
     tries = []
     for problem, rewards in zip(plan.sets[0].problems, measured.rewards, strict=True):
-        question = problem.id.partition("#")[0]
+        question = question_of(problem.id)
         for index, reward in enumerate(rewards):
             shown = subject.write(problem, index)[1]
             if reward is not None:
@@ -175,7 +175,7 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
             here = {e.id: e.text for e in folder.at(versions[0]).experiences}
             for (position, _), one in step.rollouts.items():
                 if one.reward is not None:
-                    question = step.problems[position].partition("#")[0]
+                    question = question_of(step.problems[position])
                     shown = here if one.finished.shown is None else one.finished.shown
                     same = frozenset(n for n in shown if here.get(n) == texts.get(n, ""))
                     unit = (run.run, question, *versions)
@@ -203,7 +203,8 @@ def offer_deletes(found: Utility, workspace: Workspace) -> tuple[str, ...]:
         for name in names:
             effect = wanted[name]
             what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {MARGIN:g}"
-            sure = f"false discoveries at most {effect.false_discovery or 0.0:.1%}"
-            why = f"{what}: reward {effect.worth}; {sure}"
+            why = f"{what}: reward {effect.worth}"
+            if effect.verdict == "hurts":  # the bound is of being worth anything, not of so little
+                why += f"; false discoveries at most {effect.false_discovery or 0.0:.1%}"
             wait_for(session.propose(Operation("", "delete", name, rationale=why)))
     return names

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConfigError
-from engines.core.ids import digest
+from engines.core.ids import digest, question_of
 from engines.core.protocols import Ledger, Verifier
 from engines.core.settings import LEAST_TRIED
 from engines.core.text.masking import NO_SECRETS, Mask
@@ -163,8 +163,9 @@ def tried_pool(
         path, batch = loaded.data_path(gate.data, "review.gate.data"), 0
         asks = needs_answer(config.verifier.spec)
         problems = read_problems(path, fields=config.data.fields, needs_answer=asks)
-    held_out = {problem.id for one in sets for problem in one.problems}
-    pool = tuple({p.id: p for p in problems if p.id not in held_out}.values())
+    held_out = {question_of(problem.id) for one in sets for problem in one.problems}
+    questions = {question_of(problem.id): problem for problem in reversed(problems)}
+    pool = tuple(problem for name, problem in questions.items() if name not in held_out)
     # Where one of several lessons is chosen, that takes others than its verdict.
     least = LEAST_TRIED * (2 if config.practice.proposals > 1 else 1)
     if gate.problems is not None and len(pool) - batch < least:

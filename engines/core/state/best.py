@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from engines.core.events import EvaluationFinished
+from engines.core.ids import question_of
 
 MOST_UNJUDGED = 0.1
 """The share of rollouts that may be unjudged in a measurement that competes."""
@@ -67,14 +68,14 @@ def question_means(found: EvaluationFinished) -> dict[str, float]:
     for problem, row in zip(found.problems, found.rewards, strict=True):
         known = [reward for reward in row if reward is not None]
         if known:
-            tries.setdefault(problem.partition("#")[0], []).extend(known)
+            tries.setdefault(question_of(problem), []).extend(known)
     return {question: math.fsum(row) / len(row) for question, row in tries.items()}
 
 
 def leave_out(found: EvaluationFinished, questions: Collection[str]) -> EvaluationFinished:
     """A measurement without some questions; its tool calls go down with their number."""
     rows = zip(found.problems, found.rewards, strict=True)
-    kept = [(name, row) for name, row in rows if name.partition("#")[0] not in questions]
+    kept = [(name, row) for name, row in rows if question_of(name) not in questions]
     if len(kept) == len(found.problems):
         return found
     known = [reward for _, row in kept for reward in row if reward is not None]

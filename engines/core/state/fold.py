@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from engines.core import events as ev
 from engines.core.flags import PROVED
+from engines.core.ids import question_of
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
 from engines.core.state.best import leave_out
@@ -146,7 +147,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             _count_evaluation(state, event)
         case ev.HeldOutShown():
             state.shown.append(event)
-            state.shown_questions.add(event.tries[0][0].problem.partition("#")[0])
+            state.shown_questions.add(question_of(event.tries[0][0].problem))
             state.evaluations = [leave_out(e, state.shown_questions) for e in state.evaluations]
         case ev.CellMeasured():
             state.cells.append(event)

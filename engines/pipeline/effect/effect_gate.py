@@ -18,7 +18,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.effects import Effect
 from engines.core.errors import ConflictError
-from engines.core.ids import digest
+from engines.core.ids import digest, question_of
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.tokens import text_tokens
@@ -39,6 +39,7 @@ from engines.record.scores import ScoreBook
 
 TRIED = ("add", "modify", "delete")
 """Kinds of operation that change what stands in a prompt."""
+_ROUNDING = 1e-9  # of sums of shares
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class EffectGate:
         return (pool + pool)[at : at + count]
 
     def problems_without(self, apart: Sequence[str]) -> tuple[Problem, ...]:
-        left_out = frozenset(apart)
+        left_out = frozenset(map(question_of, apart))
         return tuple(problem for problem in self._order if problem.id not in left_out)
 
     def apart(self, batch: Sequence[str], chosen_by: Sequence[str] = ()) -> tuple[str, ...]:
@@ -165,6 +166,15 @@ class EffectGate:
         tokens = spent.tokens * times + most * sum(text_tokens(op.text) for op in wanted)
         cost = spent.cost_usd and round(spent.cost_usd * tokens / max(1, spent.tokens), 6)
         return facts | {"tokens": round(tokens), "cost_usd": cost}
+
+    def affordable_error(self, state: RunState, error: float) -> float:
+        """A share of the run's error, or half of what is left where that is less.
+
+        It is where a library was edited while its run stood still: a step's operations are tried
+        anew on it.
+        """
+        left = self._error_left(state)
+        return error if error <= 2 * left + _ROUNDING else left
 
     def _error_left(self, state: RunState) -> float:
         return max(0.0, self.error - spent_error(state.effects)) / 2
@@ -264,7 +274,7 @@ class _Trials:
         state, names = self.recorder.state, tuple(op.id for op in group)
         apart = self.gate.apart_of(state, self.step)
         problems = [problem.id for problem in self.gate.choose_problems(base.version, apart)]
-        about = digest([base.content_hash, problems])
+        about = digest([base.content_hash, candidate.content_hash, problems, self.gate.k])
         found = next((e for e in state.effects if (e.operations, e.base) == (names, about)), None)
         if found is None:
 
@@ -272,6 +282,7 @@ class _Trials:
                 tried = {"operations": len(group), "made": made, "most": most}
                 self.recorder.emit(ev.StageEntered(self.step, "gate", tried))
 
+            error = self.gate.affordable_error(state, error)
             effect = await self.gate.measure(
                 base,
                 candidate,

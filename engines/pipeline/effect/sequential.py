@@ -113,9 +113,12 @@ def judge_look(plan: SequentialPlan, number: int, pairs: Pairs) -> LookResult:
     difference = math.fsum(changes) / len(changes)
     helps, hurts = sign_flip_tails([change for row in rows for change in row])
     spread = _spread(rows, changes, plan.pool)
-    if len(rows) < plan.pool and len(rows) > 1 and spread:
-        helps = max(helps, t_tail(difference / spread, len(rows) - 1))
-        hurts = max(hurts, t_tail(-difference / spread, len(rows) - 1))
+    if len(rows) < plan.pool:
+        # A few problems that all moved alike show no spread, and prove little of the rest.
+        up, down = sign_flip_tails(changes)
+        if len(rows) > 1 and spread:
+            up, down = (t_tail(d / spread, len(rows) - 1) for d in (difference, -difference))
+        helps, hurts = max(helps, up), max(hurts, down)
     z, z_hurts = (_NORMAL.inv_cdf(1 - min(max(p, _FLOOR), 1 - _FLOOR)) for p in (helps, hurts))
     boundary, last = plan.boundaries[number], number + 1 == len(plan.looks)
     verdict = None

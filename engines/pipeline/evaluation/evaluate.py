@@ -22,7 +22,7 @@ from engines.core.events import (
     TextStreamed,
     TransientEvent,
 )
-from engines.core.ids import call_seed, digest
+from engines.core.ids import call_seed, digest, question_of
 from engines.core.library import Library
 from engines.core.protocols import Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
@@ -53,7 +53,7 @@ class HeldOutSet:
     @property
     def questions(self) -> int:
         """Different questions: one that stands there twice is one."""
-        return len({problem.id.partition("#")[0] for problem in self.problems})
+        return len({question_of(problem.id) for problem in self.problems})
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ async def measure_set(
     What another `stage` of the run paid for counts as reused.
     """
     shown = recorder.state.shown_questions
-    kept = tuple(p for p in held_out.problems if p.id.partition("#")[0] not in shown)
+    kept = tuple(p for p in held_out.problems if question_of(p.id) not in shown)
     left_out, held_out = len(held_out.problems) - len(kept), replace(held_out, problems=kept)
     measuring, ids = evaluation.measuring, tuple(problem.id for problem in kept)
     found = await measure(

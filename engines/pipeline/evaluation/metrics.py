@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engines.core.ids import question_of
 from engines.pipeline.evaluation.intervals import (
     Interval as Interval,  # a rate's readers find it here
 )
@@ -39,7 +40,7 @@ def group_by_question(
     """The tries of each question under its id; one that is repeated (`x`, `x#2` …) is one."""
     found: dict[str, tuple[float | None, ...]] = {}
     for problem, row in zip(problems, rewards, strict=True):
-        question = problem.partition("#")[0]
+        question = question_of(problem)
         found[question] = (*found.get(question, ()), *row)
     return found
 

@@ -21,6 +21,7 @@ from engines.core.types import Attempt, Job, Lesson, Operation, Problem, Usage, 
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials, spent_error
+from engines.pipeline.effect.sequential import judge_look
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
@@ -253,11 +254,29 @@ async def test_what_does_not_fit_or_changes_no_wording_is_not_tried(tmp_path: Pa
 
 async def test_what_is_tried_again_has_one_verdict(tmp_path: Path) -> None:
     journal = await begun(*adds("idle"))
-    await try_lesson(a_gate(tmp_path, Luck(worth())), journal)
+    await try_lesson(a_gate(tmp_path, Luck(worth())), journal, steps=2)
     other = a_gate(tmp_path / "other", Luck(worth(idle=0.6)), pool=POOL[:30])
-    await try_lesson(other, journal)
+    for _ in range(2):
+        await try_lesson(other, journal, steps=2)
     assert [flag.name for flag in journal.state.operations["op1.1"].flags] == ["helps"]
     assert len(journal.measured) == 2
+
+
+async def test_other_tries_are_another_verdict_and_never_spend_more_than_the_run_has(
+    tmp_path: Path,
+) -> None:
+    """As after a kill, where the library was edited before the run went on, or `k` was raised."""
+    journal = await begun(*adds("idle"), batch=("p0#2",))
+    for k in (2, 3, 4):
+        gate = a_gate(tmp_path, luck := Luck(worth()), k=k)
+        await try_lesson(gate, journal, steps=2)
+        assert "p0" not in luck.asked  # the batch's own, there under the id of its second time
+    first, second, third = (one.error for one in journal.measured)
+    assert (first, second) == pytest.approx((0.025, 0.025)) and third == 0
+    assert not judge_look(gate.plan(third), 0, [[0.0]] * 20).z  # and what costs nothing ends
+    later = await begun(*adds("idle"))
+    later.state.effects = [replace(journal.measured[0], step=9, error=0.04)]
+    assert gate.affordable_error(later.state, 0.02) == pytest.approx(0.005)
 
 
 HELD_OUT = "arithmetic-heldout"
@@ -280,7 +299,9 @@ async def opened_gate(folder: Path, *overrides: str) -> EffectGate:
 async def test_problems_of_a_held_out_set_are_never_tried_on(tmp_path: Path) -> None:
     rows = Path(str(files("sample_data") / f"{HELD_OUT}.jsonl")).read_text("utf-8").splitlines()
     own = Path(str(files("sample_data") / "arithmetic.jsonl")).read_text("utf-8").splitlines()
-    (tmp_path / "mixed.jsonl").write_text("\n".join([*rows[:9], *own[:12]]) + "\n", "utf-8")
+    (tmp_path / "mixed.jsonl").write_text(
+        "\n".join([*rows[:9], rows[0], *own[:12], own[0]]) + "\n", "utf-8"
+    )
     gate = await opened_gate(
         tmp_path / "practice",
         f"review.gate={{problems: 8, data: {tmp_path / 'mixed.jsonl'}, unit: lesson}}",

@@ -104,6 +104,15 @@ def test_problems_whose_tries_were_not_judged_are_left_out():
     assert judge_look(PLAN, 3, [[]] * 40).verdict == "cannot tell"
 
 
+@pytest.mark.parametrize(
+    ("judged", "verdict"), [(1, "cannot tell"), (3, "cannot tell"), (9, "helps")]
+)
+def test_a_few_problems_that_all_gained_prove_nothing_of_many(judged: int, verdict: str):
+    rows = [[1.0] * 4] * judged + [[]] * (40 - judged)
+    assert judge_look(SequentialPlan(40, 4, 0.01, 1_000), 3, rows).verdict == verdict
+    assert judge_look(SequentialPlan(judged, 4, 0.1, judged), 3, rows).verdict == "helps"
+
+
 def test_the_smallest_effect_is_found_four_times_in_five():
     # One look: (z of 1 - error, plus z of 0.8) spreads of a pair at p = 1/2
     once = SequentialPlan(40, 1, 0.05, 40)
