@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +9,9 @@ from typing import Any, NamedTuple
 from engines.core.codec import fields_of
 from studio.compare.log import Log, LogRow
 from studio.compare.pairs import SetPair
+from studio.report.page.blocks import Items, Page, Part, Table
+from studio.report.page.html import render_html
+from studio.report.page.markdown import render_markdown
 from studio.report.rates import (
     comparison_data,
     difference_text,
@@ -195,43 +196,13 @@ def as_text(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def as_markdown(report: Report) -> str:
-    """Fit for a CI's summary: text of files is escaped, tables are GitHub's."""
-
-    def escape(text: str) -> str:
-        return html.escape(
-            re.sub(r"([\\`*_{}\[\]|~#$])", r"\\\1", one_line(text, 400)), quote=False
-        )
-
+def as_page(report: Report) -> Page:
     parts = []
-    for block in blocks(report):
-        rows = [block.headings, ["---"] * len(block.headings), *block.rows] if block.rows else []
-        lines = [f"### {escape(block.heading)}", "", *(f"* {escape(line)}" for line in block.lines)]
-        lines += [""] * bool(rows and block.lines)
-        parts.append("\n".join([*lines, *(f"| {' | '.join(map(escape, row))} |" for row in rows)]))
-    return "\n\n".join(parts)
-
-
-def as_html(report: Report) -> str:
-    """A page of its own, without scripts or anything loaded from elsewhere."""
-
-    def items(tag: str, texts: Sequence[str]) -> str:
-        return "".join(f"<{tag}>{html.escape(one_line(text, 400))}" for text in texts)
-
-    parts = [
-        f"{items('h2', [block.heading])}</h2><ul>{items('li', block.lines)}</ul><table>"
-        f"<tr>{items('th', block.headings)}"
-        + "".join(f"<tr>{items('td', row)}" for row in block.rows)
-        + "</table>"
-        for block in blocks(report)
-    ]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>studio compare</title>'
-        '<meta name="viewport" content="width=device-width"><style>'
-        ":root{color-scheme:light dark}body{font:16px/1.5 system-ui;max-width:60rem;margin:1rem "
-        "auto;padding:0 1rem}table{display:block;overflow-x:auto}td,th{padding:.2rem .7rem;"
-        f"text-align:left;white-space:nowrap}}</style>{''.join(parts)}</html>"
-    )
+    for one in blocks(report):
+        shown: list[Items | Table] = [Items(one.lines)] if one.lines else []
+        shown += [Table(one.heading, one.headings, one.rows)] if one.rows else []
+        parts.append(Part(one.heading, shown))
+    return Page("studio compare", parts)
 
 
 def as_data(report: Report) -> dict[str, Any]:
@@ -270,5 +241,5 @@ def print_report(report: Report, form: str) -> None:
     if form == "json":
         print_json(as_data(report))
     else:
-        forms = {"text": as_text, "md": as_markdown, "html": as_html}
-        print(forms[form](report), flush=True)
+        page = {"md": render_markdown, "html": render_html}.get(form)
+        print((page(as_page(report)) if page else as_text(report)).rstrip("\n"), flush=True)
