@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engines.core.flags import AUTO, DUPLICATE
+from engines.core.flags import AUTO, DUPLICATE, UNPROVEN
 from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
 
@@ -29,7 +29,8 @@ class PastDecision:
     target: str | None = None  # the experience it was about
     target_text: str = ""  # what that said then, "" also where an older release copied it
     step: int = 0  # that was committed, 0 outside
-    doubled: bool = False  # a rule or auto rejected it, and it was flagged as a duplicate
+    # A rule or auto rejected it, flagged as a duplicate or unproven: that is nothing against it.
+    doubled: bool = False
 
     @property
     def is_rejection(self) -> bool:
@@ -96,5 +97,5 @@ def _past_decision(
         target=operation.target,
         doubled=decision.action == "reject"
         and (decision.reviewer == AUTO or decision.reviewer.startswith(RULES))
-        and any(flag.name == DUPLICATE for flag in operation.flags),
+        and any(flag.name in (DUPLICATE, UNPROVEN) for flag in operation.flags),
     )

@@ -572,6 +572,12 @@ def operation_id(step: int, number: int) -> str:
     return f"op{step}.{number}"
 
 
+def operation_step(operation_id: str) -> int:
+    """The step that an operation belongs to, whoever proposed it; 0 for none."""
+    number = operation_id.removeprefix("op").partition(".")[0]
+    return int(number) if number.isdecimal() else 0
+
+
 def update_id(step: int) -> str:
     """Of the weight update of a step's lesson, as the gate decides it: `op2.w`."""
     return f"op{step}.w"

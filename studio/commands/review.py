@@ -75,7 +75,7 @@ def gate(
         typer.Argument(metavar="OP", help="Open operations. Default: all that change a wording."),
     ] = None,
     problems: Annotated[
-        int | None, typer.Option(min=1, help="Problems to try on. Default: review.gate.problems.")
+        int | None, typer.Option(min=8, help="Problems to try on. Default: review.gate.problems.")
     ] = None,
     k: Annotated[
         int | None,

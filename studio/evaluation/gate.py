@@ -52,20 +52,30 @@ def gate_run(
     request: RunRequest, run: RunDir, names: Sequence[str], *, dry_run: bool, json: bool
 ) -> int:
     """Try operations, and print what came of each; returns the exit code."""
-    wanted = open_trials(run.state(), names)
+    wanted = open_trials(run.state(), tuple(dict.fromkeys(names)))
     if not wanted:
         print_result([], f"run {run.run}: no open operation changes a wording", json=json)
         return exit_codes.DONE
     if is_alive(run) and not dry_run:
-        asyncio.run(_have_tried(run, [op.id for op in wanted]))
-        return _print_effects(run, wanted, json=json)
+        if request.source.overrides:
+            cause = "a process of the run goes on, which tries by the settings it began with."
+            move = f"Leave it out, or stop the run first: studio ctl stop {quote(run.run)}"
+            raise ConflictError("--problems, --k or --data", cause, move)
+        tried = asyncio.run(_have_tried(run, [op.id for op in wanted]))
+        return _print_effects(run, wanted, json=json, paid_before=not tried)
     plan = plan_run(request, request.load())
     gate = _describe_gate(plan)
-    facts = gate.describe_asked(run.state(), wanted)
+    state = run.state()
+    assert state.started is not None
+    head = plan.workspace.library(state.started.library).head()
+    draft = replace(head.commit(state.reviewed_operations).library, version=head.version)
+    facts = gate.describe_asked(state, draft, wanted)
     if dry_run:
         print_result(facts, trial_text(facts), json=json)
         return exit_codes.DONE
     to_stderr(trial_text(facts))
+    if not facts["operations"]:
+        return _print_effects(run, wanted, json=json, paid_before=True)
     early, workspace = EarlyEnd(), plan.workspace
     linter = LazyLinter(workspace, run, to_stderr)
     with lock_run(workspace, run, linter, holder="`studio gate`", on_event=_tell_event) as locked:
@@ -86,27 +96,25 @@ def load_gate_request(
     return replace(request, source=Source(overrides=tuple(overrides), resume=run))
 
 
-async def _have_tried(run: RunDir, names: Sequence[str]) -> None:
-    """Ask the run's process, and wait until it has a verdict on each, or is gone."""
-    before = len(run.state().effects)
+async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
+    """Ask the run's process, and wait until it has tried them; False: it had a verdict on each."""
     session = LiveSession(run, "studio gate", as_screen=False)
     listening = asyncio.create_task(_drain(session))
     try:
         facts = await session.try_operations(names)
         to_stderr(trial_text(facts))
+        while is_alive(run) and (await session.control("status")).get("trying"):
+            await asyncio.sleep(POLL_S)
     finally:
         await session.close()
         await listening
-    while is_alive(run):
-        since = run.state().effects[before:]
-        if set(names) <= {name for one in since for name in one.operations}:
-            return
-        await asyncio.sleep(POLL_S)
-    raise ConflictError(
-        f"run {run.run}",
-        "its process ended before all was tried.",
-        "Give the command again: what was tried is kept.",
-    )
+    if not is_alive(run) and not all(map(run.state().effect_of, names)):
+        raise ConflictError(
+            f"run {run.run}",
+            "its process ended before all was tried.",
+            "Give the command again: what was tried is kept.",
+        )
+    return bool(facts["operations"])
 
 
 async def _drain(session: LiveSession) -> None:
@@ -160,7 +168,9 @@ def _tell_event(event: DurableEvent | TransientEvent) -> None:
             to_stderr(f"{', '.join(event.operations)}: {event.effect.verdict}")
 
 
-def _print_effects(run: RunDir, wanted: Sequence[Operation], *, json: bool) -> int:
+def _print_effects(
+    run: RunDir, wanted: Sequence[Operation], *, json: bool, paid_before: bool = False
+) -> int:
     state = run.state()
     if json:
         print_json([_effect_data(state, op) for op in wanted])
@@ -170,7 +180,7 @@ def _print_effects(run: RunDir, wanted: Sequence[Operation], *, json: bool) -> i
         found = state.effect_of(op.id)
         said = "not tried"
         if found is not None:
-            price = usage_text(found.effect.usage)
+            price = "known already" if paid_before else usage_text(found.effect.usage)
             said = f"{found.effect.verdict}, {found.effect.text}; {price}"
         rows.append(f"{op.id} {op.kind} {op.target or ''}".rstrip() + f": {said}")
     print("\n".join(rows))

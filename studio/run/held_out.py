@@ -208,19 +208,24 @@ def open_effect_gate(
         account=plan.run.account,
         writer=writer,
         weights=weights,
+        measured=digest(facts),
     )
 
 
 def trial_text(facts: Mapping[str, Any]) -> str:
     """What trying operations takes at most and could show, as `EffectGate.describe` has it."""
     n, smallest = facts["operations"], facts["smallest_effect"]
+    if not n:
+        return "what is asked about was tried as the library is: nothing to try"
+    more = facts["problems_wanted"] > facts["problems"]
+    wanted = f" (of {facts['problems_wanted']} wanted, no more are left)" if more else ""
     price = f", about {facts['tokens']:,} tokens" if facts.get("tokens") else ""
     price += f", ${facts['cost_usd']:.4f}" if facts.get("cost_usd") is not None else ""
     shown = "too few to show any effect"
     if smallest is not None:
         shown = f"would likely show {smallest:.2f} or more, and miss smaller ones"
     return (
-        f"{n} {'operation' if n == 1 else 'operations'} on {facts['problems']} problems, "
+        f"{n} {'operation' if n == 1 else 'operations'} on {facts['problems']} problems{wanted}, "
         f"{facts['k']} tries each at most: {facts['most_rollouts']} rollouts or fewer{price}; "
         f"{shown}"
     )

@@ -44,7 +44,8 @@ class RequestHandler:
         self._committing: dict[asyncio.Future[dict[str, Any]], int] = {}  # → step
 
     def status(self) -> dict[str, Any]:
-        return status_of(self._context.recorder.state, self._context.budget)
+        trying = self._trying is not None and not self._trying.done()
+        return status_of(self._context.recorder.state, self._context.budget) | {"trying": trying}
 
     def close(self) -> None:
         """The run ends: answer everyone who waits for a commit; what is tried is kept so far."""
@@ -180,7 +181,7 @@ class RequestHandler:
             raise no_trials_error(self._run.run)
         self._trying = asyncio.create_task(context.try_asked(wanted))
         self._trying.add_done_callback(self._tell_of_trial)
-        return context.effects.describe_asked(state, wanted)
+        return context.effects.describe_asked(state, context.trial_base, wanted)
 
     def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -22,7 +22,7 @@ from engines.core.ids import digest, question_of
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.text.tokens import text_tokens
-from engines.core.types import NO_USAGE, Decision, Operation, Problem
+from engines.core.types import NO_USAGE, Decision, Operation, Problem, operation_step
 from engines.core.waiting.gather import gather_all
 from engines.core.waiting.threads import run_to_end
 from engines.pipeline.effect.sequential import SequentialPlan, judge_look
@@ -66,6 +66,7 @@ class EffectGate:
     account: str
     writer: PromptWriter
     weights: Callable[[], str] | None
+    measured: str = ""  # a hash of how tries are made and judged
     # A lesson and what somebody asks about are tried in turn, or both would pay for the same tries.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
@@ -86,6 +87,7 @@ class EffectGate:
         return {
             "operations": count,
             "problems": plan.problems,
+            "problems_wanted": self.problems,
             "k": plan.k,
             "most_rollouts": plan.problems * plan.k * (count + 1),
             "smallest_effect": round(effect, 3) if effect <= 1 else None,
@@ -106,9 +108,14 @@ class EffectGate:
         """What a verdict leaves out: the batch behind a lesson, and what that was chosen by."""
         return (*(batch if self.held_back else ()), *chosen_by)
 
-    def apart_of(self, state: RunState, step: int) -> tuple[str, ...]:
-        choice = state.steps[step].choice if step in state.steps else None
-        return self.apart(batch_of(state, step), choice.problems if choice is not None else ())
+    def apart_of(self, state: RunState, operations: Sequence[Operation]) -> tuple[str, ...]:
+        """Of the steps that proposed them, which a deferred one is long past."""
+        found: dict[str, None] = {}
+        for step in sorted({operation_step(op.id) for op in operations} & state.steps.keys()):
+            now = state.steps[step]
+            chosen_by = now.choice.problems if now.choice is not None else ()
+            found |= dict.fromkeys(self.apart(now.problems, chosen_by))
+        return tuple(found)
 
     async def try_lesson(self, recorder: Recorder, base: Library, step: int, steps: int) -> None:
         """Try what a step proposes, as far as that is not done; each verdict is journalled.
@@ -153,12 +160,15 @@ class EffectGate:
         state = recorder.state
         await self.try_operations(recorder, draft, state.step, wanted, self._error_left(state))
 
-    def describe_asked(self, state: RunState, wanted: Sequence[Operation]) -> dict[str, Any]:
-        """`describe` of operations that somebody asks about, at the price of a run's own tries.
+    def describe_asked(
+        self, state: RunState, draft: Library, wanted: Sequence[Operation]
+    ) -> dict[str, Any]:
+        """`describe` of those somebody asks about that have no verdict, at the run's own prices.
 
         Dollars are those of tokens on average: too many where what is read costs less.
         """
-        apart = self.apart_of(state, state.step)
+        wanted = wanted if self.by_lesson else self._without_verdict(state, draft, wanted)
+        apart = self.apart_of(state, wanted)
         facts = self.describe(len(wanted), self._error_left(state), apart)
         spent = state.spent_on.get("rollouts", NO_USAGE)
         most = facts["most_rollouts"]
@@ -166,6 +176,30 @@ class EffectGate:
         tokens = spent.tokens * times + most * sum(text_tokens(op.text) for op in wanted)
         cost = spent.cost_usd and round(spent.cost_usd * tokens / max(1, spent.tokens), 6)
         return facts | {"tokens": round(tokens), "cost_usd": cost}
+
+    def _without_verdict(
+        self, state: RunState, draft: Library, wanted: Sequence[Operation]
+    ) -> list[Operation]:
+        left = []
+        for operation in wanted:
+            if (candidate := with_operations(draft, [operation])) is None:
+                continue
+            about = self.hash_trial(state, [operation], draft, candidate)
+            found = find_verdict(state, (operation.id,), about)
+            if found is None:
+                left.append(operation)
+            elif found.effect.verdict == "helps":
+                draft = candidate
+        return left
+
+    def hash_trial(
+        self, state: RunState, operations: Sequence[Operation], base: Library, candidate: Library
+    ) -> str:
+        """All that a verdict is about: both libraries, the problems, and how they are tried."""
+        problems = self.choose_problems(base.version, self.apart_of(state, operations))
+        weights = "" if self.weights is None else self.weights()
+        tries = [[problem.id for problem in problems], self.k, self.measured, weights]
+        return digest([base.content_hash, candidate.content_hash, tries])
 
     def affordable_error(self, state: RunState, error: float) -> float:
         """A share of the run's error, or half of what is left where that is less.
@@ -272,10 +306,8 @@ class _Trials:
         if candidate is None:
             return None, base
         state, names = self.recorder.state, tuple(op.id for op in group)
-        apart = self.gate.apart_of(state, self.step)
-        problems = [problem.id for problem in self.gate.choose_problems(base.version, apart)]
-        about = digest([base.content_hash, candidate.content_hash, problems, self.gate.k])
-        found = next((e for e in state.effects if (e.operations, e.base) == (names, about)), None)
+        about = self.gate.hash_trial(state, group, base, candidate)
+        found = find_verdict(state, names, about)
         if found is None:
 
             def tell(made: int, most: int) -> None:
@@ -286,15 +318,23 @@ class _Trials:
             effect = await self.gate.measure(
                 base,
                 candidate,
-                payer=" ".join(names),
+                payer=f"{' '.join(names)} {about}",
                 step=self.step,
-                apart=apart,
+                apart=self.gate.apart_of(state, group),
                 error=error,
                 tell=tell,
             )
             found = ev.EffectMeasured(self.step, names, effect, error, about)
             await self.recorder.record(found)
         return found, candidate if found.effect.verdict == "helps" else base
+
+
+def find_verdict(
+    state: RunState, operations: tuple[str, ...], about: str
+) -> ev.EffectMeasured | None:
+    """What was found of operations, tried together as `hash_trial` has it."""
+    found = (one for one in state.effects if (one.operations, one.base) == (operations, about))
+    return next(found, None)
 
 
 def pair_rewards(before: Measurement, after: Measurement) -> Iterator[tuple[float, ...]]:
@@ -317,11 +357,6 @@ def spent_error(effects: Sequence[ev.EffectMeasured]) -> float:
     return math.fsum(one.error for one in effects if one.effect.verdict != "helps")
 
 
-def batch_of(state: RunState, step: int) -> tuple[str, ...]:
-    """The problems that a step's lesson was learned from."""
-    return state.steps[step].problems if step in state.steps else ()
-
-
 def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:
     """The open operations of these ids; without any, all open ones that can be tried.
 
@@ -331,7 +366,8 @@ def open_trials(state: RunState, names: Sequence[str]) -> tuple[Operation, ...]:
     for name in names:
         if name not in known:
             move = f"Open are: {', '.join(known) or 'none'}."
-            raise ConflictError(f"operation {name}", "it is not open in this run.", move)
+            cause = "it is not open in this run: it is decided, or was never proposed."
+            raise ConflictError(f"operation {name}", cause, move)
         if known[name].kind not in TRIED:
             cause = f"it is of the kind {known[name].kind}, which changes no wording."
             raise ConflictError(f"operation {name}", cause, f"Tried are: {', '.join(TRIED)}.")

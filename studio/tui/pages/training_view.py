@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engines.core.state.run_state import RunState
-from engines.core.types import Operation
+from engines.core.types import Operation, operation_step
 from studio.report import training
 from studio.report.training import TrainedStep, figure_text
 from studio.secrets.sanitize import sanitize
@@ -152,12 +152,6 @@ def brief_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     return [crop_line(head, width), crop_line(second, width)]
 
 
-def step_of(operation: Operation) -> int:
-    """The step whose update waits under this id, `op3.w`."""
-    number = operation.id.removeprefix("op").partition(".")[0]
-    return int(number) if number.isdecimal() else 0
-
-
 def update_lines(
     operation: Operation,
     state: RunState,
@@ -169,7 +163,7 @@ def update_lines(
 
     With `whole` all figures; without, `z` is named that shows them.
     """
-    step = step_of(operation)
+    step = operation_step(operation.id)
     metrics = state.training.get(step)
     found = state.steps.get(step)
     update = found.lesson.update if found is not None and found.lesson is not None else None

@@ -41,7 +41,7 @@ def calls(workspace: Path) -> int:
 def test_what_it_takes_and_could_see_is_told_before(workspace: Path) -> None:
     before = calls(workspace)
     told = studio("gate", "rehearsal", "--dry-run", workspace=workspace)
-    assert "on 24 problems, 4 tries each at most: " in told.stdout
+    assert "on 24 problems (of 40 wanted, no more are left), 4 tries each at" in told.stdout
     assert "would likely show 0." in told.stdout
     facts = json.loads(
         studio("gate", "rehearsal", "--dry-run", "--k", "8", "--json", workspace=workspace).stdout
@@ -70,8 +70,15 @@ def test_what_was_tried_is_not_tried_again_and_other_problems_are(workspace: Pat
     paid = calls(workspace)
     again = studio("gate", "rehearsal", "op1.1", "--json", workspace=workspace)
     assert json.loads(again.stdout) == json.loads(first.stdout) and calls(workspace) == paid
+    told = studio("gate", "rehearsal", "op1.1", "op1.1", workspace=workspace)
+    assert "nothing to try" in told.stderr and "; known already" in told.stdout
     other = studio("gate", "rehearsal", "op1.1", "--data", "math-tools", workspace=workspace)
     assert other.code == 0 and "cannot tell" in other.stdout and calls(workspace) > paid
+    # Fewer tries are another verdict; they are all known, so that it is free.
+    before = Workspace(workspace).run("rehearsal").state().spent_on["gate"].calls
+    fewer = studio("gate", "rehearsal", "op1.1", "--k", "2", workspace=workspace)
+    assert fewer.code == 0 and "0 calls" in fewer.stdout, fewer.stdout
+    assert Workspace(workspace).run("rehearsal").state().spent_on["gate"].calls == before
 
 
 def test_a_run_with_nothing_open_says_so(workspace: Path) -> None:
@@ -82,7 +89,7 @@ def test_a_run_with_nothing_open_says_so(workspace: Path) -> None:
 
 def test_a_held_out_set_and_too_few_problems_are_refused(workspace: Path) -> None:
     few = studio("gate", "rehearsal", "--problems", "3", workspace=workspace)
-    assert few.code == 2 and "review.gate.problems" in few.stderr
+    assert few.code == 2 and "--problems" in few.stderr
     names = ("--problems", "20", "--data", "arithmetic-heldout")
     seen = studio("gate", "rehearsal", *names, workspace=workspace)
     assert seen.code == 2 and "proves nothing any more" in seen.stderr
@@ -128,6 +135,10 @@ def test_a_living_run_tries_by_itself_and_refuses_what_it_cannot(tmp_path: Path)
         asked = studio("gate", "rehearsal", "op1.2", workspace=folder)
         assert asked.code == 0 and "op1.2 add: " in asked.stdout and "40 problems" in asked.stderr
         assert [one.operations for one in run.state().effects] == [("op1.1",), ("op1.2",)]
+        again = studio("gate", "rehearsal", "op1.2", workspace=folder)  # and does not wait for ever
+        assert again.code == 0 and "; known already" in again.stdout
+        other = studio("gate", "rehearsal", "op1.2", "--k", "2", workspace=folder)
+        assert other.code == 2 and "the settings it began with" in other.stderr
         assert process.child.poll() is None
 
 

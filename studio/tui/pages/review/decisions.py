@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 
+from engines.core.events import EffectMeasured
 from engines.core.types import GATE, Decision, DecisionAction, Operation, OperationKind
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
@@ -30,6 +31,7 @@ class DecisionKeys:
         self._page, self._panes, self._review_queue = change.page, change.panes, change.queue
         self._too_early = ""  # what is said of a key while a decision is under way
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
+        self._asked_to_try: set[str] = set()  # operations without a verdict yet
 
     # -- what may be decided -------------------------------------------------------------------
 
@@ -264,10 +266,21 @@ class DecisionKeys:
         self._page.host.tell(f"no process of the run goes on; in a shell: {command}")
 
     async def _try(self, session: Session, names: Sequence[str]) -> None:
+        self._asked_to_try.update(names)
         facts = await session.try_operations(names)
         smallest, most = facts["smallest_effect"], facts["most_rollouts"]
         sees = "" if smallest is None else f", likely to show {smallest:.2f} or more"
-        self._page.host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
+        if not facts["operations"]:
+            self._asked_to_try.difference_update(names)
+            self._page.host.tell(f"{', '.join(names)}: tried already, as the library is")
+        elif self._asked_to_try.issuperset(names):  # else a verdict has come before this answer
+            self._page.host.tell(f"trying {', '.join(names)}: at most {most} rollouts{sees}")
+
+    def tell_of_trial(self, event: EffectMeasured) -> None:
+        """The verdict takes the place of the line that said what is being tried."""
+        if self._asked_to_try & {*event.operations}:
+            self._asked_to_try.difference_update(event.operations)
+            self._page.host.tell(f"{', '.join(event.operations)} tried: {event.effect.verdict}")
 
     # -- taking back ---------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import TextArea
 
-from engines.core.events import LessonCommitted, LessonProposed
+from engines.core.events import EffectMeasured, LessonCommitted, LessonProposed
 from engines.core.types import DecisionAction
 from studio.session.base import Disconnected, EventReceived, Message, Session
 from studio.tui.keymap import Key
@@ -65,10 +65,11 @@ class ReviewPage(Page):
 
     def handle_message(self, message: Message) -> None:
         self.queue.decider.handle_message(message)
-        if isinstance(message, EventReceived) and isinstance(
-            message.event, LessonProposed | LessonCommitted
-        ):
-            self.queue.has_new_lesson = True
+        match message:
+            case EventReceived(event=LessonProposed() | LessonCommitted()):
+                self.queue.has_new_lesson = True
+            case EventReceived(event=EffectMeasured() as event):
+                self.decisions.tell_of_trial(event)
         self.change.lost_line = ""
         if isinstance(message, Disconnected) and not message.ended:
             self.change.lost_line = message.reason

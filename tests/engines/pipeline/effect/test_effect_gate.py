@@ -262,6 +262,29 @@ async def test_what_is_tried_again_has_one_verdict(tmp_path: Path) -> None:
     assert len(journal.measured) == 2
 
 
+async def test_a_deferred_operation_is_never_tried_on_its_own_batch(tmp_path: Path) -> None:
+    batches = [tuple(f"p{n}" for n in range(at, at + 20)) for at in (0, 20)]
+    journal = await begun(*adds("good"), batch=batches[0])
+    await journal.record(ev.StepStarted(1, 2, batches[1], 0, 0))
+    gate = a_gate(tmp_path, luck := Luck(worth(good=0.6)), problems=40)
+    wanted = list(journal.state.operations.values())
+    assert gate.describe_asked(journal.state, LIBRARY, wanted)["problems"] == 40
+    await gate.try_asked(cast(Recorder, journal), LIBRARY, wanted)
+    assert set(luck.asked) == {problem.id for problem in POOL} - set(batches[0])
+    facts = gate.describe_asked(journal.state, LIBRARY, wanted)
+    assert (facts["operations"], journal.measured[0].effect.verdict) == (0, "helps")
+
+
+async def test_with_other_weights_it_is_tried_again_and_pays_for_itself(tmp_path: Path) -> None:
+    journal = await begun(*adds("good"))
+    for weights, gain in (("first", 0.0), ("trained", 0.6)):
+        luck = Luck(worth(good=gain))
+        gate = a_gate(tmp_path / weights, luck, weights=lambda weights=weights: weights)
+        await try_lesson(gate, journal, steps=2)
+        assert journal.measured[-1].effect.usage.calls == luck.tries > 0
+    assert [one.effect.verdict for one in journal.measured] == ["cannot tell", "helps"]
+
+
 async def test_other_tries_are_another_verdict_and_never_spend_more_than_the_run_has(
     tmp_path: Path,
 ) -> None:
