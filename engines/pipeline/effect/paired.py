@@ -14,6 +14,7 @@ from engines.pipeline.evaluation.intervals import SAME, Interval, sign_test, t_q
 
 _MOST_BITS = 4_000_000  # of the counts of all sums: some 50 ms
 _MOST_EXACT = 500  # beyond, the normal distribution is right to about three digits
+_MANY = 30  # changes of one size add up to it well enough
 
 
 def sign_flip_test(changes: Sequence[float]) -> float:
@@ -45,14 +46,38 @@ def sign_flip_tails(changes: Sequence[float]) -> tuple[float, float]:
 def signing_shares(changes: Sequence[float]) -> tuple[float, float]:
     """Of all ways to sign the changes, the share whose sum is above the one seen, and equals it.
 
-    Exact for changes with a common unit of at least 1/1024; others are rounded to a fine one. More
-    than 500 other than 0 are judged by the normal distribution, z = Σd / √Σd².
+    Exact for changes with a common unit of at least 1/1024; others are rounded to a fine one. Of
+    more than 500 other than 0 the small ones add up to a normal distribution of variance Σd².
     """
     changes = [change for change in changes if abs(change) > SAME]
     if len(changes) > _MOST_EXACT:
-        z = math.fsum(changes) / math.sqrt(math.fsum(change * change for change in changes))
-        return math.erfc(z / math.sqrt(2)) / 2, 0.0
+        return _share_above(changes), 0.0
     return _count_sums(_in_units(changes)) if changes else (0.0, 1.0)
+
+
+def _share_above(changes: Sequence[float]) -> float:
+    """Changes that stand out of the rest are signed one by one, in units of 1/65536 of their sum.
+
+    With a few among hundreds that hardly changed the normal distribution alone is too sure.
+    """
+    sizes = sorted(map(abs, changes), reverse=True)
+    rest = math.fsum(size * size for size in sizes)
+    count = 0
+    while count < _MOST_EXACT and sizes[count] ** 2 * _MANY > rest - sizes[count] ** 2:
+        rest = math.fsum(size * size for size in sizes[count + 1 :])
+        count += 1
+    unit = math.fsum(sizes[:count]) / (1 << 16)
+    shares = {0: 1.0}
+    for size in sizes[:count]:
+        moved: dict[int, float] = {}
+        for at, share in shares.items():
+            for to in (at + round(size / unit), at - round(size / unit)):
+                moved[to] = moved.get(to, 0.0) + share / 2
+        shares = moved
+    total, wide = math.fsum(changes), math.sqrt(2 * rest)
+    return math.fsum(
+        share * math.erfc((total - at * unit) / wide) / 2 for at, share in shares.items()
+    )
 
 
 def _in_units(changes: Sequence[float]) -> list[int]:

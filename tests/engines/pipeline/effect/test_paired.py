@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy  # its parts are loaded where they are used: they take a second
 
+from engines.pipeline.effect import paired
 from engines.pipeline.effect.holm import holm_adjusted
 from engines.pipeline.effect.paired import (
     bootstrap_interval,
@@ -107,6 +108,18 @@ def test_graded_changes_without_a_common_unit_are_near_the_t_test(n: int, within
         changes = [rng.gauss(shift * 0.2 / math.sqrt(n), 0.2) for _ in range(n)]
         wanted = scipy.stats.ttest_1samp(changes, 0).pvalue
         assert sign_flip_test(changes) == pytest.approx(wanted, abs=within)
+
+
+@pytest.mark.parametrize("large", [1, 4, 12])
+def test_few_large_changes_among_hundreds_of_small_ones_are_signed_exactly(
+    large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(large)
+    small = [rng.choice((-1, 1)) * rng.choice((1, 2, 3)) / 1000 for _ in range(600)]
+    changes = [rng.choice((0.75, 1.0)) for _ in range(large)] + small
+    found = sign_flip_test(changes)
+    monkeypatch.setattr(paired, "_MOST_EXACT", 1_000)  # every way is counted
+    assert found == pytest.approx(sign_flip_test(changes), rel=0.03, abs=2e-5)
 
 
 def test_t_intervals_equal_those_clustered_by_problem() -> None:
