@@ -17,6 +17,8 @@ import orjson
 from engines.core.errors import DataError
 from engines.core.types import Usage
 
+_MOST = 1e15  # tokens or dollars of one try: more is a mistake, and sums would overflow
+
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
@@ -104,11 +106,7 @@ class Fields:
         """Tokens or dollars; None where none are told."""
         if (value := self.row.get(name)) is None:
             return None
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, float | int)
-            or not 0 <= value < math.inf
-        ):
+        if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= _MOST:
             raise self.as_error(f'"{name}" is {_kind(value)}, no amount.')
         return value
 
@@ -119,7 +117,7 @@ class Fields:
 
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
-    return names.get(type(value), "empty" if value is None else f"the number {value}")
+    return names.get(type(value), "empty" if value is None else f"the number {str(value)[:20]}")
 
 
 def read_json(path: Path, move: str) -> Fields:

@@ -52,6 +52,9 @@ def open_logs(references: Sequence[str], workspace: Workspace, metric: str | Non
         found = [_open(reference, workspace, metric) for reference in references]
     finally:
         gc.enable()
+    if metric is not None and not any(log.metrics for logs in found for log in logs):
+        cause = "what is compared has one score alone."
+        raise ConflictError(f"--metric {metric}", cause, "Leave it out.")
     if len(found) == 1 and len(found[0]) > 1:
         return found[0]
     for reference, logs in zip(references, found, strict=True):
@@ -92,6 +95,10 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
 
 
 def _read(path: Path, metric: str | None) -> list[Log]:
+    if not path.is_file() and not path.is_dir():
+        raise DataError(
+            str(path), "it is a pipe or a device.", "Give a file that can be read twice."
+        )
     if path.is_dir():
         for pattern, reader in _FOLDERS.items():
             if next(path.glob(pattern), None) is not None:

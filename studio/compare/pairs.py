@@ -23,8 +23,8 @@ from studio.compare.log import Log
 MOST_BOOTSTRAPPED = 1_000  # with more problems the t-interval is as good, and drawing takes seconds
 EFFECTS = (0.05, 0.1, 0.2)  # that the power is told of
 
-Tries = dict[str, dict[str, float | None]]
-"""Scores of one set: by problem, then by try."""
+Tries = dict[str, dict[str | int, float | None]]
+"""Scores of one set: by problem, then by try, which is a number where it has no name."""
 
 
 Unmatched = tuple[tuple[str, ...], tuple[str, ...]]
@@ -109,14 +109,13 @@ def _corrected(pair: SetPair, adjusted: float, family: int) -> SetPair:
 
 
 def _tries_by_set(log: Log) -> dict[str, Tries]:
-    """Tries without a name are numbered `#0`, `#1` …, which pairs none of them by name."""
     found: dict[str, Tries] = {}
     for row in log.rows:
         tries = found.setdefault(row.set, {}).setdefault(row.problem, {})
         if row.attempt in tries:
             cause = f"problem {row.problem[:80]}, try {row.attempt} is there twice."
             raise ConflictError(log.label, cause, "Give each try a name of its own, or none.")
-        tries[row.attempt or f"#{len(tries)}"] = row.score
+        tries[row.attempt or len(tries)] = row.score
     return found
 
 
@@ -170,7 +169,7 @@ Rows = dict[str, tuple[float | None, ...]]
 def _match(before: Tries, after: Tries) -> tuple[Rows, Rows, Unmatched]:
     """What both sides have: of a problem the tries of one name where names are shared, else all."""
     by_try = any(
-        not name.startswith("#") and name in after.get(problem, ())
+        isinstance(name, str) and name in after.get(problem, ())
         for problem, tries in before.items()
         for name in tries
     )

@@ -86,6 +86,9 @@ def blocks(report: Report) -> list[Block]:
         for note in log.notes:
             said.setdefault(note, []).append(_letter(at))
     notes = [f"{', '.join(letters)}: {note}" for note, letters in said.items()]
+    first, *others = (log.rows for log in report.logs)
+    same = [_letter(at) for at, rows in enumerate(others, start=1) if rows == first]
+    notes += [f"A and {', '.join(same)} hold the same results"] if same else []
     sets = [dict.fromkeys(row.set for row in log.rows if row.set) for log in report.logs]
     for name in dict.fromkeys(name for one in sets for name in one):
         having = [_letter(at) for at, one in enumerate(sets) if name in one]
@@ -123,7 +126,8 @@ def _details(report: Report, pair: SetPair) -> list[str]:
     else:
         power = ", ".join(f"{effect:g} in {chance:.0%}" for effect, chance in pair.power.items())
         lines.append(
-            f"would likely show {pair.smallest_effect:.3f} or more; of a true {power} of cases"
+            f"with the noise seen it would likely show {pair.smallest_effect:.3f} or more; "
+            f"of a true {power} of cases"
         )
     for side, alone in zip((0, pair.other), pair.unmatched, strict=True):
         lines += [f"only in {_letter(side)}: {_names(alone)}"] if alone else []
@@ -138,8 +142,11 @@ def _names(problems: Sequence[str]) -> str:
     return f"{len(problems)} ({few}{more})" if problems else "0"
 
 
-def _rows_of(log: Log, name: str) -> list[LogRow]:
-    return [row for row in log.rows if row.set == name]
+def _rows_by_set(log: Log) -> dict[str, list[LogRow]]:
+    found: dict[str, list[LogRow]] = {}
+    for row in log.rows:
+        found.setdefault(row.set, []).append(row)
+    return found
 
 
 def _per_try(rows: Sequence[LogRow]) -> list[float | None]:
@@ -158,10 +165,10 @@ def _mean(rows: Sequence[LogRow]) -> tuple[str, int]:
 
 
 def _measured(report: Report) -> Block:
-    rows = []
-    for name in dict.fromkeys(row.set for log in report.logs for row in log.rows):
-        for at, log in enumerate(report.logs):
-            if tried := _rows_of(log, name):
+    rows, by_set = [], [_rows_by_set(log) for log in report.logs]
+    for name in dict.fromkeys(name for one in by_set for name in one):
+        for at, one in enumerate(by_set):
+            if tried := one.get(name):
                 (mean, problems), (tokens, cost) = _mean(tried), _per_try(tried)
                 judged = sum(row.score is not None for row in tried)
                 tries = f"{judged}" + f" of {len(tried)}" * (judged < len(tried))
@@ -181,7 +188,8 @@ def _practice(report: Report) -> Block:
         if (one := log.practised) is not None:
             cost = "-" if one.spent.cost_usd is None else f"{one.spent.cost_usd:.2f}"
             facts = [one.learned, str(one.problems), f"{one.spent.tokens:,}", cost]
-        means = [_mean(_rows_of(log, name))[0].partition(" ")[0] for name in sets]
+        by_set = _rows_by_set(log)
+        means = [_mean(by_set.get(name, []))[0].partition(" ")[0] for name in sets]
         rows.append([_letter(at), *facts, *means])
     headings = ("LOG", "LEARNED", "PROBLEMS", "TOKENS", "$", *(_set(name, 16) for name in sets))
     return Block("Practice", (), headings, rows)
@@ -191,7 +199,7 @@ def as_text(report: Report) -> str:
     parts = []
     for block in blocks(report):
         shown = table(block.headings, block.rows, columns=78) if block.rows else ""
-        lines = [wrap_text(f"  {line}", 80) for line in block.lines]
+        lines = [wrap_text(f"  {one_line(line, 400)}", 80) for line in block.lines]
         parts.append("\n".join([block.heading, *lines, *([indent_text(shown)] if shown else [])]))
     return "\n\n".join(parts)
 

@@ -157,6 +157,7 @@ def _set_data(result: SetResult, k: int) -> dict[str, Any]:
     return {
         "data": held_out.name,
         "problems": [problem.id for problem in held_out.problems],
+        "texts": [problem.question for problem in held_out.problems],
         "questions": held_out.questions,
         "left_out": held_out.left_out,
         "smallest_effect": detectable_effect(held_out, k),

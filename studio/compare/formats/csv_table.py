@@ -16,7 +16,8 @@ _WORDS = {"": None, "true": 1.0, "false": 0.0}
 
 def read(path: Path, metric: str | None) -> list[Log]:
     """One log. `metric` names another column that holds the score."""
-    return [Log(label=str(path), rows=list(_rows(path, (metric or "score").lower())))]
+    scored = (metric or "score").lower()
+    return [Log(label=str(path), rows=list(_rows(path, scored)), metrics={"": (scored,)})]
 
 
 def _rows(path: Path, scored: str) -> Iterator[LogRow]:
@@ -26,6 +27,8 @@ def _rows(path: Path, scored: str) -> Iterator[LogRow]:
             cells = csv.reader(file, strict=True)
             names = [name.strip().lower() for name in next(cells, [])]
             attempt = next((n for n in ("seed", "try", "epoch", "attempt") if n in names), "")
+            if twice := next((name for name in names if name and names.count(name) > 1), ""):
+                raise DataError(f"{path}:1", f'two columns are called "{twice}".', MOVE)
             for name in ("problem", scored):
                 if name not in names:
                     cause = f"it has no column {name}." if names else "it is empty."

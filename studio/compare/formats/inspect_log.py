@@ -17,7 +17,10 @@ from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json, me
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 _ZSTANDARD = 93
-_DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "error"}  # by name: zstd's are its own
+# By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.
+_DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "LZMAError", "error"}
+_DAMAGED |= {"RuntimeError", "NotImplementedError"}
+_LARGEST = 1 << 30  # bytes of an entry as it is read
 _GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
@@ -37,10 +40,11 @@ def read(path: Path, metric: str | None) -> list[Log]:
             if not heads:
                 raise DataError(str(path), "it holds no header.json and no start.json.", MOVE)
             place = f"{path}: {heads[0]}"
-            head = Fields(load_json(archive.read(heads[0]), place, MOVE), place, MOVE)
+            head = Fields(_read_entry(archive, path, heads[0]), place, MOVE)
             return [_log(path, head, _summaries(archive, path, names), metric)]
     except Exception as error:
-        if type(error).__name__ not in _DAMAGED:
+        no_file = isinstance(error, OSError) and error.errno is not None
+        if no_file or type(error).__name__ not in {*_DAMAGED, "OSError"}:
             raise
         raise DataError(str(path), f"it is cut, or no zip ({error}).", MOVE) from error
 
@@ -59,6 +63,13 @@ def _open_zip(path: Path) -> Any:
         raise DataError(str(path), cause, move) from error
 
 
+def _read_entry(archive: Any, path: Path, name: str) -> Any:
+    if (size := archive.getinfo(name).file_size) > _LARGEST:
+        cause = f"it is {size / 1e9:.1f} GB when unpacked, more than is read."
+        raise DataError(f"{path}: {name}", cause, MOVE)
+    return load_json(archive.read(name), f"{path}: {name}", MOVE)
+
+
 def _summaries(archive: Any, path: Path, names: list[str]) -> Iterator[Fields]:
     """The samples in short: all in one, else of each flush of an unfinished log, else whole."""
     flushed = [name for name in names if "summaries/" in name and name.endswith(".json")]
@@ -66,7 +77,7 @@ def _summaries(archive: Any, path: Path, names: list[str]) -> Iterator[Fields]:
     whole = [name for name in ("summaries.json", "summary.json") if name in names]
     singles = [name for name in names if name.startswith("samples/")]
     for name in whole or flushed or singles:
-        found = load_json(archive.read(name), f"{path}: {name}", MOVE)
+        found = _read_entry(archive, path, name)
         for at, row in enumerate(found if isinstance(found, list) else [found]):
             yield Fields(row, f"{path}: {name}[{at}]", MOVE)
 

@@ -84,4 +84,5 @@ def _metrics(fields: Fields) -> list[str]:
     listed = fields.row.get("metrics")
     names = listed if isinstance(listed, list) else fields.row.keys() - _NO_METRIC
     kinds = (int, float)
-    return [str(name) for name in sorted(names) if isinstance(fields.row.get(name), kinds)]
+    named = sorted(name for name in names if isinstance(name, str))
+    return [name for name in named if isinstance(fields.row.get(name), kinds)]

@@ -38,8 +38,11 @@ def read_evaluation(path: Path, whole: Fields, metric: str | None) -> list[Log]:
 def read_printed(path: Path, whole: Fields, metric: str | None) -> list[Log]:
     """What `studio eval --json` printed: a log for each subject."""
     found: dict[str, list[LogRow]] = {}
+    questions: dict[str, str] = {}
     for held_out in whole.require("sets", list):
         one = Fields(held_out, f"{path}: sets", MOVE)
+        asked = one.require("texts", list) if one.row.get("texts") else ()
+        questions |= zip(map(str, one.require("problems", list)), map(str, asked), strict=False)
         for at, result in enumerate(one.require("results", list)):
             subject = Fields(result, f"{path}: sets.results[{at}]", MOVE)
             rewards, ids = subject.require("rewards", list), one.require("problems", list)
@@ -51,7 +54,8 @@ def read_printed(path: Path, whole: Fields, metric: str | None) -> list[Log]:
             rows = _rows(list(map(str, ids)), scores, one.text("data"), tried)
             found.setdefault(name, []).extend(rows)
     notes = (REHEARSAL,) if whole.row.get("rehearsal") else ()
-    return [Log(label=name, rows=rows, notes=notes) for name, rows in found.items()]
+    logs = found.items()
+    return [Log(label=name, rows=rows, notes=notes, questions=questions) for name, rows in logs]
 
 
 def _rows(

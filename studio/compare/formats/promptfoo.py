@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import ijson
 import orjson
@@ -16,6 +17,7 @@ from studio.compare.log import Fields, Log, LogRow, read_lines
 from studio.secrets.sanitize import one_line
 
 MOVE = "Give a file as `promptfoo eval --output FILE.json` writes it."
+_DEEPEST = 1_000
 _ERROR = 2  # failureReason of a call or grader that failed: no judgement
 
 
@@ -27,6 +29,9 @@ def read_json_output(path: Path, metric: str | None) -> list[Log]:
     place = f"{path}: results.results"
     try:
         with path.open("rb") as file:
+            if _may_be_deep(file) and _depth(file) > _DEEPEST:
+                cause = f"values lie more than {_DEEPEST:,} deep in each other."
+                raise DataError(str(path), cause, MOVE)
             rows = enumerate(ijson.items(file, "results.results.item", use_float=True))
             logs = _logs((Fields(row, f"{place}[{at}]", MOVE) for at, row in rows), metric)
     except ijson.JSONError as error:
@@ -35,6 +40,27 @@ def read_json_output(path: Path, metric: str | None) -> list[Log]:
     if not logs:
         raise DataError(place, "no list of rows is there.", MOVE)
     return logs
+
+
+def _may_be_deep(file: BinaryIO) -> bool:
+    """Whether more brackets open than close, those in texts counted with them: told quickly."""
+    depth, deepest = 0, 0
+    while chunk := file.read(1 << 10):
+        depth += chunk.count(b"[") + chunk.count(b"{") - chunk.count(b"]") - chunk.count(b"}")
+        deepest = max(deepest, depth)
+    file.seek(0)
+    return deepest > _DEEPEST
+
+
+def _depth(file: BinaryIO) -> int:
+    """Of the first value that is too deep, or of all. `items` takes memory by its square."""
+    depth = 0
+    for kind, _ in ijson.basic_parse(file):
+        depth += kind.startswith("start") - kind.startswith("end")
+        if depth > _DEEPEST:
+            break
+    file.seek(0)
+    return depth
 
 
 def read(path: Path, metric: str | None) -> list[Log]:
@@ -51,7 +77,11 @@ def _logs(results: Iterator[Fields], metric: str | None) -> list[Log]:
         columns[number][1].append(_row(fields, metric))
     names = [name for name, _ in columns.values()]
     return [
-        Log(label=name if names.count(name) == 1 else f"{name} [{number}]", rows=rows)
+        Log(
+            label=name if names.count(name) == 1 else f"{name} [{number}]",
+            rows=rows,
+            metrics={"": (metric or "score",)},
+        )
         for number, (name, rows) in sorted(columns.items())
     ]
 
@@ -66,7 +96,11 @@ def _column_name(fields: Fields) -> str:
 def _row(fields: Fields, metric: str | None) -> LogRow:
     """A problem is a test's variables, since a repeated test has another number."""
     number, told = fields.require("testIdx", int), fields.row.get("vars") or {}
-    named = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode() if told else f"test {number}"
+    try:
+        named = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError as error:
+        raise fields.as_error(f'"vars" cannot name its problem ({error}).') from error
+    named = named if told else f"test {number}"
     if metric is None or metric == "success":
         score = fields.score(metric or "score")
     else:

@@ -15,7 +15,8 @@ MOVE = "Give traces.jsonl as a verifiers evaluation writes it, or its folder."
 def read(path: Path, metric: str | None) -> list[Log]:
     """One log. The score is the sum of weighted rewards; `metric` is one reward or metric."""
     file = path / "traces.jsonl" if path.is_dir() else path
-    return [Log(label=str(path), rows=[_row(fields, metric) for fields in read_lines(file, MOVE)])]
+    rows = [_row(fields, metric) for fields in read_lines(file, MOVE)]
+    return [Log(label=str(path), rows=rows, metrics={"": (metric or "rewards",)})]
 
 
 def _row(fields: Fields, metric: str | None) -> LogRow:
@@ -46,4 +47,8 @@ def _score(fields: Fields, metric: str | None) -> float | None:
     if not all(isinstance(weight, float | int) for weight in weights):
         raise fields.as_error('a "weight" of its rewards is no number.')
     scores = [part.require("score", float, int) for part in parts]
-    return fields.as_score(sum(s * w for s, w in zip(scores, weights, strict=True)), "rewards")
+    try:
+        total = sum(float(s) * float(w) for s, w in zip(scores, weights, strict=True))
+    except OverflowError as error:
+        raise fields.as_error('a "score" or "weight" of its rewards is out of bounds.') from error
+    return fields.as_score(total, "rewards")

@@ -19,6 +19,7 @@ from engines.pipeline.effect.holm import holm_adjusted
 from studio.compare.log import Log, LogRow, Practised
 from studio.compare.pairs import compare_logs
 from studio.compare.report import Report, as_text
+from tests.support.foreign_logs import INSPECT_HEAD, inspect_samples, write_json
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
 
@@ -259,6 +260,26 @@ def test_text_of_files_stays_text_in_every_form(tmp_path: Path, compare: Any) ->
 
     Links().feed(shown["html"].stdout)
     assert ">hurts</td>" in shown["html"].stdout and "| hurts |" in shown["md"].stdout
+
+
+def test_names_and_notes_of_files_reach_no_terminal_as_they_are(
+    tmp_path: Path, compare: Any
+) -> None:
+    samples = inspect_samples([(f"p{n}", 1, 1.0) for n in range(9)])
+    for sample in samples:
+        sample["scores"] = {"a\x1b[2J\u202e": {"value": 1.0}}
+    head = INSPECT_HEAD | {"status": "\x1b[31mfailed\x07", "samples": samples}
+    path = str(write_json(tmp_path / "i.json", head))
+    shown = compare(path, path).stdout
+    assert "hold the same results" in shown and "status is" in shown
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+def test_tries_without_a_name_are_no_other_tries() -> None:
+    before = [LogRow("p", 1.0, "#1"), LogRow("p", 0.0), LogRow("p", 0.0)]
+    after = [LogRow("p", 1.0, "#1"), LogRow("p", 1.0), LogRow("p", 1.0)]
+    (pair,) = compare_logs([log("a", before), log("b", after)], None, 1)
+    assert pair.means == pytest.approx((1 / 3, 1.0))
 
 
 def test_the_seed_moves_the_bootstrap_and_nothing_else(tmp_path: Path, compare: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import zipfile
@@ -197,10 +198,13 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
     ("csv", "type", swap("0.0,", "good,"), ("scores.csv:3", "'good', no number")),
     ("csv", "range", swap("0.5,", "7,"), ("scores.csv:4", "7.0, no score from 0 to 1")),
     ("csv", "empty", lambda text: "", ("scores.csv:1", "empty")),
+    ("csv", "two columns", swap("cost", "score"), ("scores.csv:1", 'two columns are called "sc')),
+    ("csv", "amount", swap(",120,", ",1e300,"), ("scores.csv:2", '"tokens" is the number 1e+300')),
     ("lm-eval", "cut", CUT, (".jsonl:3", "cut, or no JSON")),
     ("lm-eval", "another's", lambda text: '{"task": {}}\n', (".jsonl:1", '"doc_id" is missing')),
     ("lm-eval", "missing", swap('"doc_id"', '"id"'), (".jsonl:1", '"doc_id" is missing')),
     ("lm-eval", "type", swap('"exact_match": 1.0', '"exact_match": "yes"', 9), ("no metric",)),
+    ("lm-eval", "metrics", swap('"exact_match"]', "1, [2]]", 9), ("no metric",)),
     ("lm-eval", "later type", swap('"exact_match": 0.0', '"exact_match": []'), (":3", "a list")),
     ("lm-eval", "twice", lambda text: text + text, (".jsonl:5", "twice")),
     ("lm-eval", "empty", lambda text: "", ("is empty",)),
@@ -216,12 +220,25 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
         swap('"epoch": 2', '"epoch": 1'),
         ("problem a, try 1 is there twice",),
     ),
+    ("inspect JSON", "amount", swap('_tokens": 120', '_tokens": 1e308'), ("1e+308, no amount",)),
     ("inspect JSON", "unscored", swap('"scores"', '"marks"', 9), ("none of its samples",)),
     ("promptfoo", "cut", CUT, ("out.json", "cut, or no JSON (parse error: premature EOF)")),
     ("promptfoo", "missing", swap('"score"', '"s"', 2), ("results[0]", '"score" is missing')),
     ("promptfoo", "no column", swap('"promptIdx"', '"p"'), ("results[0]", '"promptIdx" is mis')),
     ("promptfoo", "type", swap('"testIdx": 0', '"testIdx": "0"'), ("results[0]", "is text")),
     ("promptfoo JSONL", "cut", CUT, ("out.jsonl:3", "cut, or no JSON")),
+    (
+        "promptfoo JSONL",
+        "deep",
+        swap('"vars": {', '"vars": {"d": ' + "[" * 300 + "]" * 300 + ", ", 9),
+        ("out.jsonl:1", '"vars" cannot name'),
+    ),
+    (
+        "promptfoo",
+        "deeper",
+        swap('"vars": {', '"vars": {"d": ' + "[" * 5_000 + "]" * 5_000 + ", "),
+        ("out.json", "more than 1,000 deep"),
+    ),
     ("promptfoo JSONL", "missing", swap('"score"', '"s"', 3), (":1", '"score" is missing')),
     (
         "promptfoo",
@@ -234,6 +251,12 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
     ("verifiers", "missing", swap('"score"', '"s"'), ("traces.jsonl:1", '"score" is missing')),
     ("verifiers", "type", swap('"score": 1.0', '"score": "1"'), ("rewards: correct", "is text")),
     ("verifiers", "weight", swap('"weight": 1.0', '"weight": "1"'), ("rewards", '"weight"')),
+    (
+        "verifiers",
+        "bounds",
+        swap('"weight": 1.0', f'"weight": {10**400}, "x": NaN'),
+        ("traces.jsonl:1", "out of bounds"),
+    ),
     ("verifiers", "no task", swap('"key": "a"', '"data": {}'), (":1: task: data", '"idx" is mis')),
     ("agentskills", "cut", CUT, ("grading.json", "cut, or no JSON")),
     ("agentskills", "another's", lambda text: '{"results": 1}', ('"summary" is missing',)),
@@ -335,6 +358,37 @@ def test_a_zip_that_is_cut_damaged_or_without_a_head_is_refused(name: str, tmp_p
         file.writestr("a.txt", "x")
     with pytest.raises(StudioError, match=r"no header\.json"):
         one(path)
+
+
+def test_an_entry_that_unpacks_to_more_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = WRITERS["inspect .eval"](tmp_path, TRIED)
+    monkeypatch.setattr("studio.compare.formats.inspect_log._LARGEST", 500)
+    with pytest.raises(StudioError, match=r"summaries\.json: it is .* when unpacked"):
+        one(path)
+
+
+@pytest.mark.parametrize("name", ["f.csv", "f.json", "f.jsonl", "f.eval"])
+def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(StudioError, match="a pipe or a device"):
+        one(tmp_path / name)
+
+
+def test_a_metric_that_nothing_has_is_refused(tmp_path: Path) -> None:
+    path = WRITERS["agentskills"](tmp_path, TRIED)
+    with pytest.raises(StudioError, match="one score alone"):
+        logs(path, metric="f1")
+
+
+def test_what_was_flushed_is_read_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.eval", "w") as file:
+        file.writestr("_journal/start.json", json.dumps({"eval": INSPECT_HEAD["eval"]}))
+        for number in (10, 9):
+            rows = [row | {"id": f"p{number}"} for row in inspect_samples(TRIED[:1])]
+            file.writestr(f"_journal/summaries/{number}.json", json.dumps(rows))
+    assert [row.problem for row in one(tmp_path / "x.eval").rows] == ["p9", "p10"]
 
 
 def test_without_zstandard_its_package_is_named(
