@@ -140,10 +140,11 @@ def report(
     context: typer.Context,
     run: Run,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with charts to this file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with charts to this file; - prints it."),
     ] = None,
     md: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Write Markdown to this file; - prints it.")
     ] = None,
     json: AsObject = False,
 ) -> None:
@@ -156,11 +157,11 @@ def report(
         studio report rehearsal
         studio report rehearsal --html report.html
     """
-    from engines.record.appender import write_atomic
     from studio.report.page.html import render_html
     from studio.report.page.markdown import render_markdown
     from studio.run_report.facts import report_facts
     from studio.run_report.sections import report_page
+    from studio.run_report.writing import write_report
     from studio.secrets.output import MaskedText, remember
     from studio.secrets.rules import run_file_secrets
     from studio.session.client import is_alive
@@ -176,8 +177,9 @@ def report(
         return
     page = report_page(facts)
     text = render_html(page) if html else render_markdown(page)
-    if target := html or md:
-        write_atomic(target.expanduser(), text.encode())
-        print(sanitize(f"report of run {run}: {target}"), file=sys.stderr)
-    else:
+    target = html or md
+    if target is None or str(target) == "-":
         sys.stdout.write(MaskedText(text))
+        return
+    write_report(target.expanduser(), text.encode())
+    print(sanitize(f"report of run {run}: {target}"), file=sys.stderr)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from math import inf
 
 from engines.core.errors import ConfigError
+from engines.core.state.step_history import StepHistory
 from engines.core.types import Problem
+from engines.data.dataset import read_problems
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.config.loading import LoadedRun, load_run
@@ -18,10 +22,38 @@ def unsolved_problem(run: RunDir) -> str | None:
     """The first problem that at least half of its first tries failed; None: there is none."""
     for _, step in sorted(read_history(run).steps.items()):
         for position, name in enumerate(step.problems):
-            tried = [r.reward for (at, _), r in sorted(step.rollouts.items()) if at == position]
-            rewards = [reward for reward in tried if reward is not None]
-            if rewards and sum(rewards) <= len(rewards) / 2:
+            if _mean_reward(step, position) <= 0.5:
                 return name
+    return None
+
+
+def _mean_reward(step: StepHistory, position: int) -> float:
+    """Of the tries of a problem that were judged; `math.inf` without any."""
+    tried = [one.reward for (at, _), one in step.rollouts.items() if at == position]
+    rewards = [reward for reward in tried if reward is not None]
+    return sum(rewards) / len(rewards) if rewards else inf
+
+
+def learned_from(
+    loaded: LoadedRun, workspace: Workspace, given: str | None, name: str
+) -> str | None:
+    """Of the problems of the data that an experience was drawn from the one that failed most.
+
+    None: none is known.
+    """
+    found, _ = choose_library(loaded, workspace, given)
+    experience = found.get(name) if found is not None else None
+    for mark in experience.history[:1] if experience else ():
+        run = workspace.runs_folder / mark.run
+        if mark.run and run.is_dir() and loaded.config.data.practice is not None:
+            here = {p.id for p in read_problems(loaded.data_path(loaded.config.data.practice))}
+            step = read_history(RunDir(run)).steps.get(mark.step)
+            if step is not None:
+                # `s1p0r2`, `s1p5r0`: the position of each problem in its batch
+                places = {int(one.partition("p")[2].partition("r")[0]) for one in mark.evidence}
+                known = [at for at in sorted(places) if step.problems[at] in here]
+                hardest = min(known, key=partial(_mean_reward, step), default=None)
+                return None if hardest is None else step.problems[hardest]
     return None
 
 
@@ -38,7 +70,8 @@ def trials_of(
         return {"": whole}
     if found is None or found.get(left) is None:
         move = "Give an id of it, or name another --library."
-        raise ConfigError(f"--without {left}", f"{called} holds no such experience.", move)
+        cause = "no library is in the prompt." if found is None else f"{called} does not hold it."
+        raise ConfigError(f"--without {left}", cause, move)
     kept = replace(found, experiences=tuple(e for e in found.experiences if e.id != left))
     without = Trial(loaded, problem, kept, f"{called} without {left}")
     return {f"with {left}": whole, f"without {left}": without}

@@ -179,18 +179,47 @@ def question_rewards(found: EvaluationFinished) -> dict[str, tuple[float | None,
 
 
 def cell_lines(state: RunState) -> list[str]:
-    """A line for each cell: `skills  trained weights, library v1  0.881 [0.85, 0.91] (n=512)`."""
-    named = [(cell_name(cell), cell, change) for cell, change in _latest_cells(state)]
+    """A line for each cell: `skills  trained weights, library v1  0.881 [0.85, 0.91] (n=512)`.
+
+    Behind them, what each of the two adds to the other alone.
+    """
+    latest = _latest_cells(state)
+    named = [(cell_name(cell), cell, change) for cell, change in latest]
     width = max((len(name) for name, _, _ in named), default=0)
     return [
         f"{one_line(cell.result.data, 80)}  {name:<{width}}  {evaluation_text(cell.result)}"
         + (f"  {difference_text(change)}, {change.verdict}" if change else "")
         for name, cell, change in named
+    ] + [
+        f"{one_line(cell.result.data, 80)}  {name}  {difference_text(change)}, {change.verdict}"
+        for cell, _ in latest
+        for name, change in _added(cell, latest)
     ]
+
+
+def _added(cell: CellMeasured, latest: _Cells) -> list[tuple[str, Comparison]]:
+    """Of the cell with both: against the library alone, and against the weights alone."""
+    if not (cell.trained and cell.with_library):
+        return []
+    names = {
+        (False, True): "what the weights add to the library",
+        (True, False): "what the library adds to the weights",
+    }
+    alone = {
+        names[one.trained, one.with_library]: one.result
+        for one, _ in latest
+        if one.result.data == cell.result.data and one.trained != one.with_library
+    }
+    found = {
+        name: compare(question_rewards(one), question_rewards(cell.result))
+        for name, one in alone.items()
+    }
+    return [(name, change) for name, change in found.items() if change is not None]
 
 
 def cell_data(state: RunState) -> list[dict[str, Any]]:
     """The same facts for `--json`."""
+    latest = _latest_cells(state)
     return [
         {
             "step": cell.step,
@@ -203,12 +232,16 @@ def cell_data(state: RunState) -> list[dict[str, Any]]:
             "n": cell.result.n,
             "unjudged": cell.result.unjudged,
             "against_neither": comparison_data(change),
+            "against_one": {name: comparison_data(one) for name, one in _added(cell, latest)},
         }
-        for cell, change in _latest_cells(state)
+        for cell, change in latest
     ]
 
 
-def _latest_cells(state: RunState) -> list[tuple[CellMeasured, Comparison | None]]:
+_Cells = list[tuple[CellMeasured, Comparison | None]]
+
+
+def _latest_cells(state: RunState) -> _Cells:
     """Those of the run's end, set by set, the one with neither first; None beside that one."""
     last = max((cell.step for cell in state.cells), default=0)
     cells = [cell for cell in state.cells if cell.step == last]

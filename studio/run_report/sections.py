@@ -67,7 +67,9 @@ def _held_out(facts: Facts) -> list[b.Block]:
     table = b.Table("Held-out sets", ("Set", "After step", "Version", "Reward"), rows)
     chart = b.LineChart("Held-out reward, 95 % intervals", _lines(facts, "held_out"), high=1.0)
     blocks: list[b.Block] = [b.Items(facts["change_lines"])] if facts["change_lines"] else []
-    return [*blocks, *_charts(chart), table]
+    cells = [b.Items(facts["cell_lines"])] if facts["cell_lines"] else []
+    parts = [b.Part("Weights and library, each without the other", cells)] if cells else []
+    return [*blocks, *parts, *_charts(chart), table]
 
 
 def _epochs(facts: Facts) -> list[b.Block]:

@@ -13,6 +13,9 @@ from studio.secrets.sanitize import sanitize
 _SPECIAL = re.compile(
     r"[\\`*\[<|~$]|&(?=[#\w])|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.", re.IGNORECASE
 )
+# GitHub turns what follows into a mention, an address or an issue, whatever is escaped.
+_REFERENCE = re.compile(r"@(?=\w)|#(?=\d)")
+_WORD_JOINER = "\u2060"  # not seen
 _AT_START = re.compile(r"\A([=#>]|[-+](?=[-+\s]|\Z)|\d+(?=[.)](\s|\Z)))")
 _CURVE = 60
 
@@ -20,6 +23,7 @@ _CURVE = 60
 def escape_markdown(text: str) -> str:
     """On one line, sanitized; no markup of Markdown, GitHub's included, and no link is left."""
     flat = _SPECIAL.sub(lambda found: "\\" + found[0], sanitize(" ".join(text.split())))
+    flat = _REFERENCE.sub(lambda found: found[0] + _WORD_JOINER, flat)
     start = _AT_START.match(flat)
     if start is None:
         return flat

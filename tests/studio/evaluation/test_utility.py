@@ -150,7 +150,16 @@ def test_a_problem_is_tried_with_an_experience_and_without(copied: Path) -> None
     kept = [trial["experiences"] for trial in tried.values()]
     assert kept[1] == [name for name in kept[0] if name != "E2"]
     refused = studio(*words, "--without", "E99", workspace=copied)
-    assert refused.code == 2 and "no such experience" in refused.stderr
+    assert refused.code == 2 and "rehearsal@2 does not hold it" in refused.stderr
+    both = studio(*words, "--without", "E2", "--versus", "rehearsal", workspace=copied)
+    assert both.code == 2 and "Give one of the two" in both.stderr
+    # The problem is one that the experience was drawn from.
+    (problem,) = {trial["problem"]["id"] for trial in tried.values()}
+    learned = Workspace(copied).library("rehearsal").head().get("E2")
+    assert learned is not None
+    groups = {name.partition("r")[0] for name in learned.history[0].evidence}
+    asked = Workspace(copied).run("rehearsal").state().steps[learned.history[0].step].problems
+    assert problem in {asked[int(name.partition("p")[2])] for name in groups}
 
 
 def test_an_effect_in_words() -> None:

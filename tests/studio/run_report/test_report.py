@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
@@ -23,7 +25,7 @@ from studio.report.rates import interval_ends
 from studio.run_report.facts import report_facts
 from studio.run_report.sections import report_page
 from tests.support.processes import SMALL
-from tests.support.run_studio import studio
+from tests.support.run_studio import Result, studio
 from tests.support.training_runs import finished, training_workspace
 
 HOSTILE = (
@@ -197,6 +199,35 @@ def test_hostile_text_stays_text_in_markdown(measured: dict[str, Any]) -> None:
 def test_no_text_begins_a_block_of_markdown(text: str) -> None:
     inside = [token.type for token in MarkdownIt("gfm-like").parse(escape_markdown(text))]
     assert inside == ["paragraph_open", "inline", "paragraph_close"]
+
+
+# Extended e-mail autolinks of GitHub Flavored Markdown 0.29, §6.9, mentions and issues.
+REFERENCES = re.compile(r"[A-Za-z0-9.\-_+]+@[A-Za-z0-9\-_]+(\.[A-Za-z0-9\-_]+)+|@\w|#\d")
+
+
+@pytest.mark.parametrize("text", ["@octocat", "evil@evil.example", "mailto:a@b.example", "#1"])
+def test_no_text_mentions_or_addresses_anybody(text: str) -> None:
+    assert REFERENCES.search(text) and not REFERENCES.search(escape_markdown(text))
+
+
+def test_a_report_goes_where_it_is_sent(practised: Path, tmp_path: Path) -> None:
+    def report(target: str) -> Result:
+        return studio("report", "rehearsal", "--md", target, workspace=practised)
+
+    printed = report("-").stdout
+    assert printed.startswith("# ") and not Path("-").exists()
+    real, link, pipe = (tmp_path / name for name in ("real.md", "link.md", "pipe"))
+    real.write_text("old")
+    link.symlink_to(real)
+    assert report(str(link)).code == 0
+    assert link.is_symlink() and real.read_text("utf-8") == printed
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    assert report(str(pipe)).code == 0 and pipe.is_fifo()
+    assert reader.communicate()[0].decode() == printed
+    for nowhere in ("", ".", "/"):
+        done = report(nowhere)
+        assert done.code == 2 and "cannot be written" in done.stderr
 
 
 def test_scripted_replies_a_living_run_and_one_without_anything_say_so(practised: Path) -> None:

@@ -79,6 +79,12 @@ def test_weights_and_library_are_measured_each_without_the_other(
     assert cells["trained", True]["mean_reward"] == after["mean_reward"]
     assert cells["first", False]["against_neither"] is None
     assert cells["trained", True]["against_neither"]["questions"] == 4
+    added = cells["trained", True]["against_one"]
+    alone = {"library": cells["first", True], "weights": cells["trained", False]}
+    for name, one in added.items():  # what the weights add to the library, and the other way
+        rise = after["mean_reward"] - alone[name.split()[-1]]["mean_reward"]
+        assert one["difference"] == pytest.approx(rise)
+    assert len(added) == 2 and cells["first", True]["against_one"] == {}
     for name in ("first weights, no library", "trained weights, library v"):
         assert name in done.stdout
         assert any(name in line for line in facts["cell_lines"])
