@@ -74,6 +74,13 @@ class ScoreBook:
             self._read_new_scores()
         return self._known.get((content, index))
 
+    def by_problem(self) -> dict[str, list[Score]]:
+        """All that is known, the tries of each problem in order."""
+        found: dict[str, list[Score]] = {}
+        for (content, _), score in sorted(self._known.items()):
+            found.setdefault(content, []).append(score)
+        return found
+
     def count_missing(self, contents: Iterable[str], k: int) -> int:
         """How many different first k tries have no score."""
         return len(self.missing_tries(contents, k))

@@ -207,7 +207,7 @@ def utility(
     if found is None:
         most, of = rollouts or worth.ROLLOUTS, {"run": run, "problems": problems}
         plan = worth.plan_utility(priced, workspace, **of, rollouts=most, k=k, keyless=dry_run)
-        made = measure_utility(priced, plan, json=json, dry_run=dry_run)
+        made = measure_utility(priced, *plan, json=json, dry_run=dry_run)
         if isinstance(made, int):
             return made
         found = made

@@ -5,6 +5,7 @@ Owns which rollouts are looked at; `engines.pipeline.effect.regression` says wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engines.core.effects import Effect
@@ -17,6 +18,7 @@ from engines.data.dataset import read_problems
 from engines.pipeline.effect.regression import Effects, Observation, regress
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.scores import problem_digest
 from engines.record.step_history import read_history
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
@@ -90,8 +92,8 @@ def plan_utility(
     rollouts: int,
     k: int | None,
     keyless: bool,
-) -> EvalPlan:
-    """The tries to make, each with a random half of the library.
+) -> tuple[EvalPlan, tuple[Problem, ...]]:
+    """The tries to make, each with a random half of the library, and all problems to choose from.
 
     `run` is a run, a run file or a preset, whose settings hold; None: the run of the library.
     Tries go to all problems alike, `k` each, or to as many as `rollouts` are enough for.
@@ -116,7 +118,8 @@ def plan_utility(
     subject = Subject(label, priced.library, prompt_writer(config), halves=config.seed)
     facts = measurement_settings(config, fingerprint_of(loaded, workspace))
     weights = weights_digest(config.policy)
-    return EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
+    plan = EvalPlan(loaded, workspace, (chosen,), (subject,), facts, weights=weights)
+    return plan, tuple(kept)
 
 
 def _with_evaluation(loaded: LoadedRun, **more: int | None) -> LoadedRun:
@@ -140,21 +143,27 @@ def _read_problems(loaded: LoadedRun, named: str | None) -> tuple[str, list[Prob
     return path.stem, kept, len(found) - len(kept)
 
 
-def read_utility(priced: Priced, plan: EvalPlan, found: EvaluationResult) -> Utility:
-    """What the tries of a plan tell."""
-    ((subject, measured),) = found.sets[0].results
+def read_utility(
+    priced: Priced, plan: EvalPlan, pool: Sequence[Problem], found: EvaluationResult
+) -> Utility:
+    """What all tries tell that were ever made so, whichever of them a plan asked for.
+
+    Else one could ask for other numbers of them until one says what was hoped for.
+    """
+    (subject,), (book,) = plan.subjects, plan.score_books().values()
+    known, spent = book.by_problem(), NO_USAGE
     tries = []
-    for problem, rewards in zip(plan.sets[0].problems, measured.rewards, strict=True):
+    for problem in pool:
         question = question_of(problem.id)
-        for index, reward in enumerate(rewards):
-            shown = subject.write(problem, index)[1]
-            if reward is not None:
-                kept = priced.names if shown is None else shown
-                tries.append(Observation(question, question, frozenset(kept), reward))
+        for score in known.get(problem_digest(problem), ()):
+            shown = subject.write(problem, score.index)[1]
+            kept = priced.names if shown is None else shown
+            tries.append(Observation(question, question, frozenset(kept), score.reward))
+            spent += score.usage
     effects = regress(tries, priced.names, "inclusion")
-    single = {n: replace(e, usage=measured.total) for n, e in effects.single.items()}
-    effects = replace(effects, single=single)
-    return Utility(priced, effects, found.paid, measured.unjudged_count)
+    single = {n: replace(e, usage=spent) for n, e in effects.single.items()}
+    ((_, measured),) = found.sets[0].results
+    return Utility(priced, replace(effects, single=single), found.paid, measured.unjudged_count)
 
 
 def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 
 from engines.core.codec import to_dict
+from engines.core.effects import Effect
+from engines.core.types import Problem
 from engines.pipeline.effect.regression import (
     PairEffect,
     leave_one_out_rollouts,
@@ -36,7 +39,9 @@ from studio.secrets.sanitize import one_line
 _TEXT = 22  # characters of an experience beside its figures, so that 80 hold a row
 
 
-def measure_utility(priced: Priced, plan: EvalPlan, *, json: bool, dry_run: bool) -> Utility | int:
+def measure_utility(
+    priced: Priced, plan: EvalPlan, pool: Sequence[Problem], *, json: bool, dry_run: bool
+) -> Utility | int:
     """Make the tries and read them, or tell what they would cost; an exit code where that is all.
 
     Raises ConfigError: a budget cannot be kept.
@@ -56,7 +61,7 @@ def measure_utility(priced: Priced, plan: EvalPlan, *, json: bool, dry_run: bool
         if json:
             print_json({"kind": "Utility", "ended": early.cause, "reason": early.reason})
         return early.exit_code
-    return read_utility(priced, plan, found)
+    return read_utility(priced, plan, pool, found)
 
 
 def power_lines(priced: Priced, plan: EvalPlan) -> list[str]:
@@ -81,10 +86,18 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
     folder = workspace.library(library.name)
     if folder.exists():
         with folder.lock_for_commit() as locked:
-            locked.measure(library, found.effects.single)
-        lines.append(f"kept     studio library show {quote(library.name)}")
+            known, told = locked.head.effects, found.effects.single
+            # What other problems tell in fewer tries takes no better figure away.
+            weaker = {n for n, e in told.items() if n in known and _is_weaker(e, known[n])}
+            locked.measure(library, {n: e for n, e in told.items() if n not in weaker})
+        stays = f"; {', '.join(sorted(weaker))} as more tries told before" if weaker else ""
+        lines.append(f"kept     studio library show {quote(library.name)}{stays}")
     if offered and run is not None:
         lines.append(f"offered  {', '.join(offered)} to be deleted, in run {run.run}")
+    elif offer:
+        nothing = "none surely gains too little"
+        asked = "they are asked about already" if found.dispensable else nothing
+        lines.append(f"offered  nothing: {asked}")
     effects = found.effects
     data = {
         "kind": "Utility",
@@ -102,6 +115,10 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
     if not json and offered and run is not None:
         tell_next(f"studio review {quote(run.run)}", workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
+
+
+def _is_weaker(effect: Effect, known: Effect) -> bool:
+    return effect.method == known.method and effect.rollouts < known.rollouts
 
 
 def utility_lines(found: Utility) -> list[str]:
@@ -142,7 +159,7 @@ def utility_lines(found: Utility) -> list[str]:
     if gone := found.dispensable:
         names = ", ".join(f"{n} hurts" if e.verdict == "hurts" else n for n, e in gone.items())
         lines.append(f"can go   {names}: surely less than {MARGIN:g}; --offer asks a reviewer")
-    lines.append("FALSE: of this one and those at least as sure, so many are false at most")
+    lines.append("FALSE: of this one and those at least as sure, this share is false at most")
     return wrap_text("\n".join(lines), 80).split("\n")
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.core.effects import Effect
+from engines.core.library import Experience, Library
+from engines.pipeline.effect.regression import Effects
 from engines.record.run_dir import Workspace
-from studio.evaluation.utility import ROLLOUTS, find_priced, read_practice
+from studio.evaluation.utility import ROLLOUTS, Priced, Utility, find_priced, read_practice
 from tests.support.builders import an_effect
 from tests.support.run_studio import Result, studio
 
@@ -66,6 +69,11 @@ def test_what_was_tried_is_found_again_and_kept_in_the_library(copied: Path) -> 
         f"worth: {found['single'][idle]['difference']:+.3f} ["
         in library(copied, "show", "rehearsal").stdout
     )
+    fewer = utility(copied, "--rollouts", "64")  # all that is known is read all the same
+    assert (fewer["single"], fewer["paid"]["calls"]) == (found["single"], 0)
+    other = library(copied, "utility", "rehearsal", "--problems", "math-tools", "--rollouts", "64")
+    assert "as more tries told before" in other.stdout
+    assert json.loads(library(copied, "show", "rehearsal", "--json").stdout) == shown
     more = utility(copied, "--rollouts", "640")  # those before stay as they are
     assert (more["rollouts"], more["paid"]["calls"]) == (640, 128)
 
@@ -105,13 +113,28 @@ def test_what_gains_too_little_is_offered_and_a_person_decides(copied: Path) -> 
         assert library(copied, "edit", "rehearsal", "--add", text).code == 0
     offered = utility(copied, "--rollouts", "1024", "--offer")
     assert offered["offered"] == offered["dispensable"] != []
-    assert utility(copied, "--rollouts", "1024", "--offer")["offered"] == []  # asked already
+    told = library(copied, "utility", "rehearsal", "--rollouts", "1024", "--offer")
+    assert "offered  nothing: they are asked about already" in told.stdout
     name = offered["offered"][0]
     typed = "a\n" * len(offered["offered"])
     asked = studio("review", "rehearsal", workspace=copied, typed=typed)
     assert "it gains less than 0.05: reward" in asked.stdout and "committed" in asked.stdout
     shown = json.loads(library(copied, "show", "rehearsal", "--json").stdout)
     assert name not in {e["id"] for e in shown["experiences"]} | shown["effects"].keys()
+
+
+def test_only_what_surely_gains_too_little_can_go() -> None:
+    pinned = replace(Experience("E3", "pinned"), pinned=True)
+    entries = (
+        Experience("E1", "unsure"),
+        Experience("E2", "idle"),
+        pinned,
+        Experience("op1.1", "new"),
+    )
+    found = Priced("tips", Library("tips", 1, entries, 4), ("op1.1",), None)
+    idle = an_effect(0.01, -0.03, 0.05)
+    single = {"E1": an_effect(0.01, -0.05, 0.07)} | dict.fromkeys(("E2", "E3", "op1.1"), idle)
+    assert set(Utility(found, Effects(single)).dispensable) == {"E2"}
 
 
 def test_an_addition_that_waits_is_priced_as_if_it_were_an_entry(tmp_path: Path) -> None:
