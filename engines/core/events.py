@@ -288,12 +288,14 @@ class EvaluationFinished:
     total: Usage = NO_USAGE  # of all rollouts and judges, the reused ones included
     tool_calls: int = 0
     reused: int = 0  # rollouts whose result was known, so that nothing was paid for them
-    left_out: int = 0  # problems of the set that the reflector was shown
+    left_out: int = 0  # problems of the set that are apart for the reflector, the spares
+    spare_problems: tuple[str, ...] = ()  # of those it has not read; in no figure
+    spare_rewards: tuple[tuple[float | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutShown:
-    """A held-out problem that got worse: the next step reads it, and no figure has it any more."""
+    """A spare held-out problem that got worse: the next step reads it."""
 
     step: int  # the last of the epoch
     tries: tuple[tuple[CallKey, float, int], ...]  # before, after; reward and library version

@@ -1,17 +1,19 @@
-"""Held-out problems that an epoch made worse are read in the next step, and held out no more.
+"""Held-out problems that an epoch made worse are read in the next step.
 
-The choice is journalled before anybody reads them (`HeldOutShown`): all figures go on without.
+They are spares: drawn by chance before anything was measured, and in no figure. Were they taken
+out of a set because they fell, what is left would look better than it is: those that fell had been
+lucky before. The choice is journalled before anybody reads them (`HeldOutShown`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from engines.core.events import EvaluationFinished, HeldOutShown
-from engines.core.ids import question_of
+from engines.core.ids import question_of, seed_for
 from engines.core.library import Library
 from engines.core.protocols import Engine
 from engines.core.state.run_state import StepState
@@ -30,9 +32,19 @@ from engines.core.types import (
 from engines.core.waiting.gather import gather_all
 from engines.core.waiting.threads import run_to_end
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.comparison import LEAST_QUESTIONS
-from engines.pipeline.evaluation.diagnosis import diagnose, without_last
+from engines.pipeline.evaluation.diagnosis import diagnose
+from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.record.ledger import find_trajectory
+
+
+def set_apart(held_out: HeldOutSet, seed: int) -> HeldOutSet:
+    """The set with a quarter of its questions, drawn by chance, as spares."""
+    names = {question_of(problem.id) for problem in held_out.problems}
+    drawn = set(sorted(names, key=lambda name: seed_for(seed, "spare", name))[: len(names) // 4])
+    parts: tuple[list[Problem], list[Problem]] = ([], [])
+    for problem in held_out.problems:
+        parts[question_of(problem.id) in drawn].append(problem)
+    return replace(held_out, problems=tuple(parts[False]), spares=tuple(parts[True]))
 
 
 async def show_worsened(practice: RunContext, step: int) -> None:
@@ -42,32 +54,35 @@ async def show_worsened(practice: RunContext, step: int) -> None:
         return
     since = step - sampler.steps_per_epoch
     while sum(one.step == step for one in state.shown) < practice.worsened:
-        choose = partial(choose_worsened, state.evaluations, since, practice.records)
+        known = state.shown_questions
+        choose = partial(choose_worsened, state.evaluations, since, known, practice.records)
         if (shown := await run_to_end(choose)) is None:
             return
         await practice.recorder.record(replace(shown, step=step))
 
 
 def choose_worsened(
-    evaluations: Sequence[EvaluationFinished], since: int, records: Path
+    evaluations: Sequence[EvaluationFinished], since: int, shown: Collection[str], records: Path
 ) -> HeldOutShown | None:
-    """The greatest fall of the first set that can spare a question: best try before, worst after.
+    """The greatest fall of a spare that was not `shown`: best try before, worst after.
 
-    A set keeps what a verdict needs, and the last of several keeps all (`without_last`). Tries
-    that another run paid for have no words here.
+    Tries that another run paid for have no words here.
     """
-    for found in without_last(diagnose(evaluations, since)):
-        spare = found.comparison.questions > LEAST_QUESTIONS
-        for question in found.questions("worsened") if spare else ():
+    for found in diagnose([_of_spares(one) for one in evaluations], since):
+        for question in found.questions("worsened"):
             tries = [
                 _recorded_tries(evaluations, one, question, records)
                 for one in (found.before, found.after)
             ]
             best = max(tries[0], key=lambda one: one[1], default=None)
             worst = min(tries[1], key=lambda one: one[1], default=None)
-            if best and worst and worst[1] < best[1]:
+            if question not in shown and best and worst and worst[1] < best[1]:
                 return HeldOutShown(found.after.step, (best, worst))
     return None
+
+
+def _of_spares(found: EvaluationFinished) -> EvaluationFinished:
+    return replace(found, problems=found.spare_problems, rewards=found.spare_rewards)
 
 
 def _recorded_tries(
@@ -97,7 +112,7 @@ async def consolidate_with_worsened(
 ) -> Lesson:
     """The lesson of a batch and of the held-out problems that were chosen before this step."""
     sets = practice.evaluation.sets if practice.evaluation is not None else ()
-    known = {problem.id: problem for held_out in sets for problem in held_out.problems}
+    known = {problem.id: problem for held_out in sets for problem in held_out.spares}
     chosen = [one for one in practice.recorder.state.shown if one.step == now.step - 1]
     worsened = [
         _as_group(practice, now, known[name], one, len(now.problems) + place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engines.core.errors import StudioError
-from engines.core.state.best import leave_out
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import RunDir, Workspace
 
@@ -35,7 +34,7 @@ def with_parent(state: RunState, parent: RunState | None) -> RunState:
     if parent is None or state.started is None:
         return state
     adopted = state.started.forked_steps
-    before = [leave_out(e, state.shown_questions) for e in parent.evaluations if e.step <= adopted]
+    before = [e for e in parent.evaluations if e.step <= adopted]
     return replace(
         state,
         steps={n: step for n, step in parent.steps.items() if n <= adopted} | state.steps,

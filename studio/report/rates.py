@@ -78,7 +78,7 @@ def evaluation_text(found: EvaluationFinished) -> str:
 
 def left_out_text(found: EvaluationFinished) -> str:
     """Why a result is of fewer problems than its set has; "" where it is of all."""
-    return f", {found.left_out} left out: shown to the reflector" if found.left_out else ""
+    return f", {found.left_out} apart for the reflector" if found.left_out else ""
 
 
 def version_text(state: RunState, found: EvaluationFinished) -> str:

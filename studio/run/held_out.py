@@ -19,6 +19,7 @@ from engines.pipeline.evaluation.comparison import minimum_detectable_effect
 from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.outage import Outage
+from engines.pipeline.worsened import set_apart
 from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
 from engines.verifiers.open import asks_judge, needs_answer
@@ -36,6 +37,10 @@ _MEASURED_BY = (
     *(f"policy.{name}" for name in ("model", "top_p", "max_tokens", "stop", "extra_body")),
     *("agent.instructions", "verifier"),
 )
+
+
+_LEAST_APART = 8
+"""Questions of a set of which a quarter can go, so that six are left for a verdict."""
 
 
 def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
@@ -131,10 +136,20 @@ def prompt_writer(config: RunConfig) -> PromptWriter:
 def open_evaluation(
     plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup, writer: PromptWriter
 ) -> Evaluation | None:
-    """What a run evaluates, and when; None without a held-out set."""
+    """What a run evaluates, and when; None without a held-out set.
+
+    Raises ConfigError: worsened problems are to be read, and too few are there to set some apart.
+    """
     if not sets:
         return None
     loaded, evaluation = plan.loaded, plan.loaded.config.evaluation
+    if loaded.config.practice.reflect_on_worsened:
+        if sets[0].questions < _LEAST_APART:
+            cause = f"a quarter of {sets[0].name} is set apart for it, of {_LEAST_APART} questions "
+            cause += f"or more; it has {sets[0].questions}."
+            place = loaded.place("practice.reflect_on_worsened")
+            raise ConfigError(place, cause, "Leave it out, or hold out more.")
+        sets = (set_apart(sets[0], loaded.config.seed), *sets[1:])
     facts = measurement_settings(loaded.config, plan.fingerprint)
     return Evaluation(
         sets=sets,

@@ -7,8 +7,7 @@ ones, so that no step wins by having been asked less.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from engines.core.events import EvaluationFinished
 from engines.core.ids import question_of
@@ -70,23 +69,3 @@ def question_means(found: EvaluationFinished) -> dict[str, float]:
         if known:
             tries.setdefault(question_of(problem), []).extend(known)
     return {question: math.fsum(row) / len(row) for question, row in tries.items()}
-
-
-def leave_out(found: EvaluationFinished, questions: Collection[str]) -> EvaluationFinished:
-    """A measurement without some questions; its tool calls go down with their number."""
-    rows = zip(found.problems, found.rewards, strict=True)
-    kept = [(name, row) for name, row in rows if question_of(name) not in questions]
-    if len(kept) == len(found.problems):
-        return found
-    known = [reward for _, row in kept for reward in row if reward is not None]
-    less = replace(
-        found,
-        problems=tuple(name for name, _ in kept),
-        rewards=tuple(row for _, row in kept),
-        n=len(known),
-        unjudged=sum(len(row) for _, row in kept) - len(known),
-        tool_calls=round(found.tool_calls * len(kept) / len(found.problems)),
-        left_out=found.left_out + len(found.problems) - len(kept),
-    )
-    means = question_means(less).values()
-    return replace(less, mean=math.fsum(means) / len(means) if means else None)

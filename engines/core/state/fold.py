@@ -14,7 +14,6 @@ from engines.core.flags import PROVED
 from engines.core.ids import question_of
 from engines.core.library import CommitResult, Library
 from engines.core.state import losses
-from engines.core.state.best import leave_out
 from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Stage, Status, StepState
 from engines.core.state.symptoms import count_symptoms
 from engines.core.state.use_counts import StepCredits
@@ -148,7 +147,6 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.HeldOutShown():
             state.shown.append(event)
             state.shown_questions.add(question_of(event.tries[0][0].problem))
-            state.evaluations = [leave_out(e, state.shown_questions) for e in state.evaluations]
         case ev.CellMeasured():
             state.cells.append(event)
             _count_evaluation(state, event.result)

@@ -49,6 +49,7 @@ class HeldOutSet:
     name: str
     problems: tuple[Problem, ...]
     left_out: int = 0  # problems of its file that a limit keeps from it
+    spares: tuple[Problem, ...] = ()  # for the reflector to read: tried, and in no figure
 
     @property
     def questions(self) -> int:
@@ -240,18 +241,22 @@ async def measure_set(
     What another `stage` of the run paid for counts as reused.
     """
     shown = recorder.state.shown_questions
-    kept = tuple(p for p in held_out.problems if question_of(p.id) not in shown)
-    left_out, held_out = len(held_out.problems) - len(kept), replace(held_out, problems=kept)
-    measuring, ids = evaluation.measuring, tuple(problem.id for problem in kept)
-    found = await measure(
-        measuring,
-        book,
-        held_out.problems,
-        pinned,
-        step=step,
-        payer=f"{evaluation.account} {stage} {held_out.name}",
-        tell=_progress_reporter(recorder, step, held_out, measuring.k),
-        emit=recorder.emit,
+    spares = tuple(p for p in held_out.spares if question_of(p.id) not in shown)
+    measuring, ids = evaluation.measuring, tuple(problem.id for problem in held_out.problems)
+    total = (len(held_out.problems) + len(spares)) * measuring.k
+    tell = _progress_reporter(recorder, step, held_out.name, total, measuring.k)
+    found, aside = await gather_all(
+        measure(
+            measuring,
+            book,
+            problems,
+            pinned,
+            step=step,
+            payer=f"{evaluation.account} {stage} {held_out.name}",
+            tell=tell,
+            emit=recorder.emit,
+        )
+        for problems in (held_out.problems, spares)
     )
     return EvaluationFinished(
         step=step,
@@ -262,7 +267,7 @@ async def measure_set(
         n=found.known_count,
         unjudged=found.unjudged_count,
         mean=mean_at_k(tuple(group_by_question(ids, found.rewards).values())),
-        usage=found.paid,
+        usage=found.paid + aside.paid,
         fingerprint=evaluation.fingerprint,
         trouble=found.trouble,
         problems=ids,
@@ -270,7 +275,9 @@ async def measure_set(
         total=found.total,
         tool_calls=found.tool_calls,
         reused=found.reused,
-        left_out=left_out,
+        left_out=len(held_out.spares),
+        spare_problems=tuple(problem.id for problem in spares),
+        spare_rewards=aside.rewards,
     )
 
 
@@ -371,10 +378,10 @@ async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _Try
 
 
 def _progress_reporter(
-    recorder: Recorder, step: int, held_out: HeldOutSet, k: int
+    recorder: Recorder, step: int, name: str, total: int, k: int
 ) -> Callable[[CallKey, float | None], None]:
     """Tells listeners of one more rollout at each call, beginning with none."""
-    now = EvaluationProgressed(step, held_out.name, 0, len(held_out.problems) * k, k=k)
+    now = EvaluationProgressed(step, name, 0, total, k=k)
     recorder.emit(now)
 
     def report(key: CallKey, reward: float | None) -> None:

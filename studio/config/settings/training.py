@@ -94,8 +94,8 @@ class _Loop:
     )
     reflect_on_worsened: int = setting(
         0,
-        "held-out problems an epoch, of those that got worse, whose tries before and after go to "
-        "the reflector; held-out figures go on without them",
+        "held-out problems an epoch that got worse, whose tries before and after go to the "
+        "reflector; a quarter of the first held-out set is apart for it, in no figure",
         ge=0,
         le=MAX_COUNT,
     )

@@ -79,6 +79,6 @@ def diagnosis_lines(facts: dict[str, Any]) -> list[str]:
         if worse:
             lines.append(f"  worsened (k={found['k']}): {', '.join(worse[:_MOST_NAMED])}{more}")
     if shown := facts["shown"]:
-        said = "more got worse: shown to the reflector, and left out of all held-out figures"
+        said = "of those set apart got worse and are read in the next step"
         lines.append(f"{len(shown)} {said}: {', '.join(shown)}")
     return lines + ["{n} of {of} {text}: {fix}".format(**cause) for cause in facts["causes"]]

@@ -1,4 +1,4 @@
-"""Worsened held-out problems go to the reflector once, and are held out no more."""
+"""Worsened held-out problems go to the reflector once: spares, which no figure holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
-from engines.core.events import DurableEvent, EvaluationFinished, HeldOutShown, LessonProposed
+from engines.core.events import DurableEvent, HeldOutShown, LessonProposed
 from engines.core.library import Library
-from engines.core.state.best import leave_out
-from engines.core.types import CallKey, Decision, Message, Operation, Sampling
-from engines.pipeline.worsened import choose_worsened
+from engines.core.types import CallKey, Decision, Message, Operation, Problem, Sampling
+from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.pipeline.worsened import choose_worsened, set_apart
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -30,9 +30,9 @@ from tests.support.builders import answering
 from tests.support.harness import Practised, comparable, practised
 from tests.support.run_studio import studio
 
-EPOCHS = (*RUN, "practice.epochs=3", "evaluation.data=[arithmetic-heldout]")
+EPOCHS = (*RUN, "practice.epochs=3", "evaluation.data=[arithmetic-heldout]", "seed=7")
 ON = "practice.reflect_on_worsened=2"
-GONE = "2 left out: shown to the reflector"
+GONE = "12 apart for the reflector"
 
 
 class Misleading:
@@ -82,18 +82,26 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Practised, Path]:
     return asyncio.run(run), root
 
 
-def test_what_is_shown_is_in_no_held_out_figure(taught: tuple[Practised, Path]) -> None:
+def test_what_is_shown_was_apart_before_anything_was_measured(
+    taught: tuple[Practised, Path],
+) -> None:
+    """Else those that fell would be missing in every figure, and what is left look better."""
     state, root = taught[0].state, taught[1]
     assert [one.step for one in state.shown] == [4, 4]
     names = {one.tries[0][0].problem for one in state.shown}
     for one in state.shown:
         assert [(key.step, *rest) for key, *rest in one.tries] == [(2, 1.0, 1), (4, 0.0, 2)]
-    assert [(e.step, e.n, e.left_out) for e in state.evaluations] == [
-        (step, 46, 2) for step in (0, 2, 4, 6)
-    ]
-    assert all(names.isdisjoint(e.problems) for e in state.evaluations)
+    apart = set(state.evaluations[0].spare_problems)
+    assert names < apart and len(apart) == 12
+    for found in state.evaluations:
+        assert (found.n, found.left_out, len(found.problems)) == (36, 12, 36)
+        assert apart.isdisjoint(found.problems)
+        kept = apart - (names if found.step == 6 else set())
+        assert set(found.spare_problems) == kept and len(found.spare_rewards) == len(kept)
     tried = (root / "practice/runs/rehearsal/records/eval-0006.jsonl").read_text("utf-8")
     assert not any(name in tried for name in names)
+    assert state.evaluations[0].usage.calls == 48  # they are paid for, and no part of a try's cost
+    assert state.evaluations[0].total.calls == 36
 
 
 def test_the_reflector_reads_both_tries_in_the_next_step(taught: tuple[Practised, Path]) -> None:
@@ -108,6 +116,10 @@ def test_the_reflector_reads_both_tries_in_the_next_step(taught: tuple[Practised
     (lesson,) = (one.lesson for one in lessons if one.step == 5)
     assert lesson.usage.calls >= 3  # both readings and the consolidation
     assert {"s5p16", "s5p17"} <= {fate.group for fate in lesson.fates}
+    evidence = {name for op in lesson.operations for name in op.evidence}
+    assert not any(name.startswith(("s5p16", "s5p17")) for name in evidence)
+    (last,) = (one.lesson for one in lessons if one.step == 6)
+    assert not any(fate.group.startswith("s6p16") for fate in last.fates)  # once is enough
 
 
 def test_every_face_says_what_was_left_out(taught: tuple[Practised, Path]) -> None:
@@ -120,7 +132,7 @@ def test_every_face_says_what_was_left_out(taught: tuple[Practised, Path]) -> No
     told = [text for _, text in load_event_history(run)[0]]  # what page 1 of the screen says
     assert any(t.startswith("epoch 3: arithmetic-heldout v2 -> v3: ") for t in told)
     page = repr(report_page(report_facts(run, Workspace(workspace), alive=False)))
-    assert "left out of all held-out figures" in page and "epoch 1: what changed" in page
+    assert "got worse and are read in the next step" in page and "epoch 1: what changed" in page
 
 
 @pytest.mark.parametrize("cut", ["before", "after", "lesson"])
@@ -135,48 +147,56 @@ async def test_a_kill_repeats_nothing(
     assert kept == comparable(taught[0].run)
 
 
-async def test_a_fork_leaves_out_what_its_parent_has_shown(
+async def test_a_fork_shows_nothing_again_that_its_parent_has_shown(
     taught: tuple[Practised, Path], tmp_path: Path
 ) -> None:
     workspace = tmp_path / "practice"
     shutil.copytree(taught[1] / "practice", workspace)
-    fork = await practised(workspace, *EPOCHS, restart_step=4, accept_changes=True)
+    fork = await practised(workspace, *EPOCHS, ON, restart_step=4)
     assert fork.state.shown_questions == taught[0].state.shown_questions
-    assert {(e.n, e.left_out) for e in fork.state.evaluations} == {(46, 2)}
+    assert {(e.n, e.left_out, len(e.spare_problems)) for e in fork.state.evaluations} == {
+        (36, 12, 10)
+    }
 
 
-async def test_only_recorded_tries_are_chosen_and_six_questions_stay(tmp_path: Path) -> None:
+async def test_of_the_spares_only_recorded_tries_are_chosen_and_each_once(tmp_path: Path) -> None:
     half: Rows = ((1.0, 0.0),) * 9
-    before = measured(0, (*half, (1.0, 1.0)))
-    after = measured(2, (*((0.0, 0.0),) * 8, *half[:1], (0.0, 0.0)), version=1)
-    assert choose_worsened([before, after], 0, tmp_path) is None
+    fell = (
+        measured(0, (*half, (1.0, 1.0))),
+        measured(2, (*((0.0, 0.0),) * 8, *half[:1], (0.0, 0.0))),
+    )
+    before, after = (
+        replace(one, spare_problems=one.problems, spare_rewards=one.rewards) for one in fell
+    )
+    after = replace(after, library_version=1)
+    assert choose_worsened([before, after], 0, (), tmp_path) is None
     ledger, policy = RecordLedger(tmp_path, 1), answering(*"0123456789")
     for step in (0, 2):
-        for name in ("q1", "q2", "q4", "q7", "q9"):
+        for name in ("q1", "q2", "q4", "q9"):
             key = CallKey("evaluation", 0, step, 0, 0, problem=name)
             await ledger.ask(key, policy, [Message("user", name)], Sampling())
     await ledger.aclose()
-    left, chosen = [before, after], []
-    while (found := choose_worsened(left, 0, tmp_path)) is not None:
+    chosen: list[str] = []
+    while (found := choose_worsened([before, after], 0, chosen, tmp_path)) is not None:
         assert [key.step for key, _, _ in found.tries] == [0, 2]
         chosen.append(found.tries[0][0].problem)
-        left = [leave_out(one, chosen) for one in left]
-    # The greatest fall first; four of ten questions may go.
-    assert chosen == ["q9", "q1", "q2", "q4"]
-    assert choose_worsened([before, after], 2, tmp_path) is None
-    # Of two sets the last keeps all, so that its figures were chosen by nothing.
-    guard = [replace(one, data="guard", rewards=before.rewards) for one in (before, after)]
-    pairs = ([guard[0], before, guard[1], after], [before, guard[0], after, guard[1]])
-    assert [choose_worsened(pair, 0, tmp_path) is None for pair in pairs] == [True, False]
+    assert chosen == ["q9", "q1", "q2", "q4"]  # the greatest fall first
+    assert choose_worsened([before, after], 2, (), tmp_path) is None
+    assert choose_worsened(fell, 0, (), tmp_path) is None  # what figures hold is never given
 
 
-def test_a_measurement_goes_down_by_all_that_is_left_out() -> None:
-    found = replace(measured(1, ((1.0, None), (0.0, 0.0), (1.0, 1.0))), unjudged=1, tool_calls=6)
-    names = ("q0", "q1", "q1#2")
-    less: EvaluationFinished = leave_out(replace(found, problems=names), {"q1"})
-    assert (less.problems, less.rewards, less.mean) == (("q0",), ((1.0, None),), 1.0)
-    assert (less.n, less.unjudged, less.tool_calls, less.left_out) == (1, 1, 2, 2)
-    assert leave_out(less, {"q1"}) is less
+def test_a_quarter_of_the_questions_is_drawn_by_chance() -> None:
+    ids = [*(f"q{n}" for n in range(40)), *(f"q{n}#2" for n in range(40))]
+    whole = HeldOutSet("set", tuple(Problem(name, "?") for name in ids))
+    drawn = []
+    for seed in (1, 2):
+        found = set_apart(whole, seed)
+        assert found == set_apart(whole, seed)
+        spares = {problem.id for problem in found.spares}
+        assert len(spares) == 20 and {name.partition("#")[0] for name in spares} < spares
+        assert sorted(problem.id for problem in (*found.problems, *found.spares)) == sorted(ids)
+        drawn.append(spares)
+    assert drawn[0] != drawn[1]
 
 
 @pytest.mark.parametrize(
@@ -186,3 +206,8 @@ def test_a_measurement_goes_down_by_all_that_is_left_out() -> None:
 def test_where_it_could_do_nothing_it_is_refused(tmp_path: Path, preset: str, more: str) -> None:
     with pytest.raises(ConfigError, match="for lessons in words and not in weights"):
         load_run(preset, [ON, more], tmp_path, {})
+
+
+async def test_of_too_few_questions_none_are_set_apart(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="of 8 questions or more; it has 7"):
+        await practised(tmp_path / "practice", *EPOCHS, ON, "evaluation.limit=7")
