@@ -65,7 +65,8 @@ def os_error_text(error: OSError) -> str:
     return f"{place}: {error.strerror or error}. {move}"
 
 
-_PLAIN = {  # what pydantic says
+_PLAIN = {
+    "a valid tuple": "a list",  # what pydantic says
     ", unable to parse string as an integer": "",
     ", unable to parse string as a number": "",
     "Input should be a valid integer": "it must be a whole number",

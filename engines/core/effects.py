@@ -35,7 +35,11 @@ class Effect:
         """`+0.18 [+0.06, +0.31] on 40 problems, 160 rollouts`."""
         problems = "1 problem" if self.problems == 1 else f"{self.problems} problems"
         interval = f"[{self.low:+.2f}, {self.high:+.2f}]"
-        return f"{self.difference:+.2f} {interval} on {problems}, {self.rollouts} rollouts"
+        # The interval is one of 95 %, while a run's error is shared by all that is tried in it.
+        is_near = self.method == "gate" and self.verdict == "cannot tell"
+        misses = is_near and not self.low <= 0 <= self.high
+        near = "; not sure enough for one of many" if misses else ""
+        return f"{self.difference:+.2f} {interval} on {problems}, {self.rollouts} rollouts{near}"
 
     @property
     def worth_text(self) -> str:

@@ -68,7 +68,7 @@ def open_logs(references: Sequence[str], workspace: Workspace, metric: str | Non
 
 
 def _labels(logs: Iterable[Log]) -> str:
-    return ", ".join([log.label for log in logs][:8])
+    return ", ".join([f'"{log.label}"' for log in logs][:8])
 
 
 def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]:

@@ -18,7 +18,7 @@ def estimate_text(
     """The table, the doublings and what was assumed; costs only where a call costs money."""
     (_, whole), *variants = doubled
     lines = [estimate_table(found, costs_money=costs_money), ""]
-    lines.append("doubled, a whole new run would likely take that much more")
+    lines.append("doubled, a whole new run would likely take that much more, or less")
     lines += [f"  {name:<20} {_difference_text(more, whole)}" for name, more in variants]
     return "\n".join([*lines, "", *(f"note: {note}" for note in notes)])
 

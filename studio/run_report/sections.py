@@ -13,7 +13,7 @@ from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
 from studio.report.page import blocks as b
 from studio.report.rates import reward_rate_text
 from studio.report.run import acts_text, head_text
-from studio.report.summary import GROUP_OUTCOMES, lost_text, withheld_text
+from studio.report.summary import GROUP_OUTCOMES, count_text, lost_text, withheld_text
 from studio.run_report.facts import MOST_LESSONS
 
 Facts = dict[str, Any]
@@ -150,7 +150,8 @@ def _lesson(lesson: Facts) -> b.Part:
         for one in group["excerpts"]:
             said = f"{one['rollout']}, {_STANCE[one['sign']]}"
             quotes.append(b.Quote(said, tuple(one["words"])))
-    title = f"Evidence: {len(lesson['cites'])} rollouts, {len(lesson['evidence'])} groups shown"
+    cited, groups = (len(lesson[name]) for name in ("cites", "evidence"))
+    title = f"Evidence: {count_text(cited, 'rollout')}, {count_text(groups, 'group')} shown"
     folded = [b.Part(title, quotes, folded=True)] if quotes else []
     return b.Part(f"{lesson['id']}  {lesson['text']}", [b.Items(told), *folded])
 
