@@ -14,7 +14,7 @@ from engines.core.errors import StudioError
 from engines.core.ids import seed_for
 from engines.core.state.step_history import run_history
 from engines.core.types import Attempt, Job, Lesson, Operation
-from engines.pipeline.effect.choice import FIRST_TRY, compare_lessons
+from engines.pipeline.effect.choice import FIRST_TRY, choice_problems, compare_lessons
 from engines.pipeline.effect.effect_gate import EffectGate
 from studio.report.progress import LinePrinter
 from studio.report.step import step_facts, step_text
@@ -78,6 +78,12 @@ async def test_the_best_goes_on_and_is_proved_on_problems_that_did_not_choose_it
     assert chose == set(found.problems) and not set(luck.asked) & (chose | set(batch))
     (flag,) = journal.state.operations["op1.1"].flags
     assert flag.name == "helps" and "lesson 2 of 3 was chosen on 10 other problems" in flag.detail
+
+
+def test_each_step_chooses_by_other_problems_and_never_by_its_batch(tmp_path: Path) -> None:
+    gate, batch = a_gate(tmp_path, Luck(worth())), ("p1", "p2#2", "p3")
+    drawn = [{p.id for p in choice_problems(gate, step, batch)} for step in (1, 2)]
+    assert drawn[0] != drawn[1] and not {"p1", "p2", "p3"} & (drawn[0] | drawn[1])
 
 
 async def test_lessons_of_one_wording_are_tried_once_and_the_first_of_equals_is_chosen(
