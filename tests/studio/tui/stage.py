@@ -178,7 +178,8 @@ class FakeSession:
 
     async def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
         self._ask("try_operations", list(names))
-        return {"most_rollouts": 40, "smallest_effect": 0.2}
+        left = [name for name in names if self.state.effect_of(name) is None]
+        return {"operations": len(left), "most_rollouts": 40, "smallest_effect": 0.2}
 
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         self._ask("mend", (repair_id, text, reviewer))

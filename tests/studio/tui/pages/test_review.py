@@ -26,6 +26,7 @@ from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
+from tests.support.builders import an_effect
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -463,12 +464,18 @@ async def test_capital_v_has_operations_tried_and_says_how_without_a_process(
         await desk.press("V")
         assert desk.session.asked == [("try_operations", ["op1.1"])]
         assert "trying op1.1: at most 40 rollouts, likely to show 0.20 or more" in desk.told
+        found = ev.EffectMeasured(1, ("op1.1",), an_effect(0.2, 0.1, 0.3), 0.05, "base")
+        await desk.session.push(EventReceived(found))
+        await desk.rest()
+        assert "op1.1 tried: helps" in desk.told
+        await desk.press("V")
+        assert "op1.1: tried already, as the library is" in desk.told
         await desk.press("v", "j", "V")
         assert desk.session.asked[-1] == ("try_operations", ["op1.1", "op1.2"])
         desk.session.living = False
         await desk.press("escape", "V")
         assert f"in a shell: studio gate {desk.session.run.run} op1.2" in desk.told
-        assert len(desk.session.asked) == 2
+        assert len(desk.session.asked) == 3
 
 
 async def test_enter_on_an_empty_list_says_so_and_6_opens_the_group_under_the_cursor(
