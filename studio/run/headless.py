@@ -34,7 +34,6 @@ from studio.run.held_out import choice_text, set_power_lines, trial_text
 from studio.run.models import rehearsal_note, short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
-from studio.run.training import CpuMeter
 from studio.session.client import is_alive
 from studio.session.server import serve
 
@@ -93,7 +92,7 @@ async def run_headless(
                 await stack.enter_async_context(serve(context, plan.run.socket))
                 if ready_fd is not None:
                     announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
-                await _practise(plan, context, json)
+                await _practise(context, json)
         except asyncio.CancelledError:
             # Not ours: a test or a caller cancelled this task.
             if not signals.received or signals.control is not None:
@@ -104,15 +103,11 @@ async def run_headless(
     return _print_summary(plan, context.recorder.state, json, tells_next)
 
 
-async def _practise(plan: RunPlan, context: RunContext, json: bool) -> None:
+async def _practise(context: RunContext, json: bool) -> None:
     """Carry the run out, and tell on stdout or stderr how it goes."""
-    meter = CpuMeter()
-    context.recorder.listen(meter)
     with _progress_listener(context.recorder.state, json) as listener, _spare_what_is_open():
         context.recorder.listen(QuietListener(listener))
         await practise(context)
-    if plan.loaded.config.trains and meter.summary_line:
-        to_stderr(meter.summary_line)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.pipeline.reviewers.limits import MetricLimits
 from studio.config.settings.run import RunConfig
-from studio.report.summary import count_text
 from studio.run.models import Roles, Tell
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import weight_facts
@@ -209,36 +207,3 @@ def _curve_listener(
                     scalars.write(event.step, {event.data: mean}, group="held-out")
 
     return listen
-
-
-@dataclass(slots=True, eq=False)
-class CpuMeter:
-    """A listener that counts the CPU seconds of steps, each from its beginning to its commit.
-
-    Rollouts, verdicts, updates and their records in this process count. Imports, evaluations,
-    checkpoints and other processes do not. `clock` gives CPU seconds of this process so far.
-    """
-
-    clock: Callable[[], float] = time.process_time
-    loop_s: float = 0.0
-    steps: int = 0
-    _began: float | None = None
-
-    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        match event:
-            case ev.StepStarted():
-                self._began = self.clock()
-            case ev.LessonCommitted() if self._began is not None:
-                self.loop_s += self.clock() - self._began
-                self.steps += 1
-                self._began = None
-
-    @property
-    def summary_line(self) -> str:
-        """One line; "" before the first step has ended."""
-        if not self.steps:
-            return ""
-        return (
-            f"training loop: {self.loop_s:.1f} CPU seconds in {count_text(self.steps, 'step')} "
-            "(without imports, evaluation and checkpoints)"
-        )
