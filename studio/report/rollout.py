@@ -14,26 +14,11 @@ from engines.core.events import RolloutFinished
 from engines.core.text.tool_marks import CallMark, split_marks
 from engines.core.text.tool_text import argument_text, said_text
 from engines.core.types import Message, Verdict, rollout_id
-from engines.record.ledger import read_record, read_trajectory
+from engines.record.ledger import Record, read_record, read_trajectory
 from engines.record.run_dir import RunDir
 from engines.record.step_history import read_history
 from studio.report.rates import metrics_text, try_acts_text
 from studio.secrets.sanitize import sanitize
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCall:
-    """One model call of a rollout, as it was recorded."""
-
-    turn: int
-    model: str
-    prompt_tokens: int
-    completion_tokens: int
-    elapsed_s: float
-    finish: str
-    temperature: float | None
-    cost_usd: float | None
-    record: str  # file and offset below the run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +29,12 @@ class RecordedRollout:
     rollout: RolloutFinished
     verdict: Verdict | None
     messages: tuple[Message, ...]
-    calls: tuple[ModelCall, ...]
+    calls: tuple[tuple[str, Record], ...]  # of models, each with its place below the run's folder
 
     @property
     def finish_reason(self) -> str:
         """The endpoint's word for why the last reply ended; "" where no call was answered."""
-        return self.calls[-1].finish if self.calls else ""
+        return self.calls[-1][1].reply.finish if self.calls else ""
 
 
 def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None) -> RecordedRollout:
@@ -59,21 +44,8 @@ def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None)
     for ref in rollout.refs:
         record = read_record(run.records, ref)
         messages = record.extend(messages)
-        if record.is_tool_result:
-            continue
-        calls.append(
-            ModelCall(
-                record.key.turn,
-                record.reply.model or record.policy,
-                record.reply.usage.prompt_tokens,
-                record.reply.usage.completion_tokens,
-                record.elapsed_s,
-                record.reply.finish,
-                record.sampling.temperature,
-                record.reply.usage.cost_usd,
-                f"records/{ref.file}@{ref.offset}",
-            )
-        )
+        if not record.is_tool_result:
+            calls.append((f"records/{ref.file}@{ref.offset}", record))
     name = rollout_id(rollout.step, rollout.position, rollout.index)
     return RecordedRollout(name, rollout, verdict, messages, tuple(calls))
 

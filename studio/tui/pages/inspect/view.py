@@ -229,14 +229,15 @@ def rollout_parts(
     if whole.rollout.cited:
         out.append(_make_part("cites", "cites", ", ".join(whole.rollout.cited), folds=False))
     out += _verdict_parts(whole)
-    for number, call in enumerate(whole.calls if calls else ()):
-        temperature = "" if call.temperature is None else f"  temperature {call.temperature:g}"
+    for number, (place, record) in enumerate(whole.calls if calls else ()):
+        drawn, reply, usage = record.sampling.temperature, record.reply, record.reply.usage
+        temperature = "" if drawn is None else f"  temperature {drawn:g}"
         text = (
-            f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
-            f"{'' if call.cost_usd is None else f'${call.cost_usd:.4f}  '}"
-            f"finish {call.finish}  {call.model}{temperature}  {call.record}"
+            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens  {record.elapsed_s:.2f} s  "
+            f"{'' if usage.cost_usd is None else f'${usage.cost_usd:.4f}  '}"
+            f"finish {reply.finish}  {reply.model or record.policy}{temperature}  {place}"
         )
-        out.append(_make_part(f"calls{number}", f"turn {call.turn}", text, folds=False))
+        out.append(_make_part(f"calls{number}", f"turn {record.key.turn}", text, folds=False))
     return tuple(out)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engines.core import events as ev
-from engines.core.types import Message, ToolCall, Usage, Verdict
-from studio.report.rollout import ModelCall, RecordedRollout
+from engines.core.types import CallKey, Completion, Message, Sampling, ToolCall, Usage, Verdict
+from engines.record.ledger import Record
+from studio.report.rollout import RecordedRollout
 from studio.review.divergence import find_divergence
 from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view
@@ -36,7 +39,14 @@ def a_whole(
         elapsed_s=1.5,
     )  # type: ignore[arg-type]
     verdict = Verdict(reward, critique, {"closeness": 0.8}) if judged else None
-    calls = (ModelCall(0, "small", 70, 52, 1.5, "stop", 0.7, 0.0012, "records/step-0001.jsonl@0"),)
+    record = Record(
+        key=CallKey("rollout", 1, 1, 0, index),
+        policy="small",
+        sampling=Sampling(0.7),
+        reply=Completion("", usage=replace(usage, cost_usd=0.0012)),
+        elapsed_s=1.5,
+    )
+    calls = (("records/step-0001.jsonl@0", record),)
     said = messages or (
         Message("system", "You are told.\n" * 20),
         Message("user", "How many?"),
