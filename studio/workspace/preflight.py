@@ -1,4 +1,4 @@
-"""Whether this machine can run a practice: disk space, packages, encoding, closed memory.
+"""Whether this machine can run a practice: disk space, encoding, closed memory.
 
 Reads; changes nothing.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import locale
 import os
 import platform
-import re
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ def machine_facts(workspace: Path) -> dict[str, Any]:
         "studio": version("practice-studio"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": _package_versions(),
         "encoding": locale.getpreferredencoding(False),
         "terminal": os.environ.get("TERM", "") if sys.stdout.isatty() else None,
         "free_bytes": usage.free,
@@ -51,27 +49,10 @@ def machine_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble]:
     if facts["encoding"].lower().replace("-", "") not in ("utf8", "utf8sig"):
         cause = f"its encoding is {facts['encoding']}, so that some characters cannot be shown."
         found.append(Trouble("locale", cause, "Set LC_ALL=C.UTF-8.", damage=False))
-    if missing := [name for name, known in facts["packages"].items() if known is None]:
-        cause = f"{', '.join(missing)} cannot be found."
-        found.append(Trouble("packages", cause, "Install practice-studio again."))
     if facts["hidden_from_debuggers"] is False:
         cause = "other processes of this user can read its memory, where keys are."
         move = "Nothing need be done; the platform offers no way to prevent it here."
         found.append(Trouble("process", cause, move, damage=False))
-    return found
-
-
-def _package_versions() -> dict[str, str | None]:
-    """The versions of what practice-studio needs; None where one is missing."""
-    found: dict[str, str | None] = {}
-    for line in requires("practice-studio") or ():
-        if "extra ==" in line:
-            continue
-        name = re.split(r"[;\[<>=!~ (]", line)[0]
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
     return found
 
 
