@@ -135,15 +135,7 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
         return show(context.obj, run=folder.run)
 
 
-def demo(
-    context: typer.Context,
-    auto: Annotated[
-        bool, typer.Option("--auto", help="Only watch: approve every operation unseen.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin another demo although the last is not finished.")
-    ] = False,
-) -> int:
+def demo(context: typer.Context) -> int:
     """Watch a minute of practice, and decide what is learned. A line says what to look at.
 
     It works offline: the agent and its lessons are scripted (a rehearsal), and some lessons are
@@ -151,20 +143,18 @@ def demo(
 
     Examples:
         studio demo
-        studio demo --auto
     """
     from studio.run.detached import start
 
     check_terminal("studio demo")
     with opening_line():
-        workspace = open_workspace(context)
-        words = demo_words(workspace, auto=auto, fresh=fresh)
+        words = demo_words(open_workspace(context))
         code = show(context.obj, starting=start(words, context.obj))
     # A reply that nobody mended is part of the show.
     return exit_codes.DONE if code == exit_codes.WITH_LOSSES else code
 
 
-def demo_words(workspace: Workspace, *, auto: bool, fresh: bool) -> list[str]:
+def demo_words(workspace: Workspace) -> list[str]:
     """What `studio headless` is started with: the last demo where it is not finished, or another.
 
     A library outlives a run that was removed, and no new run goes on from it unasked.
@@ -172,13 +162,12 @@ def demo_words(workspace: Workspace, *, auto: bool, fresh: bool) -> list[str]:
     from studio.presets import preset_path
 
     last = workspace.newest_run(DEMO)
-    reviewer = ["--review=auto"] * auto
-    if not fresh and last is not None and last.state().status != "finished":
-        return [*reviewer, f"--resume={last.run}"]  # with the library that it began with
+    if last is not None and last.state().status != "finished":
+        return [f"--resume={last.run}"]  # with the library that it began with
     taken = {folder.name for folder in workspace.libraries()}
     names = (DEMO, *(f"{DEMO}-{number}" for number in range(2, len(taken) + 2)))
     name = next(name for name in names if name not in taken)
-    return [*reviewer, "--restart-step=0", "--", str(preset_path(DEMO)), f"library.name={name}"]
+    return ["--restart-step=0", "--", str(preset_path(DEMO)), f"library.name={name}"]
 
 
 def why_no_screen(
