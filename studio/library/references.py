@@ -6,7 +6,7 @@ held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -32,9 +32,13 @@ class FoundVersion:
 
     label: str
     library: Library
-    evaluations: tuple[str, ...] = ()
-    measured: tuple[EvaluationFinished, ...] = ()  # the same as values
+    measured: tuple[EvaluationFinished, ...] = ()
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """The results in words."""
+        return tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in self.measured)
 
 
 def find_version(reference: str, workspace: Workspace) -> FoundVersion:
@@ -111,19 +115,14 @@ def _find_in_library(
         if state.started is not None and state.started.library == folder.name:
             found = (e for e in state.evaluations if e.library_version == version)
             measured |= {e.data: e for e in found if e.mean is not None}
-    known = tuple(measured.values())
     library = folder.at(version)
-    return FoundVersion(_label(label, library), library, _result_texts(known), known)
+    return FoundVersion(_label(label, library), library, tuple(measured.values()))
 
 
 def _label(called: str, library: Library) -> str:
     """A library that began with experiences, as that of a fork, says so: it is no empty v0."""
     n = len(library.experiences)
     return called if library.version or not n else f"{called}, begun with {n}"
-
-
-def _result_texts(measured: Iterable[EvaluationFinished]) -> tuple[str, ...]:
-    return tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
 
 
 def _find_bundled(name: str) -> Path | None:
@@ -166,12 +165,11 @@ def _find_in_run(
         and (e.step == step or (e.library_version == version and not state.trains_weights))
     }
     measured = tuple(known.values())
-    results = _result_texts(measured)
     if state.trains_weights:
         label = f"{reference} (weights after step {step})"
-        return FoundVersion(label, library, results, measured, _weights_text(state, step))
+        return FoundVersion(label, library, measured, _weights_text(state, step))
     label = _label(f"{started.library}@{version}", library)
-    return FoundVersion(f"{reference} ({label})", library, results, measured)
+    return FoundVersion(f"{reference} ({label})", library, measured)
 
 
 def _weights_text(state: RunState, step: int) -> str:

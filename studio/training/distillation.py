@@ -20,6 +20,7 @@ from engines.pipeline.evaluation.metrics import ByQuestion, mean_at_k, mean_inte
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
+from studio.evaluation.session import EarlyEnd
 from studio.report.progress import to_stderr
 from studio.report.rates import (
     cell_data,
@@ -121,23 +122,15 @@ async def tell_effect_left(
 
 
 async def _measure(plan: EvalPlan) -> EvaluationResult:
-    task = asyncio.current_task()
-    assert task is not None
-    reasons: list[str] = []
-
-    def give_up(_: str, reason: str) -> None:
-        reasons.append(reason)
-        task.cancel()
-
+    early = EarlyEnd(task=asyncio.current_task())
     try:
-        return await measure_missing(plan, to_stderr, lambda: None, give_up)
+        return await measure_missing(plan, to_stderr, lambda: None, early)
     except asyncio.CancelledError:
-        if not reasons:
+        if early.task is None or early.cause == "interrupted":
             raise
-        task.uncancel()
-        raise ConflictError(
-            "measuring what is left of the library", f"{reasons[0]}.", "Start the stage again."
-        ) from None
+        early.task.uncancel()
+        place, move = "measuring what is left of the library", "Start the stage again."
+        raise ConflictError(place, f"{early.reason}.", move) from None
 
 
 def _distilled_sets(found: EvaluationResult, state: RunState, library: str) -> list[DistilledSet]:

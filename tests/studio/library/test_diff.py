@@ -6,16 +6,18 @@ import json
 import re
 
 from engines.core.codec import dumps
+from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
+from engines.core.types import NO_USAGE
 from studio.library.diff import as_data, as_html, as_lines, pairs
 from studio.library.references import FoundVersion
 
 
 def found(
-    *entries: tuple[str, str], version: int = 0, evaluations: tuple[str, ...] = ()
+    *entries: tuple[str, str], version: int = 0, measured: tuple[EvaluationFinished, ...] = ()
 ) -> FoundVersion:
     experiences = tuple(Experience(name, text) for name, text in entries)
-    return FoundVersion(f"lib@{version}", Library("lib", version, experiences, 9), evaluations)
+    return FoundVersion(f"lib@{version}", Library("lib", version, experiences, 9), measured)
 
 
 OLD = found(("E1", "Keep it."), ("E2", "Carry the one."), ("E3", "Go away."))
@@ -90,8 +92,22 @@ def test_control_characters_are_inert_in_lines_and_pages() -> None:
 
 
 def test_held_out_results_stand_beside_the_version_they_belong_to() -> None:
-    older = found(evaluations=("heldout: mean reward 0.300 (n=40)",))
-    newer = found(("E1", "x"), version=1, evaluations=("heldout: mean reward 0.700 (n=40)",))
+    before, after = (
+        EvaluationFinished(
+            step=step,
+            data="heldout",
+            policy_version=0,
+            library_version=step,
+            k=1,
+            n=40,
+            unjudged=0,
+            mean=mean,
+            usage=NO_USAGE,
+        )
+        for step, mean in enumerate((0.3, 0.7))
+    )
+    older = found(measured=(before,))
+    newer = found(("E1", "x"), version=1, measured=(after,))
     lines = [line.text for line in as_lines(older, newer)]
     assert lines[1:3] == [
         "before: heldout: mean reward 0.300 (n=40)",
