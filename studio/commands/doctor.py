@@ -31,13 +31,11 @@ def doctor(
     from dataclasses import replace
 
     from engines.tools.sandbox.tiers import find_tier
-    from studio.workspace.doctor import Finding, diagnose, doctor_data, doctor_text
+    from studio.workspace.doctor import diagnose, doctor_data, doctor_text
     from studio.workspace.preflight import machine_facts, machine_troubles
 
     machine = machine_facts(context.obj)
-    around = tuple(
-        Finding(t.place, t.cause, t.move, t.damage) for t in machine_troubles(context.obj, machine)
-    )
+    around = machine_troubles(context.obj, machine)
     found = diagnose(open_workspace(context), repair=repair)
     found = replace(found, findings=(*found.findings, *around))
     machine["sandbox"] = asyncio.run(find_tier()).sentence

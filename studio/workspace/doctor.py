@@ -13,13 +13,14 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from engines.core.codec import fields_of
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
 from engines.grpo.checkpoint.folders import check_seal
@@ -44,22 +45,11 @@ _PRIVATE = ("journal.jsonl", "run.yaml", "agent*.yaml", "studio.log", "records/*
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One trouble as it is shown. `mended` says what was done; "" where nothing was."""
-
-    place: str
-    cause: str
-    move: str
-    damage: bool
-    mended: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What was looked at, in numbers, and what was found."""
 
     looked_at: dict[str, int]
-    findings: tuple[Finding, ...]
+    findings: tuple[Trouble, ...]
     living: dict[str, str] = field(default_factory=dict)  # runs at work, each with its process
 
     @property
@@ -79,7 +69,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
     living = _live_folders(runs, libraries)
-    found: list[Finding] = []
+    found: list[Trouble] = []
 
     def examine(look: Callable[[], Iterable[Trouble]], folder: Path | None = None) -> None:
         if folder in living:
@@ -191,12 +181,12 @@ def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
             yield Trouble(str(path), f"it is no {what}: {cause}", move, damage=False)
 
 
-def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
+def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Trouble]:
     """The troubles of one run, library or file; each is repaired at once where asked.
 
     A repair can uncover another trouble, so the check is repeated; nothing is repaired twice.
     """
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[str, str], Trouble] = {}
     mended = True
     while mended:
         mended = False
@@ -205,7 +195,7 @@ def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> lis
             if key in found and (found[key].mended or not repair):
                 continue
             done = trouble.mend() if repair and trouble.mend is not None else ""
-            found[key] = Finding(*key, trouble.move, trouble.damage, done)
+            found[key] = replace(trouble, mended=done)
             if done and not trouble.alone:  # what follows may look different now
                 mended = True
                 break
@@ -241,7 +231,7 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
     return found | {path: _pid_text(path) for path in held}
 
 
-def _postpone_repairs(found: list[Finding], pid: str) -> list[Finding]:
+def _postpone_repairs(found: list[Trouble], pid: str) -> list[Trouble]:
     """The same findings; damage is repaired once the process that writes there has ended."""
     return [
         replace(finding, move=f"A living process{pid} writes here: end it, then repair.")
@@ -397,7 +387,10 @@ def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, A
     return {
         "well": diagnosis.is_healthy,
         "looked_at": diagnosis.looked_at,
-        "findings": [asdict(found) for found in diagnosis.findings],
+        "findings": [
+            fields_of(found, "place", "cause", "move", "damage", "mended")
+            for found in diagnosis.findings
+        ],
         "living": list(diagnosis.living),
         "machine": dict(machine),
     }

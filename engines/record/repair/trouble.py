@@ -16,3 +16,4 @@ class Trouble:
     mend: Callable[[], str] | None = None  # None: nobody but the user can
     damage: bool = True  # False: it harms nothing
     alone: bool = False  # once it is mended nothing else looks different
+    mended: str = ""  # what was done about it; "" where nothing was
