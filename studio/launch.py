@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engines.core.errors import ConfigError, StudioError
+from engines.core.errors import ConfigError
 from engines.core.extras import install_command
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun
 from studio.config.source import Source, parse_source
+from studio.errors import describe_error
 from studio.estimate.dry_run import tell_estimate
 from studio.process import harden
 from studio.report.progress import to_stderr
@@ -158,27 +159,20 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             process = read_launch(environment)
             command = typer.main.get_command(app)
             result = command.main(
-                list(arguments), prog_name=PLACE, standalone_mode=False, obj=process
+                list(arguments), prog_name=f"python -m {PLACE}", standalone_mode=False, obj=process
             )
-        except StudioError as error:
-            return _report_refusal(error, environment)
-        except typer.TyperException as error:
-            cause = getattr(error, "format_message", error.__str__)().rstrip(".")
-            refusal = ConfigError(PLACE, f"{cause}.", f"See `python -m {PLACE} -h`.")
-            return _report_refusal(refusal, environment)
-        except (KeyboardInterrupt, typer.Abort):
-            return exit_codes.INTERRUPTED
+        except BaseException as error:
+            if (described := describe_error(error)) is None:
+                raise  # a bug
+            text, code = described
+            rank, local = environment.get("RANK", "0"), environment.get("LOCAL_RANK", "0")
+            # Of the processes of a machine one refuses the settings and words that all have.
+            if local == "0" or not isinstance(error, ConfigError | typer.TyperException):
+                who = "studio" if rank == "0" else f"studio (rank {rank})"
+                with suppress(OSError):
+                    print(f"{who}: {sanitize(text)}", file=sys.stderr, flush=True)
+            return code
     return result if isinstance(result, int) else exit_codes.DONE
-
-
-def _report_refusal(error: StudioError, environment: Mapping[str, str]) -> int:
-    """Print a refusal; one of the settings only once for all processes of a machine."""
-    rank, local = environment.get("RANK", "0"), environment.get("LOCAL_RANK", "0")
-    if local == "0" or not isinstance(error, ConfigError):
-        who = "studio" if rank == "0" else f"studio (rank {rank})"
-        with suppress(OSError):
-            print(f"{who}: {sanitize(str(error))}", file=sys.stderr, flush=True)
-    return exit_codes.USER_ERROR
 
 
 def _core_count() -> int:
