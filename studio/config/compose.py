@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -103,11 +104,11 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     nodes: ParsedFiles = {}
     named = dict(find_defaults(path, "", folders, nodes))
     asked = _hydra_overrides(overrides, folders)
-    read = {} if any("experiences" in text for text in overrides) else nodes
+    away = nullcontext if any("experiences" in text for text in overrides) else keep_long_lists_away
     with (
         warnings.catch_warnings(record=True) as caught,
         _HYDRA,
-        keep_long_lists_away(read) as lists,
+        away() as lists,
     ):
         warnings.simplefilter("always")
         try:
@@ -131,7 +132,7 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
             raise
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
-    tree = put_back(tree, lists)
+    tree = put_back(tree, lists or {})
     places: dict[Key, Place] = {}
     for config_path, package in parts:
         if not package.startswith("hydra"):
