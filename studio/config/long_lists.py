@@ -15,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
-from studio.config.tree import REFERENCE, map_tree, walk_texts
+from studio.config.tree import REFERENCE, get_value, map_tree, replace_value, walk_texts
 
 LONG = 200
 """Entries from which a list is kept away."""
@@ -40,10 +40,11 @@ def keep_long_lists_away() -> Iterator[Mapping[str, list[Any]]]:
         if name not in trees:
             with open(name, encoding="utf-8") as stream:
                 tree = yaml.load(stream, Loader=_LOADER)
-            for section in (tree, tree.get("agent")) if isinstance(tree, dict) else ():
-                if isinstance(section, dict) and _is_long(found := section.get("experiences")):
-                    section["experiences"] = f"long-list-{len(lists)}"
-                    lists[section["experiences"]] = found
+            for key in (("experiences",), ("agent", "experiences")):
+                if _is_long(found := get_value(tree, key)):
+                    stand_in = f"long-list-{len(lists)}"
+                    lists[stand_in] = found
+                    replace_value(tree, key, stand_in)
             trees[name] = tree
         return OmegaConf.create({} if trees[name] is None else trees[name])
 

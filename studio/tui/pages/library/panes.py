@@ -196,7 +196,6 @@ class SidePane:
             session.run.run if session is not None else "",
             max(20, pane.line_width - 2),
             known=citations.rollouts if citations is not None else {},
-            unread=citations.unread if citations is not None else 0,
         )
         pane.show_rows(rows)
 

@@ -264,12 +264,11 @@ def use_rows(
     width: int,
     *,
     known: Mapping[str, Citation] | None = None,
-    unread: int = 0,
 ) -> list[Row]:
     """The rollouts that cite an experience, then those of this run that it was drawn from.
 
-    `known` are rollouts of the run by id, for the rewards of the evidence; of `unread` ones the
-    records could not be read. Evidence of other runs cannot be opened from here.
+    `known` are rollouts of the run by id, for the rewards of the evidence. Evidence of other runs
+    cannot be opened from here.
     """
     known = known or {}
     head = _citations_text(one) if one.uses else f"no rollout cites {display_text(one.id)}"
@@ -286,9 +285,6 @@ def use_rows(
     if drawn:
         out.append(Row("", line(("drawn from", "dim"))))
         out += [_use_row(name, known.get(name)) for name in drawn]
-    if unread:
-        said = f"{count_text(unread, 'rollout')} could not be read: studio doctor"
-        out.append(Row("", line((said, "failed"))))
     return [
         Row(row.key, tuple((fit(text, width), style) for text, style in row.line)) for row in out
     ]

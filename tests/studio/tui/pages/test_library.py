@@ -9,21 +9,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from engines.core import events as ev
-from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.types import (
     NO_USAGE,
-    CallKey,
-    Completion,
     Decision,
-    Message,
-    RecordRef,
-    Sampling,
     Verdict,
 )
-from engines.record import lines
 from engines.record.journal import Journal
-from engines.record.ledger import Record, record_file_name
 from engines.record.run_dir import RunDir, Workspace
 from studio.library.citations import Citations
 from studio.session.base import EventReceived
@@ -349,8 +341,7 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
     journal = Journal(run.journal)
     journal.append_now(a_run())
     journal.append_now(a_step(epoch=2))
-    for index, (said, reward) in enumerate([("By [E1], [E1] and [E2, E9].", 1.0), ("[E1]", None)]):
-        ref = _recorded(run, said, index)
+    for index, (cited, reward) in enumerate([(("E1", "E2"), 1.0), (("E1",), None)]):
         journal.append_now(
             ev.RolloutFinished(
                 step=1,
@@ -363,26 +354,10 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
                 usage=NO_USAGE,
                 elapsed_s=0.1,
                 tail="",
-                refs=(ref,),
+                cited=cited,
             )
         )
         journal.append_now(ev.RolloutJudged(1, 0, index, Verdict(reward)))
-    gone = RecordRef("step-0009.jsonl", 0, 10, "")
-    journal.append_now(
-        ev.RolloutFinished(
-            step=1,
-            position=1,
-            index=0,
-            seed=1,
-            status="ok",
-            answer=None,
-            error=None,
-            usage=NO_USAGE,
-            elapsed_s=0.1,
-            tail="",
-            refs=(gone,),
-        )
-    )
     journal.close()
     citations = Citations(run)
     citations.refresh()
@@ -390,27 +365,3 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
     told = [(use.rollout, use.epoch, use.sign) for use in found["E1"]]
     assert told == [("s1p0r0", 2, "+"), ("s1p0r1", 2, "?")]
     assert found.keys() == {"E1", "E2"}
-    assert citations.unread == 1
-
-
-def _recorded(run: RunDir, said: str, index: int) -> RecordRef:
-    key = CallKey("rollout", 2, 1, 0, index)
-    # The question names experiences too; only what the model says cites one.
-    asked = (Message("system", "[E3] a rule"),)
-    record = Record(
-        key=key,
-        request="",
-        policy="m",
-        base=0,
-        messages=asked,
-        sampling=Sampling(),
-        reply=Completion(said),
-        elapsed_s=0.1,
-        at=0.0,
-    )
-    raw, checksum = lines.encode(dumps(record))
-    path = run.records / record_file_name(key)
-    offset = path.stat().st_size if path.exists() else 0
-    with path.open("ab") as file:
-        file.write(raw)
-    return RecordRef(path.name, offset, len(raw), checksum)

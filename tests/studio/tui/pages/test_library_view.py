@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engines.core.library import Library
-from studio.library.citations import Citation, find_cited_ids
+from engines.core.text.citations import find_cited_ids
+from studio.library.citations import Citation
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.library import view
 from studio.tui.pages.library.view import LibraryState
