@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any, Self
 
 from engines.agents import agentscope_classes as agentscope
-from engines.verifiers.foreign import trl_rewards
 from engines.verifiers.foreign.checkout_files import file_utils_for
 
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
@@ -167,8 +166,6 @@ def build_modules(file: Path | None = None) -> dict[str, ModuleType]:
         "agentscope.model": (ChatModelBase, ChatResponse),
         "agentscope.message": (agentscope.Msg, *agentscope.BLOCK_CLASSES),
         "agentscope.evaluate": agentscope.METRIC_CLASSES,
-        "trl": (),
-        "trl.rewards": trl_rewards.FUNCTIONS,
     }
     modules: dict[str, ModuleType] = {}
     for name in dict.fromkeys((*served, *_REFUSED)):

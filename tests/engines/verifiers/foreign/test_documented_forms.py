@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -75,32 +74,11 @@ TRL: dict[str, Form] = {
         "    return [float(len(c) == best) for c in completions]",
         ("long", "no"), [0, 1], {},
     ),
-    "rewards of TRL's": (
-        "from trl.rewards import accuracy_reward, reasoning_accuracy_reward, think_format_reward\n"
-        "def f(completions, solution, **kwargs):\n"
-        "    right = accuracy_reward(completions, solution)\n"
-        "    after = reasoning_accuracy_reward(completions, solution)\n"
-        "    form = think_format_reward(completions)\n"
-        "    return [(a + b + c) / 3 for a, b, c in zip(right, after, form)]",
-        (THOUGHT, RIGHT, WRONG), [1, 1 / 3, 0], {},
-    ),
-    "a reward that TRL makes": (
-        "from trl.rewards import get_soft_overlong_punishment\n"
-        "f = get_soft_overlong_punishment(max_completion_len=5, soft_punish_cache=2)",
-        ("four tokens",), [0.5], {"function": "f", "range": [-1, 0]},
-    ),
-    "a cosine of the length": (
-        "from trl.rewards import get_cosine_scaled_reward\n"
-        "f = get_cosine_scaled_reward(max_len=8)",
-        (RIGHT, WRONG), [0.875, 0.125], {"function": "f", "range": [-1, 1]},
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("form", TRL)
 async def test_a_reward_function_of_trl_runs_by_its_path(tmp_path: Path, form: str) -> None:
-    if importlib.util.find_spec("trl"):
-        pytest.skip("TRL is installed here, so that its own functions are used")
     source, answers, rewards, settings = TRL[form]
     found = await judged(a_file(tmp_path, source), *answers, problem=THIRD, **settings)
     assert [verdict.reward for verdict in found] == pytest.approx(rewards), found
