@@ -15,24 +15,7 @@ _WRITTEN = re.compile(
     r"(\$?\d[\d,.]*%?(?:\s*[-+*/x×÷]\s*\$?\d[\d,.]*%?)+)\s*=\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
-_ZERO_TO_TWENTY = """
-zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-fifteen sixteen seventeen eighteen nineteen twenty
-"""
-_SPOKEN = {word: str(n) for n, word in enumerate(_ZERO_TO_TWENTY.split())}
-# Numbers that a problem may mean without writing them: half, double, percent, a dozen, a clock.
-_HINTED = "0.5 .5 1 2 0.25 .25 3 4 7 12 24 30 52 60 100 365"
-_UNWRITTEN = frozenset(_HINTED.split())
-
 _NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
-# When each kind of calculation goes before another one, and what is done then.
-_FIRST = {
-    "+": ("Add up", "when several parts belong together, add them up"),
-    "-": ("Take away", "when something is used up or given away, take it away"),
-    "*": ("Multiply", "when only one part comes again and again, multiply it"),
-    "/": ("Divide", "when an amount is shared out or cut into equal parts, divide it"),
-}
-_GERUND = {"+": "adding up", "-": "subtracting", "*": "multiplying", "/": "dividing"}
 _USE = {
     "+": "add what belongs to one whole",
     "-": "subtract what is used up, given away or compared",
@@ -86,7 +69,7 @@ def shared_prefix_length(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def compare_chains(
-    better: Sequence[Calculation], worse: Sequence[Calculation], problem: str
+    better: Sequence[Calculation], worse: Sequence[Calculation]
 ) -> ArithmeticLesson | None:
     """The lesson from the first calculation at which two chains part; None for equal ones."""
     n = shared_prefix_length(better, worse)
@@ -105,12 +88,6 @@ def compare_chains(
             "when a number already is what the problem asks for, stop there and give it",
             f"the worse one goes on with {_with_article(worse[n].sign)} after the answer is found",
         )
-    return _lesson_where_parted(better, worse, n, problem)
-
-
-def _lesson_where_parted(
-    better: Sequence[Calculation], worse: Sequence[Calculation], n: int, problem: str
-) -> ArithmeticLesson:
     good, bad = better[n], worse[n]
     if (good.sign, good.numbers) == (bad.sign, bad.numbers):
         return ArithmeticLesson(
@@ -118,29 +95,12 @@ def _lesson_where_parted(
             "when a calculation is done, work it out a second time before you go on",
             f"both do the same {_NOUN[good.sign]} with different results",
         )
-    if _uses_unknown_number(bad, worse[:n], problem) and not _uses_unknown_number(
-        good, better[:n], problem
-    ):
-        return ArithmeticLesson(
-            "Given numbers only",
-            "when picking the numbers for a calculation, take only those the problem gives "
-            "or an earlier step has found",
-            "the worse one calculates with a number that stands nowhere before",
-        )
     if good.sign == bad.sign:
         return ArithmeticLesson(
             "Right amounts",
             "when a problem gives several amounts, say what each of them counts before you "
             "calculate with them",
             f"both do {_with_article(good.sign)} there, with different amounts",
-        )
-    if any(later.sign == bad.sign for later in better[n + 1 :]):
-        name, act = _FIRST[good.sign]
-        return ArithmeticLesson(
-            f"{name} before {_GERUND[bad.sign]}",
-            f"{act} before {_GERUND[bad.sign]}",
-            f"the better one begins with the {_NOUN[good.sign]}, "
-            f"the other with the {_NOUN[bad.sign]}",
         )
     # The same lesson whichever of the two was right: it tells how to choose.
     one, two = sorted((good.sign, bad.sign), key="+-*/".index)
@@ -155,9 +115,3 @@ def _lesson_where_parted(
 
 def _with_article(sign: str) -> str:
     return f"{'an' if sign == '+' else 'a'} {_NOUN[sign]}"
-
-
-def _uses_unknown_number(step: Calculation, before: Sequence[Calculation], problem: str) -> bool:
-    known = set(_NUMBER.findall(problem.replace(",", ""))) | {c.result for c in before}
-    spoken = {_SPOKEN[w] for w in re.findall(r"[a-z]+", problem.lower()) if w in _SPOKEN}
-    return bool(set(step.numbers) - known - spoken - _UNWRITTEN)

@@ -86,7 +86,7 @@ def _shared_step_count(one: ShownAttempt, other: ShownAttempt) -> int:
 def _lesson_from_chains(
     winner: ShownAttempt, loser: ShownAttempt, problem: str
 ) -> ContrastLesson | None:
-    finding = arithmetic.compare_chains(_calculations(winner), _calculations(loser), problem)
+    finding = arithmetic.compare_chains(_calculations(winner), _calculations(loser))
     if finding is None:
         return _lesson_from_words(winner, loser, problem)
     numbers = (winner.number, loser.number)
