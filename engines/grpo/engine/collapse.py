@@ -78,9 +78,9 @@ class Candidate:
 class CollapseState:
     """What the guard remembers.
 
-    `candidates` rise in reward; the first are the weights that the run began with, as soon as
-    there is a level at all. Windows begin after step `turned`, at which weights were gone back
-    to; only batches after step `since` can tell of a fall.
+    `candidates` are the weights that the run began with, as soon as there is a level at all, and
+    behind them the best ones, where those are others. Windows begin after step `turned`, at which
+    weights were gone back to; only batches after step `since` can tell of a fall.
     """
 
     history: tuple[BatchReward, ...] = ()
@@ -115,18 +115,13 @@ def add_batch(
     if not found:
         return watch
     reward, groups = mean_level(found)
-    ranked = watch.candidates
-    if not ranked:
-        ranked = (Candidate(watch.history[0].weights, reward, groups),)
-    elif reward <= ranked[-1].reward:
+    if watch.candidates and reward <= watch.candidates[-1].reward:
         return watch
     there = [known for known in found if known.weights in kept]
-    chosen = max(there, key=lambda known: known.reward).weights
-    return replace(
-        watch,
-        candidates=_select_candidates(ranked, Candidate(chosen, reward, groups)),
-        since=batch.step,
-    )
+    best = Candidate(max(there, key=lambda known: known.reward).weights, reward, groups)
+    first = next(iter(watch.candidates), replace(best, weights=watch.history[0].weights))
+    candidates = (best,) if best.weights == first.weights else (first, best)
+    return replace(watch, candidates=candidates, since=batch.step)
 
 
 def weights_to_keep(watch: CollapseState, *, patience: int) -> frozenset[int]:
@@ -214,18 +209,6 @@ def _newest_window(watch: CollapseState, patience: int) -> Sequence[BatchReward]
     """The newest window; () before there are as many batches."""
     found = _newest_batches(watch, patience)
     return found if len(found) >= patience and mean_level(found)[1] >= LEAST_LEVEL else ()
-
-
-def _select_candidates(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[Candidate, ...]:
-    """The beginning, one from about half-way, and the best."""
-    first, *others = ranked
-    others = [candidate for candidate in others if candidate.weights != best.weights]
-    if best.weights == first.weights:
-        return (best,)
-    if len(others) > 1:
-        half, last = others
-        others = [last if 2 * half.weights < best.weights else half]
-    return (first, *others, best)
 
 
 def _has_rollback_failed(watch: CollapseState, best: Candidate, drop: float) -> bool:

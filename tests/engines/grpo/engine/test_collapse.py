@@ -137,12 +137,12 @@ def test_the_best_batch_of_a_window_had_its_weights_and_not_the_last_one() -> No
     assert found.to == 2
 
 
-def test_weights_that_fail_again_are_left_for_earlier_ones_and_then_for_the_beginning() -> None:
+def test_weights_that_fail_again_are_left_for_the_beginning() -> None:
     """Something else is broken: whatever is gone back to scores nothing any more."""
     good = [0.1 + 0.02 * n for n in range(24)]
     watch, went = watched(batches(*good)), []
     held = weights_to_keep(watch, patience=3)
-    assert [candidate.weights for candidate in watch.candidates] == [0, 16, 23]
+    assert [candidate.weights for candidate in watch.candidates] == [0, 23]
     step, weights = len(good), 23
     while step < 60:
         step += 1
@@ -157,7 +157,7 @@ def test_weights_that_fail_again_are_left_for_earlier_ones_and_then_for_the_begi
             assert weights_to_keep(watch, patience=3) == set()
         else:
             watch, weights = record_rollback(watch, found.to, step), found.to
-    assert went == [23, 16, 0, None]
+    assert went == [23, 0, None]
 
 
 def test_weights_that_did_well_when_they_were_gone_back_to_may_be_again() -> None:
@@ -186,11 +186,10 @@ def test_no_more_than_a_handful_of_weights_is_kept_however_small_the_batches() -
             history.append(batch)
             watch = add_batch(watch, batch, kept | {batch.weights}, patience=3)
             kept = (kept | {batch.weights}) & weights_to_keep(watch, patience=3)
-            assert len(kept) <= 6
+            assert len(kept) <= 5
             assert {candidate.weights for candidate in watch.candidates} <= kept
-        first, half, best = [candidate.weights for candidate in watch.candidates]
+        first, best = [candidate.weights for candidate in watch.candidates]
         assert (first, best > 150) == (0, True)
-        assert best / 4 < half < best
 
 
 def test_a_batch_that_is_seen_again_changes_nothing() -> None:
@@ -365,7 +364,7 @@ async def test_where_nothing_helps_it_is_said_and_training_goes_on_without_going
     assert went[-1] == 0
     back = [to for to in went if to is not None]
     assert back == went == sorted(set(back), reverse=True)  # each once, each earlier
-    assert len(went) == 3
+    assert len(went) == 2
     (reason,) = lost
     assert "with the weights of the beginning too" in reason
     assert "look at rewards and answers" in reason
