@@ -12,7 +12,7 @@ from engines.core.library import Library, Provenance
 from engines.core.review_memory import PastDecision
 from engines.core.text.prompts import quote
 from engines.core.text.similar_texts import SimilarTexts
-from engines.core.text.similarity import similarity_above
+from engines.core.text.similarity import similarity
 from engines.core.types import Flag, Operation
 
 SAME_IDEA = 0.85
@@ -129,7 +129,7 @@ class _Rejections:
             elif (idea.kind, idea.target) != (kind, operation.target):
                 counts = False
             elif idea.target_text and about is not None:
-                counts = similarity_above(about.text, idea.target_text, SAME_IDEA) is not None
+                counts = similarity(about.text, idea.target_text) >= SAME_IDEA
             else:
                 counts = not self._is_let_in(at)
             if counts:

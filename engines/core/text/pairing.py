@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
-from engines.core.text.similarity import similarity, similarity_above, tokens
+from engines.core.text.similar_texts import SimilarTexts
+from engines.core.text.similarity import similarity, tokens
 
 Entry = tuple[str, str]
 """Id and text."""
@@ -15,7 +16,7 @@ _ALIKE = 0.6
 _SAME_ID = 0.25
 """What an equal id adds to a similarity: a rewording under its own id wins most of the time."""
 _MOST_PAIRS = 250_000
-"""Comparisons, at a microsecond each; where there would be more, only ids are compared."""
+"""Of texts that may be alike; where there would be more, only those of one id are compared."""
 
 
 def pair_entries(older: Sequence[Entry], newer: Sequence[Entry]) -> tuple[tuple[int, int], ...]:
@@ -64,16 +65,16 @@ def _normalize(text: str) -> Hashable:
 def _scores(
     older: Sequence[Entry], newer: Sequence[Entry], left: set[int], right: set[int]
 ) -> list[tuple[float, int, int]]:
-    compares_all = len(left) * len(right) <= _MOST_PAIRS
+    index = SimilarTexts(_ALIKE)
+    if len(left) * len(right) <= _MOST_PAIRS:
+        index.hold({str(j): newer[j][1] for j in right})
     of_id: dict[str, list[int]] = defaultdict(list)
     for j in right:
         of_id[newer[j][0]].append(j)
     out = []
     for i in left:
-        for j in right if compares_all else of_id[older[i][0]]:
-            if older[i][0] == newer[j][0]:
-                out.append((similarity(older[i][1], newer[j][1]) + _SAME_ID, i, j))
-            else:
-                score = similarity_above(older[i][1], newer[j][1], _ALIKE)
-                out += [(score, i, j)] if score is not None else []
-    return [each for each in out if each[0] >= _ALIKE]
+        name, text = older[i]
+        scores = {int(j): score for j, score in index.alike(text).items()}
+        scores |= {j: similarity(text, newer[j][1]) + _SAME_ID for j in of_id[name]}
+        out += [(score, i, j) for j, score in scores.items() if score >= _ALIKE]
+    return out

@@ -1,6 +1,6 @@
 """Which of many texts are alike, without comparing all of them.
 
-Finds what `similarity_above` finds of every pair. The words and trigrams that a text shares with
+Finds what `similarity` of every pair would find. The words and trigrams that a text shares with
 each of the others are counted for all of them at once, in integers with a bit for each text.
 """
 

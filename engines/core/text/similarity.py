@@ -25,7 +25,6 @@ _MAX_WORDS = 200
 
 MOST_CHARS = 2_000
 """What is compared of a text: five times an experience, and a model may propose 200,000."""
-_SKETCH_BITS = 8_192
 
 
 def similarity(one: str, other: str) -> float:
@@ -37,20 +36,6 @@ def similarity(one: str, other: str) -> float:
     a, b = _features(one), _features(other)
     total = len(a) + len(b)
     return 2 * len(a & b) / total if total else 1.0
-
-
-def similarity_above(one: str, other: str, at_least: float) -> float | None:
-    """Their similarity where it reaches `at_least`, else None; mostly told without comparing."""
-    (size, bits), (other_size, other_bits) = _sketch(one), _sketch(other)
-    total = size + other_size
-    shared = min(
-        size - (bits & ~other_bits).bit_count(), other_size - (other_bits & ~bits).bit_count()
-    )
-    # This bound takes a microsecond where the similarity takes ten.
-    if total and 2 * min(shared, size, other_size) / total < at_least:
-        return None
-    found = similarity(one, other)
-    return found if found >= at_least else None
 
 
 def tokens(text: str) -> tuple[str, ...]:
@@ -130,19 +115,6 @@ def list_features(text: str) -> list[str]:
     bag = Counter((*words, *grams))
     repeats = [f"{gram}\0{n}" for gram, count in bag.items() if count > 1 for n in range(1, count)]
     return [*bag, *repeats]
-
-
-@lru_cache(maxsize=16_384)  # 1 KB each; as many as a large library and a long lesson have
-def _sketch(text: str) -> tuple[int, int]:
-    """How many features a text has, and bits at the hashes of their kinds.
-
-    Each bit that only one of two texts has stands for at least one feature that only it has.
-    """
-    found = list_features(text)
-    marked = bytearray(_SKETCH_BITS // 8)
-    for place in map(hash, found):
-        marked[place % _SKETCH_BITS >> 3] |= 1 << (place & 7)
-    return len(found), int.from_bytes(marked)
 
 
 @lru_cache(maxsize=512)  # a lesson compares each text with every other one

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from engines.core.errors import ConfigError
 from engines.core.flags import FLAG_NAMES, UNSCORED
 from engines.core.library import Library
-from engines.core.text.similarity import similarity_above
+from engines.core.text.similar_texts import SimilarTexts
 from engines.core.types import RULES, Decision, Operation, OperationKind
 
 _FORM = "A rule file is `rules:` and a list of `- when: {…}`, `do: …`, `reason: …`."
@@ -55,7 +55,7 @@ class Conditions(BaseModel):
     groups_below: int | None = None
     words_above: int | None = None
     matches: str | None = None  # regular expression, searched in the text
-    similar_at_least: float | None = Field(default=None, ge=0, le=1)  # to any other experience
+    similar_at_least: float | None = Field(default=None, gt=0, le=1)  # to any other experience
     flagged: bool | None = None
     flag: tuple[str, ...] = ()  # any of them
     score_at_least: float | None = Field(default=None, ge=0, le=1)  # of a flag that is meant
@@ -113,7 +113,8 @@ class Conditions(BaseModel):
         """Whether a weight update can be meant: what is said of wordings says nothing of it."""
         return "weights" in self.kind or self == Conditions()
 
-    def are_met(self, operation: Operation, library: Library) -> bool:
+    def are_met(self, operation: Operation, library: Library, index: SimilarTexts) -> bool:
+        """`index` finds the texts that are as alike as `similar_at_least` says."""
         groups = len({rollout.rpartition("r")[0] for rollout in operation.evidence})
         checks = [
             not self.kind or operation.kind in self.kind,
@@ -124,13 +125,10 @@ class Conditions(BaseModel):
             self.flagged is None or operation.is_flagged is self.flagged,
             not (self.flag or self.score_at_least is not None) or self._has_flag(operation),
         ]
-        if not all(checks):
-            return False
-        return self.similar_at_least is None or any(
-            similarity_above(operation.text, e.text, self.similar_at_least) is not None
-            for e in library.experiences
-            if e.id != operation.target
-        )
+        if self.similar_at_least is None or not all(checks):
+            return all(checks)
+        index.hold({e.id: e.text for e in library.experiences})
+        return index.nearest(operation.text, (operation.target,)) is not None
 
     def _has_flag(self, operation: Operation) -> bool:
         """Whether a flag that is meant stands there; one without a score reaches none."""
@@ -172,12 +170,13 @@ class RuleReviewer:
     async def review(
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
+        indexes = [SimilarTexts(rule.when.similar_at_least or 1.0) for rule in self.rules]
         for operation in operations:
             weights = operation.kind == "weights"
-            for number, rule in enumerate(self.rules, 1):
+            for number, (rule, index) in enumerate(zip(self.rules, indexes, strict=True), 1):
                 if weights and not rule.when.can_match_weights:
                     continue
-                if not rule.when.are_met(operation, library):
+                if not rule.when.are_met(operation, library, index):
                     continue
                 if rule.do != "ask" and not (weights and rule.do == "defer"):
                     reason = rule.reason or f"rule {number}"

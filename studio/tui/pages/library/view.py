@@ -10,7 +10,7 @@ from engines.core.effects import Effect
 from engines.core.events import LibraryCommitted
 from engines.core.library import Experience, Library
 from engines.core.state.use_counts import NO_USES, UseCounts
-from engines.core.text.similarity import similarity_above, word_count, word_diff
+from engines.core.text.similarity import similarity, word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
 from studio.report.summary import count_text, prompt_tokens_text
@@ -252,7 +252,7 @@ def find_similar(
     found = [
         (other, alike)
         for other, said in others
-        if other != name and (alike := similarity_above(text, said, NEAR_FROM)) is not None
+        if other != name and (alike := similarity(text, said)) >= NEAR_FROM
     ]
     return tuple(sorted(found, key=lambda pair: -pair[1])[:NEAR_MOST])
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from engines.core.text.similarity import (
     format_changes,
     similarity,
-    similarity_above,
     tokens,
     window_length,
     word_count,
@@ -66,13 +65,6 @@ def test_a_reworded_experience_is_nearer_than_a_foreign_one() -> None:
     foreign = "Precedence: multiply before you add."
     assert similarity(rule, reworded) > 0.6 > 0.3 > similarity(rule, foreign)
     assert similarity("记得进位再相加", "相加时记得进位") > similarity("记得进位再相加", "先乘后加")
-
-
-@modest
-@given(_texts, _texts, st.floats(0, 1))
-def test_a_threshold_gives_the_similarity_or_nothing(one: str, other: str, least: float) -> None:
-    found = similarity(one, other)
-    assert similarity_above(one, other, least) == (found if found >= least else None)
 
 
 def test_letters_of_scripts_without_blanks_are_words_of_their_own() -> None:
