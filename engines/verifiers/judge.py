@@ -6,8 +6,7 @@ anything about it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed
 from engines.core.protocols import Ledger, Policy
 from engines.core.settings import setting
-from engines.core.text.objects import drop_thoughts, parse_objects
+from engines.core.text.objects import drop_thoughts, objects_with, parse_objects
 from engines.core.text.prompts import load_prompt, quote
 from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair
 from engines.core.text.tex import escape_tex
@@ -66,9 +65,6 @@ CRITIQUE_CHARS = 1_000
 
 _PACKAGE = "engines.verifiers"
 DEFAULT_RUBRIC = load_prompt(_PACKAGE, "rubric").render()
-MAX_BRACES = 200
-"""Objects looked at in one reply: prose full of brackets must not cost quadratic time."""
-_DECODER = json.JSONDecoder()
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -184,30 +180,12 @@ def parse_judgement(text: str, score: Score) -> Judgement:
         raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
     reader = _parse_correct if score == "binary" else _parse_score
     reward = reader(row[name])
-    others = (*rows, *_objects_with_key(name, escape_tex(text)))
+    others = (*rows, *objects_with((name,), escape_tex(text)))
     said_too = [other[name] for other in others if name in other]
     if any(reader(value) != reward for value in said_too):
         raise ReplyProblem(f'it holds several objects whose "{name}" differs.')
     reasoning = row.get("reasoning")
     return Judgement(reward, reasoning if isinstance(reasoning, str) else "")
-
-
-def _objects_with_key(name: str, text: str) -> Iterator[dict[str, Any]]:
-    """Every object of the text with that key, wherever it stands."""
-    position = 0
-    for _ in range(MAX_BRACES):
-        position = text.find("{", position)
-        if position < 0:
-            return
-        try:
-            value, end = _DECODER.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            value, end = {}, position + 1
-        if name in value:
-            yield value
-            position = end
-        else:
-            position += 1  # it may hold one
 
 
 def _parse_correct(value: Any) -> float:

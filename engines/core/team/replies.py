@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from engines.core.text.objects import drop_thoughts
+from engines.core.text.objects import drop_thoughts, objects_with
 from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem, too_long_reason
 
 Speaker = Literal["planner_main", "planner_fixed", "executor", "verifier", "generator"]
 FIXED: tuple[Speaker, ...] = ("planner_fixed", "executor", "verifier", "generator")
 """All but the planner, who is the policy itself and the only one that learns."""
 PlanForm = Literal["json", "lines"]
-MAX_STARTS = 200
-"""Brackets from which a reply is read: prose full of them must not cost quadratic time."""
 MAX_MENDED_CHARS = 20_000
 
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.S)
@@ -148,14 +146,13 @@ def read_object(text: str, names: Collection[str]) -> dict[str, Any]:
     text = drop_thoughts(text).strip()
     if not text:
         raise ReplyProblem("it is empty: reply with one JSON object.")
-    found = [row for part in (text, *_FENCE.findall(text)) for row in _find_objects(part)]
-    if not (fitting := [row for row in found if names & row.keys()]):
-        fitting = [row for row in _mend_objects(text) if names & row.keys()]
-    if not fitting:
+    found = [*objects_with(names, text)]
+    if not found:
+        found = [row for row in _mend_objects(text) if not row.keys().isdisjoint(names)]
+    if not found:
         wanted = ", ".join(sorted(names))
-        what = "it has none of the keys" if found else "no JSON object was found in it. It needs"
-        raise ReplyProblem(f"{what} {wanted}.")
-    return fitting[-1]
+        raise ReplyProblem(f"no JSON object was found in it that has one of the keys {wanted}.")
+    return found[-1]
 
 
 def spoken_lines(text: str) -> list[str]:
@@ -166,20 +163,6 @@ def spoken_lines(text: str) -> list[str]:
             rows = _as_texts(found).items()
             return [" ".join(f"{key}: {said}".split()) for key, said in rows if said]
     return text.splitlines()
-
-
-def _find_objects(text: str) -> Iterator[dict[str, Any]]:
-    """Objects of a text that are whole, and not part of another one."""
-    decoder, at = json.JSONDecoder(strict=False), 0
-    for _ in range(MAX_STARTS):
-        if (at := text.find("{", at)) < 0:
-            return
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            at += 1
-            continue
-        yield value
 
 
 def _mend_objects(text: str) -> Sequence[dict[str, Any]]:

@@ -51,6 +51,8 @@ MAX_WASTED_CHARS = 4 * MAX_REPLY_CHARS
 """Read in vain: prose full of brackets must not cost quadratic time."""
 MAX_MENDED_CHARS, MAX_MENDED_BRACKETS, MAX_UNREAD = 8_000, 200, 10
 """Of one object, since the time of mending grows with their product; and objects in vain."""
+MAX_BRACES = 200
+"""Places at which `objects_with` looks for an object, for the same reason."""
 _MENTION = re.compile(r"(?<!\bis)(?<!answer)(?<!array)(?<!JSON)(?<=[A-Za-z,])[ \t]+`?\Z")
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
@@ -123,6 +125,21 @@ def parse_objects(text: str, fields: Collection[str] = ()) -> list[Row]:
     if trouble := (*broken, *found.problems):
         raise ReplyProblem(" ".join(trouble))
     return [row for row in found.rows if isinstance(row, dict)]
+
+
+def objects_with(keys: Collection[str], text: str) -> Iterator[Row]:
+    """Every whole object of a text that has one of these keys, wherever it stands."""
+    at = -1
+    for _ in range(MAX_BRACES):
+        if (at := text.find("{", at + 1)) < 0:
+            return
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        if not value.keys().isdisjoint(keys):  # else it may hold one
+            yield value
+            at = end - 1
 
 
 def drop_thoughts(text: str) -> str:
