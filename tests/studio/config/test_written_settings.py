@@ -33,7 +33,7 @@ NEWER_SETTINGS = re.compile(
     r"|readable: \[\]|allow_hosts: \[\]"
     r"|gate:\n +problems: null\n +k: 4\n +error: 0.05\n +data: null\n +unit: operation"
     r"\n +roll_back: false"
-    r"|cite: true|sampling: uniform|weight_steps: 9|rejects:(?:\n +- .*)+)\n)",
+    r"|cite: (?:true|false)|sampling: uniform|weight_steps: 9|rejects:(?:\n +- .*)+)\n)",
     re.MULTILINE,
 )
 PRESETS = [name for name, _ in list_presets() if name not in NEWER]
