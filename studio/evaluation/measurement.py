@@ -24,7 +24,7 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
 from studio.config.settings.evaluation import VerifierConfig
-from studio.run.budget import open_budget, reserve_calls
+from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import measuring_setup
 from studio.run.linter import count_vectors
 from studio.run.models import Roles, Tell, open_roles, rollout_slots, tell_each
@@ -57,8 +57,8 @@ async def open_measuring(
     budget = open_budget(loaded, config, records, partial(give_up, "budget"))
     unjudged = UnjudgedTries() if step == "rollout" else None
     asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
-    wrap = reserve_calls(budget)
-    roles = open_roles(asked, stack, tell, workspace=workspace.path, wrap=wrap)
+    roles = open_roles(asked, stack, tell, workspace=workspace.path)
+    roles = apply_budget(roles, config, budget)
     roles.acting.folder = programs = records / "programs"
     stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again
     ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)

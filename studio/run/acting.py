@@ -16,9 +16,9 @@ from engines.agents.team import Member, Team
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.process.scratch_folder import ScratchFolder
-from engines.core.protocols import Agent, Embedder, Policy
+from engines.core.protocols import Agent, Embedder, OnText, Policy
 from engines.core.team.replies import FIXED, Speaker
-from engines.core.types import Sampling
+from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.team.policy import TeamPolicy
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
@@ -41,6 +41,29 @@ BOXED = ("python",)
 
 
 @dataclass(slots=True)
+class ToolModel:
+    """The model that a tool asks; budgets and pauses are put round it after the tool was made."""
+
+    inner: Policy
+    settings: PolicyConfig
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        return await self.inner.complete(messages, sampling, on_text)
+
+    async def ping(self) -> None:
+        await self.inner.ping()
+
+    async def aclose(self) -> None:
+        """Whoever opened the model closes it."""
+
+
+@dataclass(slots=True)
 class Acting:
     """What the agent of a run acts with. An agent that only replies has none of it.
 
@@ -52,6 +75,7 @@ class Acting:
     tell: Tell = lambda _: None
     toolbox: CheckedToolbox | None = None
     sandbox: Sandbox | None = None
+    models: tuple[ToolModel, ...] = ()
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
@@ -60,7 +84,9 @@ class Acting:
 
     def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
         for name, settings in self.config.agent.models.items():
-            self.named[name] = open_model(settings), sampling_of(settings)
+            model = ToolModel(open_model(settings), settings)
+            self.models += (model,)
+            self.named[name] = model, sampling_of(settings)
 
     def grading(self) -> HarborVerifier | None:
         """Runs the graders of task folders; None where the agent is no program."""
@@ -69,6 +95,11 @@ class Acting:
         if self.sandbox is None or not self.config.agent.command or self.folder is None:
             return None
         return HarborVerifier(self.sandbox, self.folder / "left")
+
+    def wrap_models(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> None:
+        """Put the same round the models of tools as round those of the run's roles."""
+        for model in self.models:
+            model.inner = wrap(model.inner, model.settings)
 
     async def check(self) -> dict[str, Any]:
         """Start and test all of it, before anything is spent; returns `AgentOpened.facts`.
@@ -192,9 +223,13 @@ def open_acting(
         accepted = agent.sandbox == "resource-limits-only"
         sandbox = Sandbox(limits, accept_limits_only=accepted)
         stack.push_async_callback(sandbox.aclose)
+    models: list[ToolModel] = []
 
-    def open_tool_model(wanted: object) -> Policy:
-        return open_model(wanted) if isinstance(wanted, PolicyConfig) else policy
+    def open_tool_model(wanted: object) -> ToolModel:
+        settings = wanted if isinstance(wanted, PolicyConfig) else config.role("policy")
+        model = policy if wanted is None else open_model(settings)
+        models.append(ToolModel(model, settings))
+        return models[-1]
 
     toolbox = None
     if agent.tools:
@@ -211,18 +246,21 @@ def open_acting(
         )
         stack.push_async_callback(toolbox.aclose)
     if agent.team is not None:
-        acting.members = _open_members(config, open_tool_model)
-    acting.toolbox, acting.sandbox = toolbox, sandbox
+        acting.members = _open_members(agent, open_tool_model)
+    acting.toolbox, acting.sandbox, acting.models = toolbox, sandbox, tuple(models)
 
 
-def _open_members(config: RunConfig, open_one: Callable[[object], Policy]) -> dict[Speaker, Member]:
+def _open_members(
+    agent: AgentConfig, open_one: Callable[[object], ToolModel]
+) -> dict[Speaker, Member]:
     members: dict[Speaker, Member] = {}
     for speaker in FIXED:
-        wanted = getattr(config.agent.team, speaker)
-        drawn = replace(sampling_of(wanted or config.role("policy")), temperature=0.0)
+        wanted = getattr(agent.team, speaker)
+        model = open_one(wanted)
+        drawn = replace(sampling_of(model.settings), temperature=0.0)
         if wanted is not None and wanted.temperature is not None:
             drawn = replace(drawn, temperature=wanted.temperature)
-        members[speaker] = Member(team_policy(config.agent, open_one(wanted), speaker), drawn)
+        members[speaker] = Member(team_policy(agent, model, speaker), drawn)
     return members
 
 

@@ -22,7 +22,6 @@ from engines.pipeline.gate.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
-from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.journal import Journal
@@ -33,7 +32,7 @@ from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
 from studio.report.status import agent_lines
 from studio.run.acting import sampling_of
-from studio.run.budget import open_budget, prior_usage, reserve_calls
+from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import (
     evaluated_sets,
     measuring_setup,
@@ -47,6 +46,7 @@ from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Tell,
     apply_pace,
+    make_pausable,
     make_rollouts,
     open_roles,
     pace_of,
@@ -137,23 +137,22 @@ class _RunParts:
         """Open models and verifier, and let each answer once."""
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
-        self.budget = open_budget(
-            loaded, config, records, lambda reason: self.control.give_up("budget", reason)
-        )
-        reserve = reserve_calls(self.budget)
-        self.roles = roles = open_roles(
+        roles = open_roles(
             config,
             stack,
             tell,
             training=config.trains,
             threads=recorded_threads(plan),
             workspace=plan.workspace.path,
-            wrap=lambda policy, settings, aside: PausablePolicy(
-                reserve(policy, settings, aside), lambda: self.control.wait_before_call()
-            ),
         )
         check_training(config)
+        self.budget = open_budget(
+            loaded, config, records, lambda reason: self.control.give_up("budget", reason)
+        )
         roles.acting.folder = plan.run.path / "programs"
+        self.roles = make_pausable(
+            apply_budget(roles, config, self.budget), lambda: self.control.wait_before_call()
+        )
         # Writes nothing until it is asked.
         self.ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
         roles.acting.reserve = lambda wanted: count_vectors(wanted, self.budget, self.ledger)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from engines.core.errors import ConfigError, DamagedError
-from engines.core.protocols import Policy
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.budget import (
@@ -22,7 +21,7 @@ from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig, Role
 from studio.config.settings.run import RunConfig
-from studio.run.models import Aside, Wrap, endpoint_of
+from studio.run.models import Roles, endpoint_of
 
 USUAL_MAX_TOKENS = EndpointSettings().max_tokens or 4096
 
@@ -111,15 +110,15 @@ def open_budget(
     return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 
 
-def reserve_calls(budget: Budget | None) -> Wrap:
-    """Has each call of a model reserved in the budget first; a ping is a token and is not."""
-
-    def wrap(policy: Policy, settings: PolicyConfig, aside: Aside) -> Policy:
-        if budget is None:
-            return policy
-        return BudgetedPolicy(policy, budget, terms_of(settings), aside=aside)
-
-    return wrap
+def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
+    """The same models, each call reserved in the budget first; a ping is a token and is not."""
+    if budget is None:
+        return roles
+    return roles.wrap(
+        lambda policy, settings: BudgetedPolicy(
+            policy, budget, terms_of(settings), aside=roles.leave_batch
+        )
+    )
 
 
 def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:

@@ -24,6 +24,7 @@ from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff.policy import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits.paced import StreamPacedPolicy
+from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.limits.wrapped import WrappedPolicy
 from engines.policies.open import is_scripted, open_policy
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
     from engines.policies.vllm.policy import VLLMRollouts
 
 Tell = Callable[[str], None]
-Aside = Callable[[], AbstractContextManager[None]]
-"""Entered by a call that waits for its budget: the policy's batches go on without its try."""
-Wrap = Callable[[Policy, PolicyConfig, Aside], Policy]
-"""What is put round a model before anything asks it."""
 BUNDLED = "tiny"
 """The model that ships with the studio."""
 _DIGEST_BYTES = 4_000_000
@@ -76,9 +73,29 @@ class Roles:
         return self.local.join_batch
 
     @property
+    def leave_batch(self) -> Callable[[], AbstractContextManager[None]]:
+        """Entered by a call that waits for its budget: the batches go on without its try."""
+        return nullcontext if self.local is None else self.local.leave_batch
+
+    @property
     def weights(self) -> Callable[[], str] | None:
         """Gives a digest of the policy's weights as they are now; None: they are not here."""
         return None if self.local is None else self.local.local.weights_digest
+
+    def wrap(self, wrap: Callable[[Policy, PolicyConfig], Policy]) -> Roles:
+        """The same models, each wrapped; a log of replies, which is never asked, stays as it is."""
+        config = self.acting.config
+
+        def wrap_one(policy: Policy, settings: PolicyConfig) -> Policy:
+            return policy if isinstance(policy, ReplayPolicy) else wrap(policy, settings)
+
+        self.acting.wrap_models(wrap_one)
+        return replace(
+            self,
+            policy=wrap_one(self.policy, config.role("policy")),
+            reflector=wrap_one(self.reflector, config.role("reflector")),
+            judge=None if self.judge is None else wrap_one(self.judge, config.role("judge")),
+        )
 
     async def ping(self) -> None:
         """Ask every role's endpoint once, before anything is spent. Raises PolicyError."""
@@ -108,13 +125,11 @@ def open_roles(
     training: bool = False,
     threads: int | None = None,
     workspace: Path | None = None,
-    wrap: Wrap = lambda policy, *_: policy,
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
-    Each is wrapped by `wrap`, but a log of replies, which is never asked. With `training` the
-    policy's weights are to be updated; `threads` of the CPU are those that an earlier process of
-    the run trained with. What tools find is kept in the workspace.
+    With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
+    earlier process of the run trained with. What tools find is kept in the workspace.
 
     Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
@@ -132,25 +147,13 @@ def open_roles(
         opened.append((which, policy))
         return policy
 
-    own: HFLocal | None = None
-
-    def leave_batch() -> AbstractContextManager[None]:
-        return nullcontext() if own is None else own.leave_batch()
-
-    def wrap_one(policy: Policy, settings: PolicyConfig) -> Policy:
-        is_log = isinstance(policy, ReplayPolicy)
-        return policy if is_log else wrap(policy, settings, leave_batch)
-
-    def open_wrapped(settings: PolicyConfig, local: LocalModels = trained) -> Policy:
-        return wrap_one(open_one(settings, local), settings)
-
-    policy = open_wrapped(config.role("policy"))
+    policy = open_one(config.role("policy"))
     # GRPO alone asks no reflector; an endpoint of its own is not even pinged then.
-    reflector = open_wrapped(config.role("reflector")) if config.practice.reflects else policy
+    reflector = open_one(config.role("reflector")) if config.practice.reflects else policy
     asked = config.judge is not None or asks_judge(config.verifier.spec)
-    judge = open_wrapped(config.role("judge")) if asked else None
+    judge = open_one(config.role("judge")) if asked else None
     acting = Acting(config, tell)
-    acting.open_models(lambda other: open_wrapped(other, frozen))
+    acting.open_models(lambda other: open_one(other, frozen))
 
     def open_vectors(wanted: object) -> EmbeddingClient | RehearsalEmbeddings:
         assert isinstance(wanted, EmbeddingConfig)
@@ -165,21 +168,24 @@ def open_roles(
         acting.embedders.append(embedder)
         return embedder
 
-    open_acting(acting, stack, policy, open_wrapped, open_vectors, workspace)
-    if is_local(config.policy.model):
-        own = cast("HFLocal", open_one(config.role("policy")))
+    open_acting(acting, stack, policy, open_one, open_vectors, workspace)
+    own = cast("HFLocal", policy) if is_local(config.policy.model) else None
     distinct = tuple(policy for _, policy in opened)
     if own is None or not training or config.policy.local.rollouts_url is None:
         return Roles(policy, reflector, judge, distinct, acting, own)
     served = open_vllm_rollouts(config, own, tell)
     stack.push_async_callback(served.aclose)
-    asked_there = wrap_one(served, config.role("policy"))
-    return Roles(asked_there, reflector, judge, (*distinct, served), acting, own, served)
+    return Roles(served, reflector, judge, (*distinct, served), acting, own, served)
 
 
 def tell_each(tell: Tell, remarks: Sequence[str]) -> None:
     for remark in remarks:
         tell(remark)
+
+
+def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:
+    """The same models, each call waiting for `wait` first."""
+    return roles.wrap(lambda policy, _: PausablePolicy(policy, wait))
 
 
 def pace_of(config: RunConfig, *, watched: bool) -> float | None:
