@@ -160,17 +160,13 @@ class LessonProposed:
 
 @dataclass(frozen=True, slots=True)
 class EffectMeasured:
-    """Operations were tried together before they are decided: the library with them and without.
-
-    `error` is the chance that the verdict was allowed to be wrong, `base` a hash of the library
-    without them and with them, and of the problems and tries.
-    """
+    """Operations were tried together before they are decided: the library with them and without."""
 
     step: int
     operations: tuple[str, ...]
     effect: Effect
-    error: float
-    base: str
+    error: float  # the chance that the verdict was allowed to be wrong
+    base: str  # a hash of both libraries, the problems, and how they were tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +285,7 @@ class EvaluationFinished:
     tool_calls: int = 0
     reused: int = 0  # rollouts whose result was known, so that nothing was paid for them
     left_out: int = 0  # problems of the set that are apart for the reflector, the spares
-    spare_problems: tuple[str, ...] = ()  # of those it has not read; in no figure
-    spare_rewards: tuple[tuple[float | None, ...], ...] = ()
+    spares: tuple[tuple[str, tuple[float | None, ...]], ...] = ()  # that it has not read
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ def choose_worsened(
 
 
 def _of_spares(found: EvaluationFinished) -> EvaluationFinished:
-    return replace(found, problems=found.spare_problems, rewards=found.spare_rewards)
+    names, rewards = zip(*found.spares, strict=True) if found.spares else ((), ())
+    return replace(found, problems=names, rewards=rewards)
 
 
 def _recorded_tries(

@@ -161,11 +161,7 @@ def try_once(
     overrides: Overrides = None,
     problem: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            help="A problem of the data. Default: the first; with --versus one that practice began "
-            "with failing, with --without one that the experience was drawn from.",
-        ),
+        typer.Option(metavar="ID", help="A problem of the data. Default: a telling one."),
     ] = None,
     question: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
@@ -194,12 +190,7 @@ def try_once(
     from studio.config.loading import load_run
     from studio.evaluation.try_problem import choose_problem
     from studio.evaluation.try_text import print_trials
-    from studio.evaluation.versus import (
-        before_and_after,
-        learned_from,
-        trials_of,
-        unsolved_problem,
-    )
+    from studio.evaluation.versus import telling_problem, trials_of
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
@@ -209,20 +200,11 @@ def try_once(
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     workspace = open_workspace(context)
     run = None if versus is None else workspace.run(versus)
-    if run is not None and without is not None:
-        cause = "--versus compares before and after, and not with and without an experience."
-        raise ConfigError("--without", cause, "Give one of the two.")
     if problem is None and question is None:
-        if run is not None:
-            problem = unsolved_problem(run)
-        elif without is not None:
-            problem = learned_from(loaded, workspace, library, without)
+        problem = telling_problem(loaded, workspace, run, library, without)
     chosen = choose_problem(loaded, problem, question, answer)
-    if run is None:
-        trials = trials_of(loaded, chosen, workspace, library, without)
-    else:
-        again = runfile, overrides or []
-        trials = before_and_after(loaded, run, chosen, workspace, library, *again)
+    again = runfile, overrides or []
+    trials = trials_of(loaded, run, chosen, workspace, library, without, *again)
     code = print_trials(trials, workspace, json=json)
     if not json and code == exit_codes.DONE and (run or Path(runfile).name != "run.yaml"):
         practise = "train" if loaded.config.trains else "headless"

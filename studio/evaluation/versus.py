@@ -18,7 +18,20 @@ from studio.evaluation.try_problem import Trial
 from studio.run.library_start import choose_library
 
 
-def unsolved_problem(run: RunDir) -> str | None:
+def telling_problem(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    run: RunDir | None,
+    library: str | None,
+    without: str | None,
+) -> str | None:
+    """One that practice began with failing, or that an experience was drawn from; None: any."""
+    if without is not None:
+        return _learned_from(loaded, workspace, library, without)
+    return None if run is None else _unsolved_problem(run)
+
+
+def _unsolved_problem(run: RunDir) -> str | None:
     """The first problem that at least half of its first tries failed; None: there is none."""
     for _, step in sorted(read_history(run).steps.items()):
         for position, name in enumerate(step.problems):
@@ -34,7 +47,7 @@ def _mean_reward(step: StepHistory, position: int) -> float:
     return sum(rewards) / len(rewards) if rewards else inf
 
 
-def learned_from(
+def _learned_from(
     loaded: LoadedRun, workspace: Workspace, given: str | None, name: str
 ) -> str | None:
     """Of the problems of the data that an experience was drawn from the one that failed most.
@@ -58,12 +71,24 @@ def learned_from(
 
 
 def trials_of(
-    loaded: LoadedRun, problem: Problem, workspace: Workspace, library: str | None, left: str | None
+    loaded: LoadedRun,
+    run: RunDir | None,
+    problem: Problem,
+    workspace: Workspace,
+    library: str | None,
+    left: str | None,
+    runfile: str,
+    overrides: Sequence[str],
 ) -> dict[str, Trial]:
-    """The problem with the library; where one is `left` out, without that experience, too.
+    """The problem with the library; before and after a run; or with and without an experience.
 
-    Raises ConfigError: the library holds none of that id.
+    Raises ConfigError: both were asked for, or the library does not hold the one to be `left` out.
     """
+    if run is not None:
+        if left is not None:
+            cause = "--versus compares before and after, and not with and without an experience."
+            raise ConfigError("--without", cause, "Give one of the two.")
+        return _before_and_after(loaded, run, problem, workspace, library, runfile, overrides)
     found, called = choose_library(loaded, workspace, library)
     whole = Trial(loaded, problem, found, called)
     if left is None:
@@ -77,7 +102,7 @@ def trials_of(
     return {f"with {left}": whole, f"without {left}": without}
 
 
-def before_and_after(
+def _before_and_after(
     loaded: LoadedRun,
     run: RunDir,
     problem: Problem,

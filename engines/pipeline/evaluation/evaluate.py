@@ -276,8 +276,7 @@ async def measure_set(
         tool_calls=found.tool_calls,
         reused=found.reused,
         left_out=len(held_out.spares),
-        spare_problems=tuple(problem.id for problem in spares),
-        spare_rewards=aside.rewards,
+        spares=tuple(zip((problem.id for problem in spares), aside.rewards, strict=True)),
     )
 
 

@@ -91,13 +91,13 @@ def test_what_is_shown_was_apart_before_anything_was_measured(
     names = {one.tries[0][0].problem for one in state.shown}
     for one in state.shown:
         assert [(key.step, *rest) for key, *rest in one.tries] == [(2, 1.0, 1), (4, 0.0, 2)]
-    apart = set(state.evaluations[0].spare_problems)
+    apart = {name for name, _ in state.evaluations[0].spares}
     assert names < apart and len(apart) == 12
     for found in state.evaluations:
         assert (found.n, found.left_out, len(found.problems)) == (36, 12, 36)
         assert apart.isdisjoint(found.problems)
         kept = apart - (names if found.step == 6 else set())
-        assert set(found.spare_problems) == kept and len(found.spare_rewards) == len(kept)
+        assert {name for name, rewards in found.spares if len(rewards) == 1} == kept
     tried = (root / "practice/runs/rehearsal/records/eval-0006.jsonl").read_text("utf-8")
     assert not any(name in tried for name in names)
     assert state.evaluations[0].usage.calls == 48  # they are paid for, and no part of a try's cost
@@ -154,9 +154,7 @@ async def test_a_fork_shows_nothing_again_that_its_parent_has_shown(
     shutil.copytree(taught[1] / "practice", workspace)
     fork = await practised(workspace, *EPOCHS, ON, restart_step=4)
     assert fork.state.shown_questions == taught[0].state.shown_questions
-    assert {(e.n, e.left_out, len(e.spare_problems)) for e in fork.state.evaluations} == {
-        (36, 12, 10)
-    }
+    assert {(e.n, e.left_out, len(e.spares)) for e in fork.state.evaluations} == {(36, 12, 10)}
 
 
 async def test_of_the_spares_only_recorded_tries_are_chosen_and_each_once(tmp_path: Path) -> None:
@@ -166,7 +164,7 @@ async def test_of_the_spares_only_recorded_tries_are_chosen_and_each_once(tmp_pa
         measured(2, (*((0.0, 0.0),) * 8, *half[:1], (0.0, 0.0))),
     )
     before, after = (
-        replace(one, spare_problems=one.problems, spare_rewards=one.rewards) for one in fell
+        replace(one, spares=tuple(zip(one.problems, one.rewards, strict=True))) for one in fell
     )
     after = replace(after, library_version=1)
     assert choose_worsened([before, after], 0, (), tmp_path) is None
