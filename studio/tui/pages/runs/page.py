@@ -22,9 +22,8 @@ from studio.tui.pages.background import draw_if_open, export_file, write_export
 from studio.tui.pages.runs.view import (
     SORTS,
     Sort,
-    curve_lines,
-    detail_lines,
     filter_runs,
+    run_lines,
     runs_csv,
     runs_rows,
 )
@@ -153,13 +152,9 @@ class RunsPage(Page):
 
     def _draw_detail(self) -> None:
         view = self.detail_pane
-        run, width, signs = (
-            self.selected_run,
-            view.line_width,
-            choose_glyphs(self.app.has_class("-ascii")),
-        )
-        lines = detail_lines(run, width, self.now())
-        lines += curve_lines(run, width, view.size.height - len(lines), signs)
+        signs = choose_glyphs(self.app.has_class("-ascii"))
+        size = view.line_width, view.size.height
+        lines = run_lines(self.selected_run, *size, self.now(), signs)
         if self.trouble and self.runs:  # what was read before stays, but is not the newest
             lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
         view.show_lines(lines)

@@ -165,8 +165,14 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     return out
 
 
+def run_lines(run: KnownRun | None, width: int, rows: int, now: float, signs: Glyphs) -> list[Line]:
+    """Its details, and below them its curve where so many rows have room for it."""
+    lines = detail_lines(run, width, now)
+    return lines + curve_lines(run, width, rows - len(lines), signs)
+
+
 def curve_lines(run: KnownRun | None, width: int, rows: int, signs: Glyphs) -> list[Line]:
-    """Its curve below its details, where so many rows are free; [] where that is too few."""
+    """Its curve, where so many rows are free; [] where that is too few."""
     curve: Mapping[str, Any] = run.listed.row["curve"] if run is not None else {"points": ()}
     points, height = [Point(*each) for each in curve["points"]], min(rows - 2, _CURVE_ROWS[-1])
     if len(points) < 2 or height not in _CURVE_ROWS:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from studio.run.new_or_resume import RunPlan
 
 _READ_AT_MOST = 65_536
+_REVIEWERS = {
+    "wait": "by you: a run holds until every operation is decided",
+    "auto": "auto: every operation that fits is approved by itself",
+}
 _RUN_FILE_KEYS = ("policy:", "exp_id:", "practice:", "agent:")
 
 
@@ -28,22 +32,7 @@ class RunFacts:
     run: str
     mode: str  # "new", "resume", "fork", "finished"; "beside": only as a new one, see `notes`
     costs: bool  # a model is asked that may cost money
-    model: str
-    endpoint: str
-    reflector: str  # "" where it is the policy
-    data: str
-    problems: int
-    batch_size: int
-    group_size: int
-    epochs: int
-    steps: int  # of the whole run
-    seed: int
-    temperature: float
-    concurrency: int
-    verifier: str
-    evaluated: tuple[str, ...]  # held-out sets
-    reviewer: str
-    budget: str  # "" without one
+    rows: tuple[tuple[str, str], ...]  # data, model and so on, each in words
     notes: tuple[str, ...] = ()
 
 
@@ -106,14 +95,15 @@ def run_checks(workspace: Workspace, source: Source) -> CheckReport:
     reckoned, assumed = gather_facts(plan)
     total = estimate(reckoned)
     checks = [
-        Check(True, f"{count_text(found.problems, 'problem')} in {found.data}"),
-        Check(True, f"verifier {found.verifier} is there"),
+        Check(True, f"{count_text(len(plan.problems), 'problem')} in {config.data.practice}"),
+        Check(True, f"verifier {config.verifier.name} is there"),
         *(Check(False, note.removeprefix("note: ")) for note in found.notes),
     ]
     if found.costs:
         if total.cost_usd is None:
-            checks.append(Check(False, f"no price for {found.model}: cost shows as tokens only"))
-        checks.append(Check(False, f"{found.endpoint or 'the endpoint'} was not asked"))
+            model = config.policy.model
+            checks.append(Check(False, f"no price for {model}: cost shows as tokens only"))
+        checks.append(Check(False, f"{config.policy.base_url or 'the endpoint'} was not asked"))
     if limits := limits_of(config):
         kept = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
         short = exceeded_limits_text(total, kept.remaining if kept is not None else {})
@@ -177,28 +167,23 @@ def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
     models = [config.role(role).model for role in endpoint_roles(config)]
     if config.lint.embedding is not None:
         models.append(config.lint.embedding.model)
-    return RunFacts(
-        run=plan.run.run,
-        mode="beside" if beside else plan.mode,
-        costs=any(name.startswith("openai:") and name != "openai:rehearsal" for name in models),
-        model=config.policy.model,
-        endpoint=config.policy.base_url or "",
-        reflector=config.reflector.model if config.reflector is not None else "",
-        data=str(config.data.practice),
-        problems=len(plan.problems),
-        batch_size=practice.batch_size,
-        group_size=practice.group_size,
-        epochs=practice.epochs,
-        steps=plan.sampler.total_steps,
-        seed=config.seed,
-        temperature=practice.temperature,
-        concurrency=practice.concurrency,
-        verifier=config.verifier.name,
-        evaluated=config.evaluation.data if config.evaluation.do_eval else (),
-        reviewer=plan.reviewer,
-        budget=limits_text(limits) if limits else "",
-        notes=(beside, *notes) if beside else notes,
-    )
+    costs = any(name.startswith("openai:") and name != "openai:rehearsal" for name in models)
+    sizes = f"batch {practice.batch_size}, groups of {practice.group_size}"
+    at = f" @ {config.policy.base_url}" if config.policy.base_url else ""
+    model = f"{config.policy.model}{at}, temperature {practice.temperature:g}"
+    critic = f"; lessons by {config.reflector.model}" if config.reflector is not None else ""
+    tested = config.evaluation.data if config.evaluation.do_eval else ()
+    rows = (
+        ("data", f"{config.data.practice} ({count_text(len(plan.problems), 'problem')}); {sizes}, "
+                 f"epochs {practice.epochs}; {plan.sampler.total_steps} steps, seed {config.seed}"),
+        ("model", f"{model}, {practice.concurrency} at a time{critic}"
+                  + ("" if costs else "  (no model that costs is asked)")),
+        ("judged", config.verifier.name + (f"; measured on {', '.join(tested)}" if tested else "")),
+        ("review", _REVIEWERS.get(plan.reviewer, plan.reviewer)),
+        ("budget", limits_text(limits) if limits else "no limit"),
+    )  # fmt: skip
+    mode, notes = ("beside", (beside, *notes)) if beside else (plan.mode, notes)
+    return RunFacts(plan.run.run, mode, costs, rows, notes)
 
 
 def _preflight_checks(path: Path) -> list[Check]:

@@ -23,7 +23,7 @@ from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.background import run_exclusive
 from studio.tui.pages.live.sentences import starting_text
-from studio.tui.pages.runs.view import curve_lines
+from studio.tui.pages.runs.view import run_lines
 from studio.tui.pages.stage_clock import StageClock
 from studio.tui.pages.start import view
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
@@ -209,9 +209,11 @@ class StartPage(Page):
         known, checks = self.loader.known_facts(choice), self.loader.known_checks(choice)
         out: list[Line] = []
         if choice.run is not None:
-            out = view.run_lines(choice.run, width, self.now())
-            free = self.facts_pane.size.height - len(out) - 2
-            out += curve_lines(choice.run, width, free, choose_glyphs(self.app.has_class("-ascii")))
+            free, signs = (
+                self.facts_pane.size.height - 2,
+                choose_glyphs(self.app.has_class("-ascii")),
+            )
+            out = run_lines(choice.run, width, free, self.now(), signs)
         elif isinstance(known, RunFacts):
             out = view.facts_lines(known, width, self.loader.overrides_of(choice))
         elif known is not None:

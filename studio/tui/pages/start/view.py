@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from studio.report.decisions import to_decide_text
-from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, labelled_lines, line, paragraph
-from studio.tui.pages.runs.view import time_text
 from studio.tui.pages.start.checks import Check, CheckReport, RunFacts
 
 if TYPE_CHECKING:
@@ -118,41 +116,9 @@ def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
 
 def facts_lines(facts: RunFacts, width: int, overrides: str = "") -> list[Line]:
     """A run file's own words for what it would do."""
-    parts = [
-        f"{facts.data} ({count_text(facts.problems, 'problem')})",
-        f"batch {facts.batch_size}, groups of {facts.group_size}, epochs {facts.epochs}",
-        f"{facts.steps} steps, seed {facts.seed}",
-    ]
-    scripted = "" if facts.costs else "  (no model that costs is asked)"
-    at = f" @ {facts.endpoint}" if facts.endpoint else ""
-    model = f"{facts.model}{at}, temperature {facts.temperature:g}, {facts.concurrency} at a time"
-    critic = f"; lessons by {facts.reflector}" if facts.reflector else ""
-    tested = f"; measured on {', '.join(facts.evaluated)}" if facts.evaluated else ""
-    out = [
-        *labelled_lines("run", _mode_text(facts), width),
-        *labelled_lines("data", one_line("; ".join(parts), 400), width),
-        *labelled_lines("model", one_line(model + critic + scripted, 400), width),
-        *labelled_lines("judged", one_line(f"{facts.verifier}{tested}", 400), width),
-        *labelled_lines("review", _review_text(facts.reviewer), width),
-        *labelled_lines("budget", facts.budget or "no limit", width),
-    ]
-    if overrides:
-        out += labelled_lines("set", one_line(overrides, 400), width)
-    return out
-
-
-def run_lines(run: KnownRun, width: int, now: float) -> list[Line]:
-    """The same facts of a run that there is already, from its journal."""
-    row, back = run.listed.row, run.background
-    out = labelled_lines("run", f"{run.run}, began {time_text(row.get('began'), now)}", width)
-    if back is not None:
-        of = f"batch {back.batch_size}, groups of {back.group_size}, epochs {row['epochs']}"
-        out += labelled_lines("data", one_line(f"{back.data}; {of}; seed {back.seed}", 400), width)
-        out += labelled_lines("model", one_line(back.model, 200), width)
-        out += labelled_lines("judged", one_line(back.verifier, 200), width)
-        out += labelled_lines("review", _review_text(back.reviewer), width)
-    money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
-    return [*out, *labelled_lines("spent", f"{row['tokens']:,} tokens{money}", width)]
+    rows = [("run", _mode_text(facts)), *facts.rows, *([("set", overrides)] if overrides else [])]
+    texts = [(label, one_line(text, 400)) for label, text in rows]
+    return [row for label, text in texts for row in labelled_lines(label, text, width)]
 
 
 def check_lines(found: CheckReport, width: int) -> list[Line]:
@@ -186,11 +152,3 @@ def _mode_text(facts: RunFacts) -> str:
         "beside": f"{run}, new: the one that is there began with other settings",
         "finished": f"{run} is finished (enter offers a new one; more practice.epochs go on)",
     }[facts.mode]
-
-
-def _review_text(reviewer: str) -> str:
-    said = {
-        "wait": "by you: a run holds until every operation is decided",
-        "auto": "auto: every operation that fits is approved by itself",
-    }
-    return said.get(reviewer, one_line(reviewer, 200))
