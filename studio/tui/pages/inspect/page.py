@@ -242,7 +242,7 @@ class InspectPage(Page):
             self.host.draw_now()
             return
         key, before = view.part_key(pane.key), pane.key
-        self.transcripts.fold(key, self._shown_parts(pane))
+        self.transcripts.fold(key)
         self.host.draw_now()
         if pane.key != before:  # the row is folded away: stay at its part
             first = next((row.key for row in pane.rows if view.part_key(row.key) == key), "")

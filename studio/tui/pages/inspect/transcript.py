@@ -22,8 +22,7 @@ class Transcripts:
         self._records = records
         self.wanted = ""  # what is searched for
         self.shows_calls = False  # tokens and times of each call
-        self._unfolded: frozenset[str] = frozenset()
-        self._folded: frozenset[str] = frozenset()
+        self._turned: frozenset[str] = frozenset()  # parts that a person folded or unfolded
         self._hit = 0
         self._group = ""  # whose parts are kept
         self._parts: dict[str, tuple[object, tuple[Part, ...]]] = {}  # and what they are made of
@@ -99,7 +98,7 @@ class Transcripts:
         if not count and step is not None and (found := self.compare(group)) is not None:
             count = f"> parts here from {found[1] if name == found[0] else found[0]}"
         pane.say_below(count)
-        drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted, step)
+        drawn_from = (name, parts, pane.line_width, self._turned, self.wanted, step)
         if self._drawn.get(pane) == drawn_from:
             return
         self._drawn[pane] = drawn_from
@@ -107,7 +106,7 @@ class Transcripts:
             pane.show_rows([Row("", line("not begun yet" if name else "nothing is chosen"))])
             return
         width = pane.line_width - 2
-        rows = view.rollout_rows(parts, width, self._unfolded, self._folded, hits, step)
+        rows = view.rollout_rows(parts, width, self._turned, hits, step)
         at_end = bool(pane.rows) and pane.key == pane.rows[-1].key
         follows = name in self._records.live and at_end
         pane.show_rows(rows, rows[-1].key if follows else None)
@@ -115,12 +114,12 @@ class Transcripts:
     def fold_all(self, parts: tuple[Part, ...], labels: Collection[str]) -> bool | None:
         """Fold or unfold all parts of these labels; whether they are unfolded, None of none."""
         found = frozenset(part.key for part in parts if part.label in labels)
-        before = self._unfolded
-        self._unfolded = before - found if found <= before else before | found
-        return found <= self._unfolded if found else None
+        before = self._turned  # all of them begin folded
+        self._turned = before - found if found <= before else before | found
+        return found <= self._turned if found else None
 
-    def fold(self, key: str, parts: tuple[Part, ...]) -> None:
-        self._unfolded, self._folded = view.toggle_fold(key, parts, self._unfolded, self._folded)
+    def fold(self, key: str) -> None:
+        self._turned ^= {key}
 
     def go_to_hit(self, pane: RowList, parts: tuple[Part, ...], *, again: bool) -> tuple[int, int]:
         """Move to the first hit, or the next one where it was searched before: number and count."""

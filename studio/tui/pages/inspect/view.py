@@ -286,15 +286,14 @@ def _make_part(
 def rollout_rows(
     parts: Sequence[Part],
     width: int,
-    opened: Collection[str] = (),
-    closed: Collection[str] = (),
+    turned: Collection[str] = (),
     hits: Sequence[Hit] = (),
     step: Hit | None = None,
 ) -> list[Row]:
     """The parts wrapped under their labels, a row of the list each; `>` stands beside `step`.
 
-    System, think and tools begin folded; `opened` and `closed` are keys of parts that a person
-    unfolded and folded. A part with a hit, which is highlighted, is never folded.
+    System, think and tools begin folded; `turned` are keys of parts that a person unfolded, or
+    folded. A part with a hit, which is highlighted, is never folded.
     """
     by_part: dict[str, list[Hit]] = {}
     for hit in hits:
@@ -302,7 +301,7 @@ def rollout_rows(
     out: list[Row] = []
     for part in parts:
         found = by_part.get(part.key, [])
-        folded = part.key in closed or (_begins_folded(part) and part.key not in opened)
+        folded = part.folds and (part.label in _FIRST_LINES) != (part.key in turned)
         here = step if step is not None and step.part == part.key else None
         out += _part_rows(part, width, folded and not (found or here), found, here)
     return out
@@ -364,24 +363,9 @@ def _wrap_text(text: str, width: int) -> tuple[str, ...]:
     return tuple(wrap_pieces(text, width))
 
 
-def _begins_folded(part: Part) -> bool:
-    return part.folds and part.label in _FIRST_LINES
-
-
 def part_key(key: str) -> str:
     """Of a row's key, which part it belongs to."""
     return key.rpartition(":")[0]
-
-
-def toggle_fold(
-    key: str, parts: Sequence[Part], opened: Collection[str], closed: Collection[str]
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Fold or unfold a part: what is opened and closed from then on."""
-    unfolded, folded = frozenset(opened), frozenset(closed)
-    part = next((one for one in parts if one.key == key), None)
-    if part is None or not part.folds:
-        return unfolded, folded
-    return (unfolded ^ {key}, folded) if _begins_folded(part) else (unfolded, folded ^ {key})
 
 
 def find_hits(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:

@@ -85,18 +85,15 @@ def test_tokens_and_times_of_each_call_are_shown_when_asked_for() -> None:
 def test_a_part_is_unfolded_and_folded_again() -> None:
     parts = view.rollout_parts(a_whole(), 1, None)
     system = parts[0].key
-    opened, closed = view.toggle_fold(system, parts, frozenset(), frozenset())
-    shown = len(view.rollout_rows(parts, 80, opened, closed))
+    shown = len(view.rollout_rows(parts, 80, {system}))
     assert shown == len(view.rollout_rows(parts, 80)) + 21
-    assert view.toggle_fold(system, parts, opened, closed) == (frozenset(), frozenset())
     answer = next(part.key for part in parts if part.label == "answer")
-    _, closed = view.toggle_fold(answer, parts, frozenset(), frozenset())
-    assert "          [fold 1 line]" in drawn(view.rollout_rows(parts, 80, (), closed))
+    assert "          [fold 1 line]" in drawn(view.rollout_rows(parts, 80, {answer}))
 
 
 def test_a_reward_or_an_ending_cannot_be_folded_away() -> None:
     parts = view.rollout_parts(a_whole(), 1, None)
-    assert view.toggle_fold("reward", parts, frozenset(), frozenset()) == (frozenset(), frozenset())
+    assert view.rollout_rows(parts, 80, {"reward", "ended"}) == view.rollout_rows(parts, 80)
 
 
 @pytest.mark.parametrize("width", [100, 60, 36])
