@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,20 +9,18 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.timer import Timer
 from textual.widget import Widget
 
-from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
-from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, export_file, write_export
+from studio.tui.pages.runs.reader import RunsReader
 from studio.tui.pages.runs.view import (
     SORTS,
     Sort,
+    detail_lines,
     filter_runs,
-    run_lines,
     runs_csv,
     runs_rows,
 )
@@ -32,9 +29,6 @@ from studio.tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
-
-AGAIN_S = 3.0
-"""Between two looks at the workspace while the page is open."""
 
 
 class RunsPage(Page):
@@ -45,12 +39,9 @@ class RunsPage(Page):
     def __init__(self) -> None:
         super().__init__()
         self.now: Callable[[], float] = time.time
-        self.runs: tuple[KnownRun, ...] | None = None  # None: not read yet
-        self.trouble = ""
+        self.reader = RunsReader(self, lambda: draw_if_open(self))
         self.sort: Sort = SORTS[0]
         self.marked: list[str] = []  # to be compared, two at most
-        self._reading = False
-        self._timer: Timer | None = None
         self.list_pane = RowList(id="runs-list", classes="pane")
         self.detail_pane = LineView(id="runs-detail", classes="pane")
 
@@ -59,11 +50,11 @@ class RunsPage(Page):
         yield self.detail_pane
 
     def on_mount(self) -> None:
-        self._timer = self.set_interval(AGAIN_S, self._poll_runs, pause=True)
+        self.set_interval(1.0, self.reader.poll)
 
     @property
     def selected_run(self) -> KnownRun | None:
-        return next((run for run in self.runs or () if run.run == self.list_pane.key), None)
+        return next((run for run in self.reader.runs or () if run.run == self.list_pane.key), None)
 
     def initial_focus(self) -> Widget | None:
         return self.list_pane
@@ -72,78 +63,43 @@ class RunsPage(Page):
 
     def open_at(self, target: str = "") -> None:
         super().open_at(target)
-        if self._timer is not None:
-            self._timer.resume()
-        self.reload_runs()
-
-    def _poll_runs(self) -> None:
-        if self.is_open:
-            self.reload_runs()
-        elif self._timer is not None:
-            self._timer.pause()
-
-    def reload_runs(self) -> None:
-        """Look at the workspace, in a thread; one look at a time."""
-        if not self._reading:
-            self._reading = True
-            self.run_worker(self._read(), group="runs")
-
-    async def _read(self) -> None:
-        from studio.workspace.listing import known_runs
-
-        before = {run.run: run for run in self.runs or ()}
-        began = self.host.clock()
-        try:
-            self.runs = await asyncio.to_thread(known_runs, self.host.workspace, before)
-            self.trouble = ""
-        except (StudioError, OSError) as error:
-            self.trouble = str(error)
-        finally:
-            self._reading = False
-        if not self.children:
-            return  # the screen was left meanwhile
-        # A workspace that takes long to read is read for a tenth of the time at most.
-        took = self.host.clock() - began
-        if self._timer is not None and took * 10 > AGAIN_S:
-            self._timer.pause()
-            self.set_timer(took * 10, self._timer.resume)
-        draw_if_open(self)
+        self.reader.reload()
 
     # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
         rows, found = self._rows(), self.list_pane
-        self.has_nothing = not self.runs
+        self.has_nothing = not self.reader.runs
         room = self.size.height
         # A row a run, while the details keep theirs; what a filter leaves moves nothing.
         most = room - max(5, min(11, room * 2 // 5))
-        found.styles.height = max(3, min(most, 3 + len(self.runs or ())))
+        found.styles.height = max(3, min(most, 3 + len(self.reader.runs or ())))
         empty = [] if rows else self._empty_lines(found.line_width - 2)
         found.show_rows(rows or [Row("", each) for each in empty])
-        title = "Runs" if self.runs is None else f"Runs {len(self.runs)}"
+        title = "Runs" if self.reader.runs is None else f"Runs {len(self.reader.runs)}"
         about = [
             f"sort: {self.sort}",
             *([f"compare {' and '.join(self.marked)}"] if self.marked else []),
         ]
         if self.filter_text:
             about.insert(0, f"filter: {sanitize(self.filter_text)}")
-            if self.runs is not None:
-                title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.runs)}"
+            if self.reader.runs is not None:
+                title = f"Runs {sum(bool(row.key) for row in rows)} of {len(self.reader.runs)}"
         found.border_title = Content(title)
         found.say_below("   ".join(about))
         self._draw_detail()
 
     def _rows(self) -> list[Row]:
         """[] where there is nothing to list."""
-        shown = filter_runs(self.runs or (), self.filter_text, self.sort)
+        shown = filter_runs(self.reader.runs or (), self.filter_text, self.sort)
         here = self.session.run.run if self.session is not None else ""
         return runs_rows(shown, self.list_pane.line_width - 2, self.now(), self.marked, here)
 
     def _empty_lines(self, width: int) -> list[Line]:
         """What stands where there is no row, and the key that helps."""
-        if self.trouble:
-            return paragraph([(sanitize(self.trouble), "failed")], width)
-        if self.runs is None:
+        if self.reader.trouble:
+            return paragraph([(sanitize(self.reader.trouble), "failed")], width)
+        if self.reader.runs is None:
             return [line("reading the workspace ...")]
         if self.filter_text:
             words = sanitize(self.filter_text)
@@ -152,11 +108,9 @@ class RunsPage(Page):
 
     def _draw_detail(self) -> None:
         view = self.detail_pane
-        signs = choose_glyphs(self.app.has_class("-ascii"))
-        size = view.line_width, view.size.height
-        lines = run_lines(self.selected_run, *size, self.now(), signs)
-        if self.trouble and self.runs:  # what was read before stays, but is not the newest
-            lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
+        lines = detail_lines(self.selected_run, view.line_width, self.now())
+        if (why := self.reader.trouble) and self.reader.runs:  # what was read before stays
+            lines = [*paragraph([(sanitize(why), "failed")], view.line_width), *lines]
         view.show_lines(lines)
 
     def on_row_list_moved(self) -> None:
@@ -164,7 +118,7 @@ class RunsPage(Page):
             self._draw_detail()
 
     def go_to(self, name: str) -> bool:
-        if not any(run.run == name for run in self.runs or ()):
+        if not any(run.run == name for run in self.reader.runs or ()):
             return False
         if self.filter_text:
             self.apply_filter("")
@@ -221,7 +175,7 @@ class RunsPage(Page):
         """The two that are marked, else one that is with the one under the cursor."""
         run = self.selected_run if self.marked[1:] else self._readable_run()
         names = [*self.marked, *([run.run] if run is not None else [])][:2]
-        by_name = {one.run: one for one in self.runs or ()}
+        by_name = {one.run: one for one in self.reader.runs or ()}
         pair = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
         if len(pair) == 2:
             self.marked = []
@@ -234,10 +188,10 @@ class RunsPage(Page):
         self.host.draw_now()
 
     def action_export(self) -> None:
-        if not self.runs:
+        if not self.reader.runs:
             self.host.tell("there is no run to write down", "failed")
             return
-        shown = filter_runs(self.runs, self.filter_text, self.sort)
+        shown = filter_runs(self.reader.runs, self.filter_text, self.sort)
         data = runs_csv(shown).encode("utf-8", "replace")
         write = partial(write_export, self.host.workspace, "runs.csv", data)
         export_file(self, write, f"{len(shown)} runs")

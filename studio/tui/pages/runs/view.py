@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from engines.core.state.curve import Point
 from studio.report.decisions import to_decide_text
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import one_line, sanitize
-from studio.tui.drawing.cells import Glyphs, fit, pad
 from studio.tui.drawing.cells import cell_width as cells
-from studio.tui.drawing.lines import BLANK, Line, Row, Span, labelled_lines, line
-from studio.tui.drawing.plot import Plot, value_range
-from studio.tui.pages.progress.view import SIDE, beside
+from studio.tui.drawing.cells import fit, pad
+from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
 from studio.tui.pages.text import holds_words
 
 if TYPE_CHECKING:
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 Sort = Literal["time", "reward", "cost", "name"]
 SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
 _LEAST_STATE = 26
-_CURVE_ROWS = range(4, 21)
-"""A curve has so many rows, or is left out."""
 _CSV = (
     *("run", "status", "model", "data", "epoch", "epochs", "steps", "library", "version"),
     *("reward", "reward_n", "held_out", "tokens", "cost_usd", "open", "losses", "rehearsal"),
@@ -163,28 +158,6 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     if row["rehearsal"]:
         out.append(((fit("~ rehearsal: replies were scripted", width), "dim"),))
     return out
-
-
-def run_lines(run: KnownRun | None, width: int, rows: int, now: float, signs: Glyphs) -> list[Line]:
-    """Its details, and below them its curve where so many rows have room for it."""
-    lines = detail_lines(run, width, now)
-    return lines + curve_lines(run, width, rows - len(lines), signs)
-
-
-def curve_lines(run: KnownRun | None, width: int, rows: int, signs: Glyphs) -> list[Line]:
-    """Its curve, where so many rows are free; [] where that is too few."""
-    curve: Mapping[str, Any] = run.listed.row["curve"] if run is not None else {"points": ()}
-    points, height = [Point(*each) for each in curve["points"]], min(rows - 2, _CURVE_ROWS[-1])
-    if len(points) < 2 or height not in _CURVE_ROWS:
-        return []
-    low, high = bounds = value_range([points], share=curve["of"] == "reward")
-    first, last = points[0].step, points[-1].step
-    plot = Plot(max(1, width - 2 * SIDE), height, (first, last), bounds, signs)
-    plot.line(points, "bar")
-    labels = {0: f"{high:.2f}", height - 1: f"{low:.2f}"}
-    title = line((f"{curve['of']} of each step, {first} to {last}", "dim"))
-    values = {plot.row(points[-1].value): f"{points[-1].value:.3f}"}
-    return [BLANK, title, *beside(plot, labels, values)]
 
 
 def _held_out_text(measured: MeasuredSet) -> str:

@@ -15,15 +15,14 @@ from textual.content import Content
 from textual.widget import Widget
 
 from engines.core import events as ev
-from engines.core.errors import StudioError
 from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
-from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.background import run_exclusive
+from studio.tui.pages.background import draw_if_open, run_exclusive
 from studio.tui.pages.live.sentences import starting_text
-from studio.tui.pages.runs.view import run_lines
+from studio.tui.pages.runs.reader import RunsReader
+from studio.tui.pages.runs.view import detail_lines
 from studio.tui.pages.stage_clock import StageClock
 from studio.tui.pages.start import view
 from studio.tui.pages.start.checks import CheckReport, RunFacts, find_run_files
@@ -36,8 +35,6 @@ from studio.tui.widgets.row_list import RowList
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
 
-_LOOK_S = 3
-"""Between two looks at the runs while the page is open."""
 _Named = list[tuple[str, str]]  # presets or run files, and what to say of each
 
 
@@ -51,12 +48,11 @@ class StartPage(Page):
         self.now: Callable[[], float] = time.time
         self.folder = Path()  # where run files are looked for besides the workspace
         self.found: tuple[Choice, ...] | None = None  # None: not read yet
-        self.runs: tuple[KnownRun, ...] = ()
-        self.trouble = ""
+        self.reader = RunsReader(self, self._show_read)
         self.refusal = ""
         self._wanted = ""  # what the cursor is to stand on once it was read
         self.loader = FactsLoader(self, self._draw_facts)
-        self._clock, self._ticks = StageClock(), 0
+        self._clock = StageClock()
         self.list_pane = RowList(id="start-list", classes="pane")
         self.facts_pane = LineView(id="start-facts", classes="pane")
         self._presets: _Named = []
@@ -81,32 +77,16 @@ class StartPage(Page):
     def _tick(self) -> None:
         if not self.is_open:
             return
-        self._ticks += 1
         if self.host.session_status.starting:
             self._draw_facts()
-        if self._ticks % _LOOK_S == 0:
-            run_exclusive(self, "start", self._look_again)
-
-    async def _look_again(self) -> None:
-        """Runs go on while the page is open, also those of other processes."""
-        from studio.workspace.listing import known_runs
-
-        if self.found is None:
-            return
-        before = {run.run: run for run in self.runs}
-        try:
-            runs = await asyncio.to_thread(known_runs, self.host.workspace, before)
-        except (StudioError, OSError):
-            return  # opening the page says so
-        if runs != self.runs and self.children:
-            self.show_runs(runs)
+        self.reader.poll()
 
     def handle_message(self, message: Message) -> None:
         """What the run that is shown does changes what is offered of it."""
         match message:
             case EventReceived(event=ev.StageEntered() | ev.StepStarted() | ev.RunEnded()):
                 if self.is_open:
-                    run_exclusive(self, "start", self._look_again)
+                    self.reader.reload()
 
     def open_at(self, target: str = "") -> None:
         self._wanted = target
@@ -114,35 +94,28 @@ class StartPage(Page):
         run_exclusive(self, "start", self._read)
 
     async def _read(self) -> None:
-        def read_workspace() -> tuple[tuple[KnownRun, ...], _Named, _Named]:
+        def read_files() -> tuple[_Named, _Named]:
             from studio.presets import list_presets
-            from studio.workspace.listing import known_runs
 
-            workspace = self.host.workspace
-            runs = known_runs(workspace, {run.run: run for run in self.runs})
-            named = []
+            workspace, named = self.host.workspace, []
             for path in find_run_files(workspace, self.folder):
                 is_ours = path.parent == workspace.configs
                 named.append((str(path), f"in {workspace.configs if is_ours else 'this folder'}"))
-            return runs, list(list_presets()), named
+            return list(list_presets()), named
 
-        try:
-            runs, self._presets, self._files = await asyncio.to_thread(read_workspace)
-            self.trouble = ""
-        except (StudioError, OSError) as error:
-            self.trouble, runs = str(error), self.runs
-        if not self.children:
-            return  # the screen was left meanwhile
-        if not self.trouble:
-            self.show_runs(runs)
-        if self.is_open:
-            self.host.draw_now()
+        self._presets, self._files = await asyncio.to_thread(read_files)
+        await self.reader.read()
+        if self.is_open and self.children:
             self._load_selected_facts()
+
+    def _show_read(self) -> None:
+        if not self.reader.trouble:
+            self.show_runs(self.reader.runs or ())
+        draw_if_open(self)
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
-        self.runs = tuple(runs)
-        self.found = view.choices(self.runs, self._presets, self._files)
+        self.found = view.choices(runs, self._presets, self._files)
         self.draw()
         if self._wanted and self.go_to(self._wanted):
             self._wanted = ""
@@ -183,8 +156,8 @@ class StartPage(Page):
         ]
 
     def _empty_lines(self, width: int) -> list[Line]:
-        if self.trouble:
-            return paragraph([(sanitize(self.trouble), "failed")], width)
+        if self.reader.trouble:
+            return paragraph([(sanitize(self.reader.trouble), "failed")], width)
         if self.found is None:
             return [line("reading the workspace ...")]
         return [line(f"nothing holds {sanitize(self.filter_text)!r}: ", ("esc", "key"), " clears")]
@@ -209,11 +182,7 @@ class StartPage(Page):
         known, checks = self.loader.known_facts(choice), self.loader.known_checks(choice)
         out: list[Line] = []
         if choice.run is not None:
-            free, signs = (
-                self.facts_pane.size.height - 2,
-                choose_glyphs(self.app.has_class("-ascii")),
-            )
-            out = run_lines(choice.run, width, free, self.now(), signs)
+            out = detail_lines(choice.run, width, self.now())
         elif isinstance(known, RunFacts):
             out = view.facts_lines(known, width, self.loader.overrides_of(choice))
         elif known is not None:

@@ -52,7 +52,7 @@ def page_of(app: StudioApp) -> RunsPage:
 async def shown(app: StudioApp, *runs: object) -> RunsPage:
     """The page with these runs, which the workspace does not have."""
     page = page_of(app)
-    page.runs = runs  # type: ignore[assignment]
+    page.reader.runs = runs  # type: ignore[assignment]
     page.draw()
     return page
 
@@ -237,9 +237,9 @@ async def test_what_cannot_be_read_is_told_and_what_was_there_stays(tmp_path: Pa
         workspace.catalogue.unlink()
         workspace.catalogue.mkdir()
         page = page_of(app)
-        page.reload_runs()
+        page.reader.reload()
         await has_read(pilot)
-        assert page.trouble and page.list_pane.keys == ("mine",)
+        assert page.reader.trouble and page.list_pane.keys == ("mine",)
         assert any("catalogue.json" in row for row in picture(app))
 
 
@@ -253,9 +253,9 @@ async def test_the_open_run_is_marked_and_the_list_is_read_again_only_while_show
         await has_read(pilot)
         assert any("@ mine" in row for row in picture(app))
         page = page_of(app)
-        before = page.runs
+        before = page.reader.runs
         await pilot.press("1")
-        page._poll_runs()
+        page.reader.poll()
         await has_read(pilot)
-        assert page.runs is before
+        assert page.reader.runs is before
         await asyncio.sleep(0)

@@ -13,10 +13,8 @@ import pytest
 
 from engines.core.state.run_state import RunState
 from studio.report.status import ShownStatus
-from studio.tui.drawing.cells import GLYPHS_UNICODE
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.runs.view import (
-    curve_lines,
     detail_lines,
     filter_runs,
     runs_csv,
@@ -228,11 +226,3 @@ def test_the_export_has_a_row_a_run_and_no_control_characters() -> None:
 def test_a_time_is_as_exact_as_it_is_near(at: datetime, expected: str) -> None:
     assert time_text(at.timestamp(), NOW) == expected
     assert time_text(None, NOW) == "-"
-
-
-def test_below_the_details_stands_the_curve_where_rows_are_free() -> None:
-    shown = [plain_text(each) for each in curve_lines(a_run(), 60, 10, GLYPHS_UNICODE)]
-    assert len(shown) == 10 and shown[1] == "reward of each step, 1 to 2"
-    assert "1.00" in shown[2] and any(each.endswith("0.750   ") for each in shown)
-    assert curve_lines(a_run(), 60, 5, GLYPHS_UNICODE) == []
-    assert curve_lines(None, 60, 10, GLYPHS_UNICODE) == []

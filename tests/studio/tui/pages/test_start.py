@@ -260,12 +260,11 @@ async def test_the_list_follows_runs_that_go_on_and_keeps_the_cursor_on_its_run(
         await has_read(pilot)
         monkeypatch.setattr(listing, "known_runs", lambda *_: tuple(now))
         page = page_of(app)
-        await page._look_again()
+        await page.reader.read()
         page.go_to_choice("attach two")
         assert any("one" in row and "HELD" in row for row in picture(app))
         now[:] = [a_run("one", "running", alive=True), a_run("two", "stopped")]
-        for _ in range(3):
-            page._tick()
+        page.reader.reload()
         await has_read(pilot)
         await pilot.pause()
         assert not any("HELD" in row for row in picture(app))
