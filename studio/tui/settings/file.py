@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 FILE = "screen.yaml"
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _AUTO = ("auto", "null", "~", "")
+CHOICES: Mapping[str, Mapping[str, str | bool | None]] = {
+    "theme": {**dict.fromkeys(_AUTO), **dict(zip(NAMES, NAMES, strict=True))},
+    "ascii": {**dict.fromkeys(_AUTO), **_SWITCH},
+    **dict.fromkeys(("mouse", "low_bandwidth", "bell", "desktop"), _SWITCH),
+}
+"""What may be written for a setting, and what it means; a command is any."""
+NOTIFICATION = ("bell", "desktop", "command")
+"""Settings that stand below `notify:` in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +98,16 @@ def _read(path: Path) -> ScreenSettings:
     from studio.config.yaml_positions import parse_yaml
 
     given: dict[str, Any] = {}
-    known = (*_TOP, "notify", "keys")
+    known = (*(name for name in CHOICES if name not in NOTIFICATION), "notify", "keys")
     for name, value, place in _fields(parse_yaml(path), path, known, ""):
         if name == "keys":
             keys = _fields(value, path, None, name)
             given[name] = {key: _parse_keys(one, at) for key, one, at in keys}
         elif name == "notify":
-            for part, one, at in _fields(value, path, tuple(NOTIFICATION), name):
-                given[part] = NOTIFICATION[part](one, at)
+            for part, one, at in _fields(value, path, NOTIFICATION, name):
+                given[part] = _parse_value(part, one, at)
         else:
-            given[name] = _TOP[name](value, place)
+            given[name] = _parse_value(name, value, place)
     return ScreenSettings(**given, place=str(path))
 
 
@@ -138,38 +146,22 @@ def _parse_text(node: yaml.Node, place: str) -> str:
     return str(node.value).strip()
 
 
-def _parse_switch(node: yaml.Node, place: str, choices: str = "true or false") -> bool:
-    text = _parse_text(node, place).lower()
-    if text not in _SWITCH:
-        raise ConfigError(place, f'"{text}" is neither on nor off.', f"Write {choices}.")
-    return _SWITCH[text]
-
-
-def _parse_ascii(node: yaml.Node, place: str) -> bool | None:
-    is_auto = _parse_text(node, place).lower() in _AUTO
-    return None if is_auto else _parse_switch(node, place, "true, false or auto")
-
-
-def _parse_theme(node: yaml.Node, place: str) -> str | None:
+def _parse_value(name: str, node: yaml.Node, place: str) -> str | bool | None:
     text = _parse_text(node, place)
-    if text in _AUTO:
-        return None
-    if text not in NAMES:
-        near = get_close_matches(text, NAMES, n=1)
-        move = f"Did you mean {near[0]}?" if near else f"There are: auto, {', '.join(NAMES)}."
-        raise ConfigError(place, f'there is no theme "{text}".', move)
-    return text
-
-
-def _parse_command(node: yaml.Node, place: str) -> str:
-    text = _parse_text(node, place)
-    try:
-        shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(
-            place, f"the command has a quote that does not end ({error}).", "Close it."
-        ) from error
-    return text
+    if name == "command":
+        try:
+            shlex.split(text)
+        except ValueError as error:
+            cause = f"the command has a quote that does not end ({error})."
+            raise ConfigError(place, cause, "Close it.") from error
+        return text
+    known = CHOICES[name]
+    if text.lower() not in known:
+        near = get_close_matches(text, known, n=1)
+        there = ", ".join(filter(None, known))
+        move = f"Did you mean {near[0]}?" if near else f"There are: {there}."
+        raise ConfigError(place, f'"{text}" is none of its values.', move)
+    return known[text.lower()]
 
 
 def _parse_keys(node: yaml.Node, place: str) -> str:
@@ -179,20 +171,6 @@ def _parse_keys(node: yaml.Node, place: str) -> str:
     written = [_parse_text(part, place) for part in parts]
     single = [one for text in written for one in ([text] if text == "," else text.split(","))]
     return ",".join(canonical_key(one.strip()) for one in single)
-
-
-_Parser = Callable[["yaml.Node", str], object]
-_TOP: dict[str, _Parser] = {
-    "theme": _parse_theme,
-    "ascii": _parse_ascii,
-    "mouse": _parse_switch,
-    "low_bandwidth": _parse_switch,
-}
-NOTIFICATION: dict[str, _Parser] = {
-    "bell": _parse_switch,
-    "desktop": _parse_switch,
-    "command": _parse_command,
-}
 
 
 def canonical_key(key: str) -> str:

@@ -14,10 +14,9 @@ from textual.containers import Vertical
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
-from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import Key, offer_keys
-from studio.tui.settings.file import ScreenSettings, write_settings
+from studio.tui.settings.file import CHOICES, ScreenSettings, write_settings
 from studio.tui.terminal.textual_parts import Box
 from studio.tui.widgets.prompt import ASK_KEYS, Prompt
 from studio.tui.widgets.row_list import RowList
@@ -41,15 +40,12 @@ def value_text(settings: ScreenSettings, name: str) -> str:
 
 def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
     """The settings with the next value of one; a command is typed instead."""
-    if name == "theme":
-        themes = (None, *NAMES)
-        return replace(settings, theme=themes[(themes.index(settings.theme) + 1) % len(themes)])
-    if name == "ascii":
-        return replace(settings, ascii={None: True, True: False, False: None}[settings.ascii])
-    if name == "command":
+    if name not in CHOICES:
         return settings
-    switched: dict[str, Any] = {name: not getattr(settings, name)}
-    return replace(settings, **switched)
+    values = list(dict.fromkeys(CHOICES[name].values()))
+    after = values[(values.index(getattr(settings, name)) + 1) % len(values)]
+    changed: dict[str, Any] = {name: after}
+    return replace(settings, **changed)
 
 
 def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:

@@ -82,7 +82,7 @@ def test_what_says_nothing_changes_nothing(tmp_path: Path, text: str) -> None:
     ("text", "line", "told"),
     [
         ("mous: true", 1, "Did you mean mouse?"),
-        ("mouse: maybe", 1, "neither on nor off"),
+        ("mouse: maybe", 1, "There are: true, yes, on, false"),
         ("\ntheme: studio-drak", 2, "Did you mean studio-dark?"),
         ("notify:\n  bel: true", 2, "Did you mean bell?"),
         ("notify: true", 1, "holds no keys"),
