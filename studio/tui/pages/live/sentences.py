@@ -193,26 +193,6 @@ def _next_action_lines(state: RunState, width: int) -> list[Line]:
     return paragraph([("next: ", "dim"), *keys], width, "      ")
 
 
-def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -> list[Line]:
-    """What stands where rollouts would be while there are none."""
-    if line_facts.starting:
-        said = "The run's process is starting. Its first rollouts appear here."
-    elif line_facts.opening:
-        said = "The run is being opened. Its rollouts appear here."
-    elif state is None or state.started is None:
-        said = "No run is open here. 0 starts, resumes or attaches one; 5 lists every run."
-    elif not line_facts.living:
-        said = (
-            "No process of this run is at work, and no batch of it is under way. "
-            "What it recorded is safe: 5 lists it, 6 shows its rollouts, s r resumes it."
-        )
-    elif state.step:
-        said = f"Step {state.step} is through. The rollouts of the next one appear here."
-    else:
-        said = "The first batch has not begun. Its rollouts appear here as they stream."
-    return paragraph([(said, "dim")], width)
-
-
 _STAGES = {
     "restore": "restoring the weights after it …",
     "consolidation": "drawing operations from its groups",

@@ -15,6 +15,7 @@ from studio.secrets.sanitize import one_line
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.layout import Mode
+from studio.tui.drawing.lines import line
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
@@ -156,8 +157,8 @@ class RolloutWall(Vertical):
             title = "How it ended"
             found = sentences.run_summary_lines(state, shown.line_width, signs)
         else:
-            title, status = "Rollouts", self._page.host.session_status
-            found = sentences.empty_lines(state, status, shown.line_width)
+            title = "Rollouts"
+            found = [line(("rollouts appear here as they stream", "dim"))]
         if str(shown.border_title or "") != title:
             shown.border_title = Text(title)
         shown.show_lines(found)

@@ -14,7 +14,7 @@ from engines.core.events import EffectMeasured
 from engines.core.types import GATE, Decision, DecisionAction, Operation, OperationKind
 from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
-from studio.tui.drawing.lines import Line, paragraph, plain_text
+from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.pages.review import view
 from studio.tui.pages.review.batch_view import decided_lines, item_rows
 from studio.tui.pages.review.change_pane import ChangePane
@@ -329,11 +329,9 @@ class DecisionKeys:
         await self._decide_all(safe, "approve", "safe operation")
 
     def _nothing_safe_text(self) -> str:
-        page, found = self._page, self._review_queue.items
+        found = self._review_queue.items
         if not found:
-            living = page.session is not None and page.session.living
-            hints = view.empty_lines(page.state, words=page.filter_text, living=living)
-            return " ".join(plain_text(each) for each in hints)
+            return "there is nothing to decide here"
         if not any(item.is_open for item in found):
             return "every operation here is decided: c commits, u takes the last one back"
         return (

@@ -13,14 +13,16 @@ from engines.core.types import Decision, Operation
 from studio.review.actions import Decider, Pair, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.cells import Glyphs
-from studio.tui.drawing.lines import Row, paragraph
+from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
+from studio.tui.pages.live.batch import current_batch
+from studio.tui.pages.live.sentences import status_line
 from studio.tui.pages.review.evidence_view import rollout_of
 from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (
     SORTS,
     Item,
-    empty_lines,
+    excerpt,
     item_now,
     item_row,
     items,
@@ -54,9 +56,14 @@ class ItemQueue:
 
     def draw(self) -> None:
         page, state = self._page, self._page.state
-        living = page.session is not None and page.session.living
+        hint: Line = ()
+        if page.filter_text:
+            text = f"nothing holds “{excerpt(page.filter_text)}”: "
+            hint = line(text, ("esc", "key"), " clears the filter")
+        elif state is None or not (state.operations or state.repairs):
+            hint = status_line(state, current_batch(state), page.host.session_status, None)
         made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
-                   page.filter_text, self.base, living, {**page.host.drafts.notes},
+                   page.filter_text, self.base, hint, {**page.host.drafts.notes},
                    self._list.line_width, self._panes.signs)  # fmt: skip
         if self.made_of == made_of:
             return
@@ -79,8 +86,7 @@ class ItemQueue:
         notes = self.notes
         rows = [self._row(item, width, signs, item.id in notes) for item in self.items]
         if not rows:
-            hints = empty_lines(state, words=page.filter_text, living=living)
-            rows = [Row("", one) for each in hints for one in paragraph(each, width)]
+            rows = [Row("", one) for one in paragraph(hint, width)]
         self._list.show_rows(rows, key=self._cursor_target())
         self.mark_range()
         shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"

@@ -264,34 +264,3 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
 def cannot_decide_text(driver: str) -> str:
     """Why this screen may not decide, and what works; `driver` is who decides, "" for nobody."""
     return f"{excerpt(driver) or 'nobody'} decides in this run; T takes over"
-
-
-def empty_lines(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
-    """What an empty list says: why nothing is here, and the key that helps."""
-    if words:
-        what, key = f"nothing holds “{excerpt(words)}”", "esc clears the filter, / changes it."
-    elif state is None:
-        what, key = "No run is open.", "5 lists them, 0 starts or resumes one."
-    elif state.started is None:
-        what, key = "The run is being opened.", "What there is to decide comes here."
-    elif state.status == "finished":
-        what = "The run is finished; nothing is left to decide."
-        key = "3 shows what was learned, 4 what changed, 7 the reward."
-        if state.trains_weights:
-            key = "1 shows how training went, 5 lists every run."
-    elif state.status == "failed":
-        what, key = "The run failed; nothing is to be decided.", "s r resumes it, 1 says why."
-    elif state.status in ("stopped", "held"):
-        what, key = "The run was stopped; nothing is to be decided.", "s r resumes it."
-    elif not living:
-        what, key = "The run has no process; nothing is to be decided.", "s r resumes it."
-    elif state.status == "paused":
-        what, key = "The run is paused.", "s p goes on; proposals of the next lesson come here."
-    else:
-        what = "Nothing yet."
-        if state.step:
-            what = f"Nothing to decide yet in step {state.step}."
-        key = "What is learned from it is proposed here; 1 shows it."
-        if state.step_trains:
-            key = "Its weight update is decided here; 1 shows the step."
-    return [line(what), line((key, "dim"))]

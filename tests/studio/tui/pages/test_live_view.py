@@ -11,7 +11,7 @@ from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.held_out import MOST_SHOWN, HeldOut
-from studio.tui.pages.live.sentences import empty_lines, event_texts, run_summary_lines, status_line
+from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import (
     facts_lines,
     group_line,
@@ -218,13 +218,6 @@ def test_a_measurement_taken_once_claims_no_change() -> None:
     told = text(run_summary_lines(a_state(once, ev.RunEnded("finished")), 70))
     assert "held v0 ->" not in told
     assert "held after step 0, v0" in told
-
-
-def test_every_empty_state_names_a_key() -> None:
-    gone = SessionStatus(living=False)
-    for state, line_facts in ((None, gone), (a_state(), gone)):
-        told = text(empty_lines(state, line_facts, 60))
-        assert any(f"{key} " in told for key in "05r")
 
 
 def test_text_of_models_is_inert_and_on_one_line() -> None:

@@ -601,7 +601,7 @@ async def test_capital_a_tells_why_there_is_nothing_to_approve(tmp_path: Path) -
 
     async with a_desk(tmp_path, change=none_yet) as desk:
         await desk.press("A")
-        assert "What is learned from it is proposed here" in desk.told
+        assert "there is nothing to decide here" in desk.told
     async with a_desk(tmp_path / "b") as desk:
         await desk.press("a", "r", "A")
         assert "every operation here is decided" in desk.told
@@ -860,7 +860,7 @@ async def test_without_a_run_every_key_says_where_one_is(tmp_path: Path) -> None
         await pilot.pause()
         app.open_page("review")
         await pilot.pause()
-        assert "No run is open" in "\n".join(picture(app))
+        assert "no run is open: 0 starts" in "\n".join(picture(app))
         for key in "arRuAcvn":
             await pilot.press(key)
             await pilot.pause()
@@ -873,7 +873,7 @@ async def test_a_finished_run_says_where_to_go(tmp_path: Path) -> None:
         await pilot.pause()
         app.open_page("review")
         await pilot.pause()
-        assert "The run is finished" in "\n".join(picture(app))
+        assert "finished; 3 shows what was learned" in "\n".join(picture(app))
 
 
 async def test_a_moved_library_is_said_above_the_operation(tmp_path: Path) -> None:

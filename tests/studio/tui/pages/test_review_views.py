@@ -42,7 +42,6 @@ from studio.tui.pages.review.view import (
     SORTS,
     Item,
     commit_lines,
-    empty_lines,
     item_row,
     items,
     legend_lines,
@@ -143,14 +142,6 @@ def test_a_commit_of_rejections_leaves_the_version_as_it_is() -> None:
     assert "v3 becomes v4" in lines_text(
         commit_lines(a_state(op), [Item("op1.1", op, approve(op))])
     )
-
-
-@pytest.mark.parametrize("status", ["running", "paused", "stopped", "failed", "finished"])
-def test_every_empty_list_names_a_key(status: str) -> None:
-    state = a_state()
-    state.status, state.started = status, object()  # type: ignore[assignment]
-    told_ = drawn(empty_lines(state, living=True))
-    assert len(told_) == 2 and any(key in told_[1] for key in ("1", "3", "5", "s p", "s r"))
 
 
 # -- the draft ------------------------------------------------------------------------------------
