@@ -1,4 +1,4 @@
-"""What stands on the terminal while the screen loads: a line with a clock, and no typed key.
+"""What stands on the terminal while the screen loads: a line, and no typed key.
 
 Imports nothing that takes time: on a slow machine the screen itself takes seconds to import.
 """
@@ -10,12 +10,11 @@ import gc
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[2J", "\x1b[?1049l\x1b[?25h"
+_TEXT = "\x1b[H studio: opening ...\x1b[K"
 _shown: OpeningLine | None = None
 
 
@@ -24,10 +23,7 @@ class OpeningLine:
 
     def __init__(self) -> None:
         self.attributes = read_attributes()  # of the terminal as it was
-        self._began = time.monotonic()
-        self._lock = threading.Lock()  # of the terminal: nothing is written once it is stopped
-        self._write: Callable[[str], object] | None = _write_now
-        self._is_stopped = threading.Event()
+        self._is_ours = True  # and no driver's yet
         self._handlers: dict[int, Any] = {}
 
     def open(self) -> None:
@@ -35,38 +31,28 @@ class OpeningLine:
             if (number := getattr(signal, name, None)) is not None:
                 self._handlers[number] = signal.signal(number, _exit_by_signal)
         _silence_keys(self.attributes)
-        _write_now(_ENTER)
-        self._draw()
+        _write_now(_ENTER + _TEXT)
         gc.disable()  # what is imported stays: looking through it takes a tenth of the time
-        threading.Thread(target=self._count, name="opening", daemon=True).start()
 
     def hand_over(self, write: Callable[[str], object], start: Callable[[], None]) -> None:
-        """Let the driver begin, which finds the terminal as it was; then go on through `write`."""
-        with self._lock:
-            self._write = None
+        """Let the driver begin, which finds the terminal as it was; the line goes on standing."""
+        self._is_ours = False
         self._restore_keys()
         start()
-        with self._lock:
-            self._write = write
-        self._draw()
+        write(_TEXT)
 
     def stop(self) -> None:
         """The app draws from now on."""
-        if not self._is_stopped.is_set():
+        if not gc.isenabled():
             gc.freeze()
             gc.enable()
-        self._is_stopped.set()
-        with self._lock:
-            self._write = None
 
     def close(self) -> None:
         """Give the terminal back, where no driver has it."""
-        with self._lock:
-            is_ours = self._write is _write_now
         self.stop()
         for number, handler in self._handlers.items():  # not before: the app has put in its own
             signal.signal(number, handler)
-        if is_ours:
+        if self._is_ours:
             _write_now(_LEAVE)
             self._restore_keys()
 
@@ -76,17 +62,6 @@ class OpeningLine:
 
             termios.tcflush(0, termios.TCIFLUSH)  # typed at what was not there
             termios.tcsetattr(0, termios.TCSANOW, self.attributes or [])
-
-    def _draw(self) -> None:
-        took_s = int(time.monotonic() - self._began)
-        text = "studio: opening ..." + (f" {took_s} s" if took_s else "")
-        with self._lock:
-            if self._write is not None:
-                self._write(f"\x1b[H {text}\x1b[K")
-
-    def _count(self) -> None:
-        while not self._is_stopped.wait(1.0):
-            self._draw()
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def read_until(fd: int, wanted: bytes) -> bytes:
     ("end", "number", "code"),
     [("raise ImportError('none')", None, 1), ("", signal.SIGINT, 130), ("", signal.SIGTERM, 143)],
 )
-def test_a_line_with_a_clock_stands_there_at_once_and_the_terminal_is_given_back(
+def test_a_line_stands_there_at_once_and_the_terminal_is_given_back(
     end: str, number: int | None, code: int
 ) -> None:
     ours, theirs = pty.openpty()
@@ -54,10 +54,7 @@ def test_a_line_with_a_clock_stands_there_at_once_and_the_terminal_is_given_back
         assert not termios.tcgetattr(theirs)[LFLAG] & termios.ECHO
         if number is None:
             os.write(ours, b"q\n")
-        elif number == signal.SIGINT:
-            process.send_signal(number)
         else:
-            assert b"1 s" in read_until(ours, b" 1 s")
             process.send_signal(number)
         rest = read_until(ours, b"\x1b[?1049l")  # with what a traceback may say after it
         assert b"q" not in rest[: rest.index(b"\x1b[?1049l")]  # what is typed is not echoed
