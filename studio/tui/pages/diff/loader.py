@@ -20,7 +20,6 @@ from studio.tui.pages.diff.view import (
     ARROW,
     Choice,
     Comparison,
-    HeldOutComparison,
     Side,
     make_entry,
 )
@@ -47,10 +46,7 @@ def comparison(base: str, older: FoundVersion, target: str, newer: FoundVersion)
             make_entry(p.id, p.before, p.after, p.was, p.pin)
             for p in pairs(older.library, newer.library)
         ),
-        tuple(
-            HeldOutComparison(m.data, m.before, m.after, m.verdict)
-            for m in set_comparisons(older, newer)
-        ),
+        set_comparisons(older, newer),
         "\n".join(one.text for one in as_lines(older, newer)),
         tuple(weights_lines(older, newer)),
     )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from engines.core.text.similarity import Change, word_diff
 from studio.report.summary import change_counts_text, prompt_tokens_text
@@ -17,6 +17,9 @@ from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
 from studio.tui.pages.text import display_text, holds_words
+
+if TYPE_CHECKING:
+    from studio.library.diff import SetComparison
 
 Mode = Literal["side by side", "words", "lines"]
 MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
@@ -74,21 +77,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOutComparison:
-    """One held-out set beside both sides; "" where a side has none."""
-
-    data: str
-    before: str
-    after: str
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     base: Side
     target: Side
     entries: tuple[Entry, ...]
-    measured: tuple[HeldOutComparison, ...] = ()
+    measured: tuple[SetComparison, ...] = ()
     text: str = ""  # as `studio diff` prints it
     weights: tuple[str, ...] = ()  # of steps that differ in weights alone
 
@@ -175,7 +168,7 @@ def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line
     return [crop_line(one, width) for one in [*out, *measured][:height]]
 
 
-def _held_out_line(one: HeldOutComparison, width: int) -> Line:
+def _held_out_line(one: SetComparison, width: int) -> Line:
     """A held-out set on one line: the sides' own intervals give way to the difference's.
 
     Where that is not enough an n that both sides share is said once.

@@ -8,7 +8,7 @@ import pytest
 
 from engines.core.library import Library
 from engines.core.types import Decision
-from studio.library.diff import pairs
+from studio.library.diff import SetComparison, pairs
 from studio.library.references import FoundVersion
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.diff import view
@@ -111,12 +111,10 @@ def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
 
 def test_what_was_measured_gives_way_in_order_and_the_rates_stay_with_their_n() -> None:
     n = "(n=100)"
-    one = view.HeldOutComparison(
-        "set", f"0.31 [0.2, 0.4] {n}", f"0.90 [0.8, 1.0] {n}", "+0.59 helps"
-    )
+    one = SetComparison("set", f"0.31 [0.2, 0.4] {n}", f"0.90 [0.8, 1.0] {n}", "+0.59 helps")
     side = view.Side("a", "a", 1, 1)
 
-    def at(width: int, measured: view.HeldOutComparison = one) -> str:
+    def at(width: int, measured: SetComparison = one) -> str:
         return plain_text(
             view.head_lines(Comparison(side, side, (), (measured,)), "words", width, 5)[2]
         )
@@ -125,14 +123,12 @@ def test_what_was_measured_gives_way_in_order_and_the_rates_stay_with_their_n() 
     assert at(60) == f"set  0.31 {n} -> 0.90 {n}   +0.59 helps"
     assert at(40) == f"set  0.31 -> 0.90 {n}   +0.59 helps"
     assert at(30) == "set  +0.59 helps"
-    other = view.HeldOutComparison("set", "0.31 (n=90)", f"0.90 {n}", "+0.59 helps")
+    other = SetComparison("set", "0.31 (n=90)", f"0.90 {n}", "+0.59 helps")
     assert at(40, other) == "set  +0.59 helps"  # two different n: neither may go
 
 
 def test_more_sets_than_there_is_room_for_are_counted() -> None:
-    measured = tuple(
-        view.HeldOutComparison(f"set{n}", "0.1", "0.2", "+0.1 helps") for n in range(4)
-    )
+    measured = tuple(SetComparison(f"set{n}", "0.1", "0.2", "+0.1 helps") for n in range(4))
     side = view.Side("a", "a", 1, 1)
     shown = [
         plain_text(r) for r in view.head_lines(Comparison(side, side, (), measured), "words", 90, 4)
