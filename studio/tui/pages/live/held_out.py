@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 
 from engines.core import events as ev
@@ -11,8 +10,6 @@ from studio.tui.pages.live.batch import RolloutStatus, reward_state, reward_text
 
 MOST_SHOWN = 12
 """Tries that have a pane; the others are only counted."""
-_MEASURED = 64
-"""Tries by whose pace the time left is reckoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +26,11 @@ class HeldOut:
     def __init__(self) -> None:
         self.progress: ev.EvaluationProgressed | None = None  # None: nothing is measured
         self.tries: list[HeldOutTry] = []  # in the order of their panes
-        self._done: deque[tuple[float, int]] = deque(maxlen=_MEASURED)  # when so many were done
         self._began: float | None = None  # when its first try began, if that was seen
 
     def clear(self) -> None:
         self.progress, self._began = None, None
         self.tries.clear()
-        self._done.clear()
 
     def handle_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
         match event:
@@ -47,7 +42,6 @@ class HeldOut:
                     self.clear()
                     self._began = None if done else now
                 self.progress = event
-                self._done.append((now, done))
                 self._end(event)
             case ev.EvaluationProgressed() | ev.EvaluationFinished() | ev.StepStarted():
                 self.clear()
@@ -58,27 +52,16 @@ class HeldOut:
     def find(self, name: str) -> HeldOutTry | None:
         return next((one for one in self.tries if one.shown.id == name), None)
 
-    def elapsed_s(self, now: float) -> float | None:
-        """Since it began; None where that was not seen."""
-        return None if self._began is None else now - self._began
-
-    def remaining_s(self, now: float) -> float | None:
-        """About how long it takes yet; None until some tries are through."""
-        if self.progress is None or len(self._done) < 2:
-            return None
-        (since, before), (last, done) = self._done[0], self._done[-1]
-        took = max(last - since, now - since if done - before < _MEASURED - 1 else 0.0)
-        if done <= before or took < 1.0:
-            return None
-        return (self.progress.total - done) * took / (done - before)
-
     def timing_text(self, now: float) -> str:
         """`, 12 s, about 20 s left`, as far as it is known."""
         from studio.report.step_clock import duration_text
 
-        took, left = self.elapsed_s(now), self.remaining_s(now)
-        text = f", {duration_text(took)}" if took is not None and took >= 1.0 else ""
-        return text + (f", about {duration_text(left)} left" if left is not None else "")
+        if self.progress is None or self._began is None or (took := now - self._began) < 1.0:
+            return ""
+        text = f", {duration_text(took)}"
+        if done := self.progress.done:
+            text += f", about {duration_text((self.progress.total - done) * took / done)} left"
+        return text
 
     def _show(self, one: HeldOutTry) -> None:
         """Give it the pane of one that ended, or a new one while there is room."""

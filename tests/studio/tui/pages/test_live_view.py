@@ -252,7 +252,7 @@ def test_narration_is_left_to_what_the_command_line_says() -> None:
     assert event_texts(reflected(0, "all-right")) == ["s1p0: all right, nothing to learn, skipped"]
 
 
-def test_the_time_left_of_an_evaluation_is_reckoned_by_its_last_tries() -> None:
+def test_the_time_left_of_an_evaluation_is_reckoned_by_its_tries() -> None:
     held_out = HeldOut()
     for at, done in ((0.0, 0), (10.0, 5), (20.0, 10)):
         held_out.handle_event(ev.EvaluationProgressed(0, "aime", done, 40), at)
