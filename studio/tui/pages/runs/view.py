@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 Sort = Literal["time", "reward", "cost", "name"]
 SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
 _LEAST_STATE = 26
-_CSV = (
-    *("run", "status", "model", "data", "epoch", "epochs", "steps", "library", "version"),
-    *("reward", "reward_n", "held_out", "tokens", "cost_usd", "open", "losses", "rehearsal"),
-    "began",
-)
 _ENDED = ("stopped", "failed", "interrupted", "held")
 
 
@@ -179,26 +174,11 @@ def time_text(at: float | None, now: float) -> str:
 
 
 def runs_csv(runs: Sequence[KnownRun]) -> str:
-    """The list as comma-separated values, a row a run; rates are fractions, times ISO."""
+    """The list as comma-separated values, a row a run, with the days on which runs began."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV)
-    for run in runs:
-        row, back = run.listed.row, run.background
-        known = [pooled for pooled in row["rewards"].values() if pooled["n"]]
-        began = row.get("began")
-        held_out = back.measured[0].last if back and back.measured else None
-        values = (
-            *(run.run, run.listed.shown.word),
-            *((back.model, back.data) if back else ("", "")),
-            *(row["epoch"], row["epochs"], row["steps"], row["library"], row["version"]),
-            *((known[-1]["mean"], known[-1]["n"]) if known else (None, 0)),
-            held_out,
-            *(row["tokens"], row.get("cost_usd"), row["open"], row["losses"]),
-            int(row["rehearsal"]),
-            datetime.fromtimestamp(began).isoformat() if began else None,
-        )
-        writer.writerow("" if value is None else sanitize(str(value)) for value in values)
+    writer.writerow([*(column.heading for column in _COLUMNS), "state"])
+    writer.writerows([*_cells(run, now=0.0), state_span(run)[0]] for run in runs)
     return out.getvalue()
 
 

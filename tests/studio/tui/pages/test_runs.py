@@ -165,9 +165,7 @@ async def test_x_writes_the_list_into_the_workspace_and_tells_where(
         await pilot.press("X")
         await has_read(pilot)
         path = workspace.path / "exports" / "runs.csv"
-        assert (
-            path.read_text().splitlines()[1].startswith("rehearsal,finished,rehearsal,arithmetic")
-        )
+        assert path.read_text().splitlines()[1].startswith("rehearsal,rehearsal,arithmetic,2/2")
         assert path.stat().st_mode & 0o777 == 0o600
         assert str(path) in asked.told[-1]
 

@@ -211,8 +211,8 @@ def test_a_filter_keeps_runs_that_hold_every_word() -> None:
 def test_the_export_has_a_row_a_run_and_no_control_characters() -> None:
     rows = list(csv.DictReader(runs_csv([a_run("a", model=HOSTILE, held_out=0.95)]).splitlines()))
     assert len(rows) == 1
-    assert rows[0]["run"] == "a" and rows[0]["reward"] == "0.5" and rows[0]["held_out"] == "0.95"
-    assert rows[0]["cost_usd"] == "" and "\x1b" not in rows[0]["model"]
+    assert rows[0]["run"] == "a" and "0.500" in rows[0]["mean@1"] and "0.950" in rows[0]["held-out"]
+    assert rows[0]["state"].startswith("held") and "\x1b" not in rows[0]["model"]
 
 
 @pytest.mark.parametrize(
