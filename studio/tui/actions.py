@@ -12,12 +12,12 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from engines.core.state.run_state import RunState
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings, format_key, keys_of_scope, unused_key_text
 from studio.tui.navigation import Navigation
+from studio.tui.pages.background import resume_run
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.pages.runs.page import RunsPage
 from studio.tui.terminal.textual_parts import (
@@ -213,21 +213,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         elif state.ending == "finished":
             self._host.tell("the run is finished; 0 starts another")
         else:
-            self.run_worker(self._resume(state, state.started.run))
-
-    async def _resume(self, state: RunState, run: str) -> None:
-        """Start the run's process again; where a budget ended it, with a larger one."""
-        arguments = ["--resume", run]
-        if state.ending == "budget":
-            from studio.report.summary import budget_override
-
-            key = budget_override(state.reason).removesuffix("…")
-            more = await self._host.ask("resume with", key)
-            if not more or not more.strip() or more.strip() == key:
-                self._host.tell("not resumed: the budget is still the one that was reached")
-                return
-            arguments.append(more.strip())
-        self._host.start_run(arguments)
+            run, why = state.started.run, state.reason
+            self.run_worker(resume_run(self._host, run, state.ending, why))
 
     def action_take_over(self) -> None:
         async def send_request(session: Session) -> str:

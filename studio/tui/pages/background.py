@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from engines.core.errors import RecordError, StudioError
 from engines.record.appender import write_atomic
 from engines.record.run_dir import Workspace
+from studio.tui.host import Host
 from studio.tui.page import Page
 
 
@@ -55,3 +56,21 @@ def write_export(workspace: Workspace, name: str, data: bytes) -> str:
         ) from error
     write_atomic(target, data)
     return str(target)
+
+
+async def resume_run(host: Host, run: str, how: str, why: str, given: Sequence[str] = ()) -> None:
+    """Start a run's process again; where a budget ended it, ask for a larger one.
+
+    `how` and `why` it ended; `given` are settings for the rest of it.
+    """
+    words = ["--resume", run, *given]
+    if how == "budget" and not any(word.startswith("budget.") for word in given):
+        from studio.report.summary import budget_override
+
+        key = budget_override(why).removesuffix("…")
+        more = (await host.ask("budget reached; resume with", key) or "").strip()
+        if more in ("", key):
+            host.tell("not resumed: the budget is still the one that was reached")
+            return
+        words += more.split()
+    host.start_run(words)

@@ -14,7 +14,7 @@ from textual.widget import Widget
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, export_file, write_export
+from studio.tui.pages.background import draw_if_open, export_file, resume_run, write_export
 from studio.tui.pages.runs.reader import RunsReader
 from studio.tui.pages.runs.view import (
     SORTS,
@@ -141,22 +141,12 @@ class RunsPage(Page):
         row, shown = run.listed.row, run.listed.shown
         if shown.alive:
             self.host.tell(f"{run.run}: its process lives; enter attaches")
-        elif row.get("ending") == "budget":
-            self.run_worker(self._resume_with_more(run))
         elif shown.word == "finished":
             text = f"{run.run} is finished: nothing is left to resume; enter opens it"
             self.host.tell(text, "failed")
         else:
-            self.host.start_run(["--resume", run.run])
-
-    async def _resume_with_more(self, run: KnownRun) -> None:
-        """A budget that was reached must be raised: ask by how much, and do not guess."""
-        from studio.report.summary import budget_override
-
-        key = budget_override(str(run.listed.row["reason"])).partition("=")[0]
-        asked = await self.host.ask("budget reached; resume with", f"{key}=")
-        if asked and asked.strip():
-            self.host.start_run(["--resume", run.run, *asked.split()])
+            how, why = str(row.get("ending")), str(row.get("reason"))
+            self.run_worker(resume_run(self.host, run.run, how, why))
 
     def action_mark(self) -> None:
         run = self._readable_run()

@@ -19,7 +19,7 @@ from studio.secrets.sanitize import sanitize
 from studio.session.base import EventReceived, Message
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
-from studio.tui.pages.background import draw_if_open, run_exclusive
+from studio.tui.pages.background import draw_if_open, resume_run, run_exclusive
 from studio.tui.pages.live.sentences import starting_text
 from studio.tui.pages.runs.reader import RunsReader
 from studio.tui.pages.runs.view import detail_lines
@@ -239,12 +239,9 @@ class StartPage(Page):
 
     async def _resume(self, choice: Choice) -> None:
         given = shlex.split(self.loader.overrides_of(choice))
-        if choice.budget and not any(word.startswith("budget.") for word in given):
-            asked = await self.host.ask("budget reached; resume with", f"{choice.budget}=")
-            if not asked or not asked.strip():
-                return
-            given = [*given, *asked.split()]
-        self.host.start_run(["--resume", choice.argument, *given])
+        row = choice.run.listed.row if choice.run is not None else {}
+        how, why = str(row.get("ending")), str(row.get("reason"))
+        await resume_run(self.host, choice.argument, how, why, given)
 
     async def _start_new_run(self, choice: Choice) -> None:
         """Start a new run: at once where nothing costs, else after the estimate was seen."""

@@ -33,7 +33,6 @@ class Choice:
     name: str
     text: str
     style: str = ""
-    budget: str = ""  # the override that must be raised before it can be resumed
     run: KnownRun | None = None
 
     @property
@@ -88,10 +87,8 @@ def _run_choice(run: KnownRun) -> Choice | None:
     if shown.alive:
         return Choice("attach", name, name, f"{where}, {shown.word}", "streaming", run=run)
     if row.get("ending") == "budget":
-        budget = str(row["reason"]).partition("=")[0]
-        budget = budget if budget.startswith("budget.") else "budget.calls"
         text = f"{where}, budget reached: asks for more"
-        return Choice("resume", name, name, text, "", budget, run)
+        return Choice("resume", name, name, text, run=run)
     if shown.word == "finished":
         return Choice("open", name, name, f"finished, {wait}", "flag", run=run) if n else None
     if n and shown.word in ("held", "interrupted"):

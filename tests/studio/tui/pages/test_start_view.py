@@ -71,11 +71,6 @@ def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:
     assert first_choice(choices([ended], [], [])) == ""
 
 
-def test_a_run_without_budget_names_the_setting_that_must_be_raised() -> None:
-    run = a_run(word="stopped", ending="budget", reason="budget.tokens=9 is reached")
-    assert choices([run], [], [])[0].budget == "budget.tokens"
-
-
 def test_old_runs_that_ended_do_not_bury_new_ones() -> None:
     runs = [a_run(f"r{n}", "stopped") for n in range(40)]
     assert len(offered(*runs)) == MOST_RESUMED + 3
