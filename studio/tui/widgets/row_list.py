@@ -9,10 +9,9 @@ from itertools import accumulate
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
-from textual.strip import Strip
 
 from studio.tui.drawing.lines import Line, Row
-from studio.tui.widgets.line_view import LineView, strip_of
+from studio.tui.widgets.line_view import LineView
 
 
 class RowList(LineView):
@@ -65,8 +64,6 @@ class RowList(LineView):
         self._redraw_changed(drawn)
         if len(self.lines) != count:
             self.set_content_size(Size(self.line_width, len(self.lines)))
-            # The sign in the last line counts the others.
-            self.refresh_line(round(self.scroll_y) + max(0, self.size.height - 1))
         self._scroll_to_cursor()
         self._tell_more()
         if self.key != before:
@@ -109,19 +106,6 @@ class RowList(LineView):
         for at, before in enumerate(drawn, round(self.scroll_y)):
             if self.line_at(at) != before:
                 self.refresh_line(at)
-
-    def render_line(self, y: int) -> Strip:
-        """A row; in the first and last one how many are out of sight, where no border says so."""
-        strip, width, height = super().render_line(y), self.size.width, self.size.height
-        if self._said_below is not None or y not in (0, height - 1):
-            return strip
-        above, below = self.out_of_sight
-        sign = f" {above} above" if y == 0 and above else ""
-        sign = f" {below} below" if y == height - 1 > 0 and below else sign
-        if not sign or width < 3 * len(sign):
-            return strip
-        shown = strip_of(((sign, "dim"),), len(sign), self._base, self.app.theme)
-        return Strip.join([strip.crop(0, width - len(sign)), shown])
 
     # -- what lies out of sight ------------------------------------------------------------------
 

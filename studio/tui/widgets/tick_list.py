@@ -85,7 +85,6 @@ class TickList(Question[tuple[str, ...] | None]):
 
     def _say_more(self) -> None:
         """How many rows are out of sight, once it is known where they stand."""
-        self.query_one(RowList).say_below()  # it has no border: the box says it
         text = self.query_one(RowList).more_text()
         self.query_one(Vertical).border_subtitle = Content(text)
 

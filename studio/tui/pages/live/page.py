@@ -61,7 +61,6 @@ class LivePage(Page):
         self._progress = ProgressStrip(id="live-progress")
         self._strip, self._training = Chrome(id="live-strip"), Chrome(id="live-training")
         self._groups, self._facts = RowList(id="live-groups"), LineView(id="live-facts")
-        self._groups.say_below()  # the border around it says what is out of sight
         self._facts.can_focus = False
         self._left = Vertical(self._groups, self._facts, id="live-left", classes="pane")
 
