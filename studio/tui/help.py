@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, ClassVar, cast
 
 from textual import events
@@ -190,7 +191,7 @@ class HelpScreen(TextScreen):
 
 
 class GuideScreen(TextScreen):
-    """A page of the manual."""
+    """A page of the manual, or the paragraphs, lists and tables of it that hold some words."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"Manual: {topic}")
@@ -198,10 +199,11 @@ class GuideScreen(TextScreen):
 
     def text_lines(self, width: int) -> list[Line]:
         from studio.guide import read_page
-        from studio.tui.drawing.markdown import markdown_lines, narrow
+        from studio.tui.drawing.markdown import markdown_lines
 
-        text = read_page(self._topic)
-        if self.words:
-            text = narrow(text, lambda block: holds_words(block, self.words))
-        nothing = line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")
-        return markdown_lines(text, width - 1) or [nothing]
+        out: list[Line] = []
+        for is_text, group in groupby(markdown_lines(read_page(self._topic), width - 1), key=bool):
+            block = list(group)
+            if is_text and holds_words(" ".join(map(plain_text, block)), self.words):
+                out += [*block, BLANK]
+        return out[:-1] or [line(f"nothing here holds {one_line(self.words, 60)!r}: esc clears")]

@@ -6,7 +6,7 @@ import pytest
 
 from studio.guide import TOPICS, read_page
 from studio.tui.drawing.lines import plain_text, width_of
-from studio.tui.drawing.markdown import markdown_lines, narrow
+from studio.tui.drawing.markdown import markdown_lines
 
 
 @pytest.mark.parametrize("width", [56, 78, 118])
@@ -44,13 +44,3 @@ def test_the_columns_of_a_table_wrap_under_themselves() -> None:
         "a    words", "key  one two", "three",
     ]  # fmt: skip
     assert shown[-2].index("three") == shown[-3].index("one")
-
-
-def test_a_page_is_narrowed_to_whole_paragraphs_and_rows_below_their_headings() -> None:
-    page = "# One\n\nfirst\nand `last`\n\n## Two\n\nnot here\n\n## Three\n\n| a | b |\n|--|--|\n"
-    page += "| x | last |\n| y | no |\n\n## Last\n\nall of it\n"
-    assert narrow(page, lambda text: "last" in text.casefold()).split("\n\n") == [
-        "# One", "first\nand `last`", "## Three", "| a | b |\n|--|--|\n| x | last |",
-        "## Last", "all of it",
-    ]  # fmt: skip
-    assert narrow(page, lambda _: False) == ""
