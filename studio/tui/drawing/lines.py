@@ -98,8 +98,11 @@ def _slice_spans(spans: Sequence[Span], start: int, end: int) -> Line:
     return tuple(out)
 
 
-def labelled_lines(label: str, text: str, width: int, *, label_width: int = 10) -> list[Line]:
+def labelled_lines(
+    label: str, text: str | Iterable[Span], width: int, *, label_width: int = 10
+) -> list[Line]:
     """A dim label and its text beside it, wrapped under itself."""
-    first, *further = paragraph([(text, "")], max(1, width - label_width))
+    spans = [(text, "")] if isinstance(text, str) else text
+    first, *further = paragraph(spans, max(1, width - label_width))
     indent: Span = (" " * label_width, "")
     return [((label.ljust(label_width), "dim"), *first), *((indent, *row) for row in further)]

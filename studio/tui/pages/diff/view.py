@@ -115,15 +115,18 @@ def make_entry(name: str, before: str | None, after: str | None, was: str, pin: 
 def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
     """A word diff as spans; its marks are readable without any colour.
 
-    `keep` is "cut new" for both, or one of them for a side's own column.
+    `keep` is "cut new" for both, or one of them for a side's own column. Blanks stand outside of
+    the marks: a line may be broken there.
     """
     out: list[Span] = []
     for kind, text in words:
-        if kind == "same":
+        core = text.strip()
+        if kind == "same" or (kind == "new" and "new" in keep and not core):
             out.append((text, ""))
-        elif kind in keep:
+        elif kind in keep and core:
             left, right, style = ("[-", "-]", "removed") if kind == "cut" else ("{+", "+}", "added")
-            out.append((left + text + right, style))
+            start, _, end = text.partition(core)
+            out += [(start, ""), (left + core + right, style), (end, "")]
     return tuple(out)
 
 

@@ -19,7 +19,8 @@ from studio.library.citations import Citation, Citations
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.page import Page
 from studio.tui.pages.background import draw_if_open, run_exclusive, write_export
-from studio.tui.pages.library.view import History, Item, find_similar
+from studio.tui.pages.library.view import History, Item
+from studio.tui.pages.text import Near, find_similar
 
 _MOVES_THE_HEAD = LessonCommitted | LessonReturned
 _BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
@@ -70,7 +71,7 @@ class LibraryLoader:
         self.is_due = self._count_due = True
         self._name = ""  # of the library that is shown
         self._is_reading = self._is_counting = False
-        self._similar: dict[tuple[str, str], tuple[tuple[str, float], ...]] = {}
+        self._similar: dict[tuple[str, str], tuple[Near, ...]] = {}
         self._comparing: tuple[str, str] | None = None  # what is compared with the others now
 
     def handle_message(self, message: Message) -> None:
@@ -142,7 +143,7 @@ class LibraryLoader:
             self.uses = citations.by_experience(names)
             draw_if_open(self._page)
 
-    def similar(self, library: Library, one: Item) -> tuple[tuple[str, float], ...] | None:
+    def similar(self, library: Library, one: Item) -> tuple[Near, ...] | None:
         """Experiences most like this one; None: they are being looked for."""
         key = (library.content_hash, one.id)
         if key not in self._similar and key != self._comparing:
@@ -151,8 +152,8 @@ class LibraryLoader:
         return self._similar.get(key)
 
     async def _find_similar(self, library: Library, one: Item) -> None:
-        others = [(e.id, e.text) for e in library.experiences]
-        found = await asyncio.to_thread(find_similar, one.id, one.text, others)
+        others = [(e.id, e.text) for e in library.experiences if e.id != one.id]
+        found = await asyncio.to_thread(find_similar, one.text, others)
         if len(self._similar) > _MOST_COMPARED:
             self._similar.clear()
         self._similar[library.content_hash, one.id] = found

@@ -10,7 +10,7 @@ from engines.core.effects import Effect
 from engines.core.events import LibraryCommitted
 from engines.core.library import Experience, Library
 from engines.core.state.use_counts import NO_USES, UseCounts
-from engines.core.text.similarity import similarity, word_count, word_diff
+from engines.core.text.similarity import word_count, word_diff
 from engines.core.types import Operation
 from studio.library.citations import Citation
 from studio.report.summary import count_text, prompt_tokens_text
@@ -18,16 +18,12 @@ from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, pad, wrap
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line, paragraph, spread
 from studio.tui.pages.diff.view import change_spans
-from studio.tui.pages.text import count_spans, display_text, holds_words
+from studio.tui.pages.text import Near, count_spans, display_text, holds_words
 
 Sort = Literal["id", "uses", "worth", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "worth", "length")
 
-NEAR_FROM = 0.30
-"""Similarity from which another experience is worth a look; duplicates begin at 0.70."""
-NEAR_MOST = 5
 
-LABEL = 10
 MARKS = {"+": "added", "-": "removed", "~": "flag", "?": "flag", " ": ""}
 MARK_WORDS = {"?": "to decide", "+": "added", "~": "reworded", "-": "deleted"}
 History = Sequence[tuple[Library, LibraryCommitted | None]]
@@ -184,7 +180,7 @@ def title_text(contents: LibraryState, total: int, listed: int) -> str:
 def detail_lines(
     one: Item,
     experience: Experience | None,
-    near: Sequence[tuple[str, float]] | None,
+    near: Sequence[Near] | None,
     width: int,
     *,
     cited: bool,
@@ -229,9 +225,9 @@ def detail_lines(
     if near is None:
         parts.append(("similar", [("comparing …", "dim")]))
     else:
-        alike = "  ".join(f"{display_text(name)} {score:.2f}" for name, score in near)
+        alike = "  ".join(f"{display_text(name)} {score:.2f}" for name, score, _ in near)
         parts.append(("similar", alike or "none"))
-    return [row for label, spans in parts for row in _labelled_spans(label, spans, width)]
+    return [row for label, spans in parts for row in labelled_lines(label, spans, width)]
 
 
 def _birth_text(experience: Experience) -> str:
@@ -243,18 +239,6 @@ def _birth_text(experience: Experience) -> str:
     where = f"step {first.step} of {first.run}" if first.run else "by hand"
     reviewer = f"{display_text(first.reviewer)}{', edited' if first.edited else ''}"
     return f"v{experience.born}, {first.operation_id}, {where} (approved by {reviewer})"
-
-
-def find_similar(
-    name: str, text: str, others: Iterable[tuple[str, str]]
-) -> tuple[tuple[str, float], ...]:
-    """The most similar of the others, by wording."""
-    found = [
-        (other, alike)
-        for other, said in others
-        if other != name and (alike := similarity(text, said)) >= NEAR_FROM
-    ]
-    return tuple(sorted(found, key=lambda pair: -pair[1])[:NEAR_MOST])
 
 
 def use_rows(
@@ -354,10 +338,3 @@ def _citations_text(one: Item) -> str:
     unknown = n - one.won_count - one.lost_count
     more = f", {unknown} not judged" if unknown else ""
     return f"{n} rollout{'s' * (n != 1)}: {one.won_count} won, {one.lost_count} lost{more}"
-
-
-def _labelled_spans(label: str, spans: str | Iterable[Span], width: int) -> list[Line]:
-    if isinstance(spans, str):
-        return labelled_lines(label, spans, width)
-    first, *further = paragraph(spans, max(1, width - LABEL))
-    return [((label.ljust(LABEL), "dim"), *first), *(((" " * LABEL, ""), *row) for row in further)]

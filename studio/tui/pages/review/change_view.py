@@ -28,6 +28,7 @@ from studio.review.line_text import PIN_MEANING
 from studio.review.wording import changed_parts
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, cell_width, wrap
 from studio.tui.drawing.lines import Line, Span, labelled_lines, line, paragraph, spread
+from studio.tui.pages.diff.view import change_spans
 from studio.tui.pages.review.view import Item, excerpt
 from studio.tui.pages.text import count_spans, display_text
 from studio.tui.pages.training_view import update_lines
@@ -135,26 +136,13 @@ def diff_lines(
         return paragraph([(mark, style or "dim"), (after or before, style)], width, "  ")
     if mode == "words":
         found = word_diff(before, after) if changes is None else changes
-        return paragraph([span for change in found for span in _change_spans(change)], width)
+        return paragraph(change_spans(found), width)
     if mode == "lines":
         return [
             *paragraph([("- ", "removed"), (before, "removed")], width, "  "),
             *paragraph([("+ ", "added"), (after, "added")], width, "  "),
         ]
     return side_by_side(before, after, width)
-
-
-def _change_spans(change: Change) -> list[Span]:
-    kind, text = change
-    if kind == "same":
-        return [(text, "")]
-    # Blanks outside of the markers: a line may be broken there.
-    core = text.strip()
-    if not core:
-        return [(text, "")] if kind == "new" else []
-    start, end = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-    marked = (f"[-{core}-]", "removed") if kind == "cut" else (f"{{+{core}+}}", "added")
-    return [(start, ""), marked, (end, "")]
 
 
 def side_by_side(before: str, after: str, width: int) -> list[Line]:

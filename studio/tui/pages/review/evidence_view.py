@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from engines.core.text.similarity import similarity
-from engines.core.types import Operation
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, wrap
 from studio.tui.drawing.lines import Line, Row, line, paragraph, spread, width_of
 from studio.tui.pages.diff.view import change_spans
 from studio.tui.pages.review.view import excerpt
-from studio.tui.pages.text import display_text
+from studio.tui.pages.text import Near, display_text
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 
-Near = tuple[str, float, str]
-"""Id, similarity in [0, 1] and text of an experience."""
-
-_NEAR = 5
-_LIKE = 0.3
-"""Below it two texts merely share a language."""
 _SHOWN = 2
 """Winners and losers of a group that are shown before it is opened."""
 _WHOLE_CHARS = 4_000
@@ -138,22 +130,6 @@ def record_files_text(groups: Sequence[GroupEvidence]) -> str:
     )
     more = f" and {len(files) - 2} more" if len(files) > 2 else ""
     return ", ".join(list(files)[:2]) + more
-
-
-def find_similar(
-    operation: Operation, texts: Mapping[str, str], text: str | None = None
-) -> tuple[Near, ...]:
-    """Other experiences most like an operation's text, the likest first.
-
-    Takes 20 microseconds for each experience: not for a key's own handler.
-    """
-    wording = operation.text if text is None else text
-    if not wording or operation.kind == "weights":
-        return ()
-    scores = ((name, similarity(wording, other), other) for name, other in texts.items()
-              if name != operation.target)  # fmt: skip
-    near = sorted(scores, key=lambda each: -each[1])[:_NEAR]
-    return tuple(each for each in near if each[1] >= _LIKE)
 
 
 def similar_rows(

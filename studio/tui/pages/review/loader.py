@@ -20,7 +20,7 @@ from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
 from engines.record.run_dir import RunDir, Workspace
 from studio.tui.page import Page
-from studio.tui.pages.review.evidence_view import Near, find_similar
+from studio.tui.pages.text import Near, find_similar
 
 if TYPE_CHECKING:
     from studio.review.evidence import EvidenceLoader, GroupEvidence
@@ -92,7 +92,9 @@ class RunReader:
             trouble = str(error)
         except OSError as error:
             trouble = f"{self._run.path}: {error.strerror or error}"
-        near = find_similar(wanted.operation, wanted.texts, wanted.after or wanted.before)
+        wording, target = wanted.after or wanted.before, wanted.operation.target
+        others = [(name, text) for name, text in wanted.texts.items() if name != target]
+        near = find_similar(wording, others) if wanted.operation.kind != "weights" else ()
         changes = word_diff(wanted.before, wanted.after) if wanted.long else None
         found = Findings(groups, near, changes, answers, trouble)
         self._known[wanted.key] = found

@@ -31,7 +31,6 @@ from studio.tui.pages.review.batch_view import item_rows as rows_of_items
 from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side
 from studio.tui.pages.review.evidence_view import (
     evidence_rows,
-    find_similar,
     rollout_of,
     similar_rows,
 )
@@ -46,6 +45,7 @@ from studio.tui.pages.review.view import (
     items,
     legend_lines,
 )
+from studio.tui.pages.text import find_similar
 from tests.studio.tui.stage import held_workspace
 
 HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"
@@ -285,11 +285,12 @@ def test_opened_evidence_loses_no_word_in_a_list(width: int) -> None:
     assert text.count("that is what was expected of it") == 12
 
 
-def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:
-    op = Operation("op1.1", "modify", "E1", "Draw the grid before counting paths.")
-    texts = {"E1": op.text, "E2": "Draw the grid before counting.", "E3": "Something else."}
-    near = find_similar(op, texts)
-    assert [name for name, _, _ in near] == ["E2"]
+def test_similar_ones_come_by_likeness() -> None:
+    text = "Draw the grid before counting paths."
+    others = {"E4": f"{text} Always.", "E2": "Draw the grid before counting.", "E3": "Else."}
+    near = find_similar(text, others.items())
+    assert [name for name, _, _ in near] == ["E4", "E2"]
+    near = near[1:]
     (row,) = similar_rows(near, 60, deleting={"E2": "op1.4"})
     assert row.key == "E2" and plain_text(row.more[-1]).strip() == "op1.4 deletes it"
 
