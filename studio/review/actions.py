@@ -139,6 +139,20 @@ async def check_edit(session: Session, operation: Operation, decision: Decision)
     return replace(found, flags=tuple(f for f in found.flags if f not in operation.flags))
 
 
+async def toggle_pin(session: Session, target: str, *, pinned: bool, person: str) -> str:
+    """Pin an experience or unpin it, approved at once: the person asked for just that.
+
+    Once more takes that back. Returns what to tell.
+    """
+    if drafted := session.state.drafted_pin(target):
+        await session.undo(drafted)
+        return f"{drafted} is withdrawn: {target} is as it was"
+    wanted = Operation("", "unpin" if pinned else "pin", target, proposer=person)
+    made = await session.propose(wanted)
+    await session.decide(Decision(made.id, "approve", reviewer=person))
+    return f"{target} is {wanted.kind}ned with the next commit; u in 2 Review takes it back"
+
+
 class Decider:
     """What one person decides in one run.
 

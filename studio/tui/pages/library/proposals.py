@@ -6,10 +6,12 @@ Each becomes an operation that waits in the review like all others.
 from __future__ import annotations
 
 from asyncio import Future, get_running_loop
+from functools import partial
 
 from textual.content import Content
 
-from engines.core.types import Decision, Operation, OperationKind
+from engines.core.types import Operation, OperationKind
+from studio.review.actions import toggle_pin
 from studio.session.base import Session
 from studio.tui.drawing.lines import line
 from studio.tui.page import Page
@@ -94,21 +96,9 @@ class ProposalKeys:
         self._propose(*changes, typed=key)
 
     def pin(self, one: Item) -> None:
-        """Pin it, or unpin it, approved at once: the person asked for just that.
-
-        Once more takes that back.
-        """
-        wanted = self._make_operation("unpin" if one.pinned else "pin", one.id, "")
-
-        async def ask(session: Session) -> str:
-            if drafted := session.state.drafted_pin(one.id):
-                await session.undo(drafted)
-                return f"{drafted} is withdrawn: {one.id} is as it was"
-            made = await session.propose(wanted)
-            await session.decide(Decision(made.id, "approve", reviewer=wanted.proposer))
-            return f"{one.id} is {wanted.kind}ned with the next commit ({made.id} in 2 Review)"
-
-        self._page.host.ask_run(ask)
+        host = self._page.host
+        pin = partial(toggle_pin, target=one.id, pinned=one.pinned, person=host.person)
+        host.ask_run(pin)
 
     async def insert(self) -> None:
         text = await self._ask_wording("new experience", ("add", None), "")

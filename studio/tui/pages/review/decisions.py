@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from shlex import quote
 
 from engines.core.events import EffectMeasured
-from engines.core.types import GATE, Decision, DecisionAction, Operation, OperationKind
-from studio.review.actions import ActionResult, Pair
+from engines.core.types import GATE, Decision, DecisionAction, Operation
+from studio.review.actions import ActionResult, Pair, toggle_pin
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, paragraph
 from studio.tui.pages.review import view
@@ -230,25 +231,8 @@ class DecisionKeys:
             queue.go_to(waiting.id)
             host.tell(f"{waiting.id} is open already: a approves it")
             return
-        if drafted := session.state.drafted_pin(target):
-            host.queue_request(self._withdraw(session, drafted))
-            return
-        kind: OperationKind = "unpin" if target in queue.pinned else "pin"
-        host.queue_request(self._pin(session, Operation("", kind, target, proposer=host.person)))
-
-    async def _withdraw(self, session: Session, name: str) -> None:
-        decider = self._review_queue.decider
-        for each in await session.undo(name):
-            decider.just.pop(each, None)
-        decider.sitting.forget({name})
-        self._page.host.tell(f"{name} is withdrawn")
-
-    async def _pin(self, session: Session, wanted: Operation) -> None:
-        """Propose it and approve it at once: the person asked for just that."""
-        op = await session.propose(wanted)
-        decision = Decision(op.id, "approve", reviewer=self._page.host.person)
-        text = f"{op.target} is {op.kind}ned with the next commit; u takes it back"
-        await self.send(session, [(op, decision)], text)
+        is_pinned = target in queue.pinned
+        host.ask_run(partial(toggle_pin, target=target, pinned=is_pinned, person=host.person))
 
     # -- trying --------------------------------------------------------------------------------
 
