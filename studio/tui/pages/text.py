@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engines.core.state.use_counts import UseCounts
-from engines.core.text.similarity import similarity_above
+from engines.core.text.similarity import similarity
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import normalize_width
 from studio.tui.drawing.lines import Line, Span
@@ -48,6 +48,6 @@ def find_similar(text: str, others: Iterable[tuple[str, str]]) -> tuple[Near, ..
 
     Takes 20 microseconds for each: not for a key's own handler.
     """
-    scores = ((name, similarity_above(text, said, _NEAR_FROM), said) for name, said in others)
-    near = [(name, score, said) for name, score, said in scores if score is not None]
+    scores = ((name, similarity(text, said), said) for name, said in others)
+    near = [each for each in scores if each[1] >= _NEAR_FROM]
     return tuple(sorted(near, key=lambda each: -each[1])[:_NEAR_MOST])
