@@ -9,7 +9,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Operation
+from engines.core.types import Decision, Operation, operation_step
 from studio.report.curves import step_text
 from studio.report.progress import LinePrinter
 from studio.review.undo_stack import UndoEntry, inverse_operation
@@ -20,7 +20,7 @@ from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import facts_lines, stage_line, stage_lines
 from studio.tui.pages.review.view import Item, commit_lines, item_row
-from studio.tui.pages.training_view import brief_lines, panel_lines, step_of, update_lines
+from studio.tui.pages.training_view import brief_lines, panel_lines, update_lines
 from studio.tui.settings.file import ScreenSettings
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
@@ -234,7 +234,7 @@ def test_an_update_that_goes_back_says_to_which_step() -> None:
 def test_an_update_without_figures_is_shown_by_its_text() -> None:
     alone = Operation("op9.w", "weights", text="step-9")
     assert text(update_lines(alone, a_state(*begun()), 40)) == "step-9"
-    assert (step_of(alone), step_of(Operation("odd", "weights"))) == (9, 0)
+    assert (operation_step(alone.id), operation_step("odd")) == (9, 0)
 
 
 def test_the_row_of_an_update_has_a_sign_and_a_word_of_its_own() -> None:
