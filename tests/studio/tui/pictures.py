@@ -27,6 +27,7 @@ _TIME = re.compile(r"\b\d\d:\d\d:\d\d\b")
 _CLOCK = re.compile(r"\b\d\d:\d\d\b")
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _TOOK = re.compile(r"\b\d+\.\d\d s\b")
+_RATE = re.compile(r"\b\d+/s\b")  # by how texts were cut as they came
 _VERSION = re.compile(r"\bv\d+\.\d+\.\d+\b")
 
 
@@ -116,6 +117,6 @@ def _settled(strip: Strip, app: StudioApp) -> Strip:
 
 def _hidden(segment: Segment, app: StudioApp) -> Segment:
     text = segment.text
-    for pattern in (_PID, _TIME, _CLOCK, _DATE, _TOOK, _VERSION):
+    for pattern in (_PID, _TIME, _CLOCK, _DATE, _TOOK, _RATE, _VERSION):
         text = pattern.sub(lambda found: re.sub(r"\d", "0", found[0]), text)
     return Segment(text, segment.style, segment.control)
