@@ -30,9 +30,9 @@ class OpeningLine:
         for name in ("SIGHUP", "SIGTERM"):
             if (number := getattr(signal, name, None)) is not None:
                 self._handlers[number] = signal.signal(number, _exit_by_signal)
+        gc.disable()  # what is imported stays: looking through it takes a tenth of the time
         _silence_keys(self.attributes)
         _write_now(_ENTER + _TEXT)
-        gc.disable()  # what is imported stays: looking through it takes a tenth of the time
 
     def hand_over(self, write: Callable[[str], object], start: Callable[[], None]) -> None:
         """Let the driver begin, which finds the terminal as it was; the line goes on standing."""
