@@ -175,12 +175,14 @@ def _print_effects(
     if json:
         print_json([_effect_data(state, op) for op in wanted])
         return exit_codes.DONE
-    rows = []
+    rows, priced = [], list[EffectMeasured]()
     for op in wanted:
         found = state.effect_of(op.id)
         said = "not tried"
         if found is not None:
             price = "known already" if paid_before else usage_text(found.effect.usage)
+            price = "tried with it" if found in priced and not paid_before else price
+            priced.append(found)
             said = f"{found.effect.verdict}, {found.effect.text}; {price}"
         rows.append(f"{op.id} {op.kind} {op.target or ''}".rstrip() + f": {said}")
     print("\n".join(rows))

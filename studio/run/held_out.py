@@ -231,7 +231,7 @@ def trial_text(facts: Mapping[str, Any]) -> str:
     """What trying operations takes at most and could show, as `EffectGate.describe` has it."""
     n, smallest = facts["operations"], facts["smallest_effect"]
     if not n:
-        return "what is asked about was tried as the library is: nothing to try"
+        return "nothing to try: what is asked about was tried already, or does not fit the library"
     more = facts["problems_wanted"] > facts["problems"]
     wanted = f" (of {facts['problems_wanted']} wanted, no more are left)" if more else ""
     price = f", about {facts['tokens']:,} tokens" if facts.get("tokens") else ""

@@ -13,12 +13,11 @@ def write_report(path: Path, data: bytes) -> None:
 
     Raises RecordError: it cannot be written.
     """
-    target = path.resolve()
-    if not target.exists() or target.is_file():
-        write_atomic(target, data)
+    if not path.exists() or path.is_file():
+        write_atomic(path.resolve(), data)
         return
     try:
-        target.write_bytes(data)
+        path.write_bytes(data)
     except OSError as error:
         cause = f"cannot be written ({error.strerror})."
         raise RecordError(str(path), cause, "Choose another place.") from error

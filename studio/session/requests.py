@@ -179,9 +179,10 @@ class RequestHandler:
         wanted = open_trials(state, [str(name) for name in named])
         if context.effects is None:
             raise no_trials_error(self._run.run)
+        facts = context.effects.describe_asked(state, context.trial_base, wanted)
         self._trying = asyncio.create_task(context.try_asked(wanted))
         self._trying.add_done_callback(self._tell_of_trial)
-        return context.effects.describe_asked(state, context.trial_base, wanted)
+        return facts
 
     def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -141,8 +141,11 @@ class EffectGate:
         wanted = [op for op in wanted if op.kind in TRIED]
         trials = _Trials(self, recorder, step)
         async with self._turn:
-            if self.by_lesson and len(wanted) > 1:
-                await trials.bisect(wanted, base, error / 2, error / 2 / (2 * len(wanted) - 2))
+            if self.by_lesson:
+                steps = dict.fromkeys(operation_step(op.id) for op in wanted)
+                for one in steps:
+                    lesson = [op for op in wanted if operation_step(op.id) == one]
+                    base = await trials.try_whole(lesson, base, error / len(steps))
                 return
             for number, operation in enumerate(wanted):
                 share = error / (len(wanted) - number)
@@ -155,7 +158,7 @@ class EffectGate:
     ) -> None:
         """Try operations that somebody asks about, on the draft that holds earlier decisions.
 
-        They may spend half of the error that is left, so that there always is some.
+        They may spend half of the error that is left, so that there is some for the next.
         """
         state = recorder.state
         await self.try_operations(recorder, draft, state.step, wanted, self._error_left(state))
@@ -166,10 +169,25 @@ class EffectGate:
         """`describe` of those somebody asks about that have no verdict, at the run's own prices.
 
         Dollars are those of tokens on average: too many where what is read costs less.
+
+        Raises ConflictError: the run has no error left to spend.
         """
-        wanted = wanted if self.by_lesson else self._without_verdict(state, draft, wanted)
-        apart = self.apart_of(state, wanted)
-        facts = self.describe(len(wanted), self._error_left(state), apart)
+        wanted = self._without_verdict(state, draft, wanted)
+        error, alike = self._error_left(state), dict[tuple[str, ...], list[Operation]]()
+        if wanted and error < _ROUNDING:
+            cause = "the run has spent it, and what is tried now could prove nothing."
+            raise ConflictError("review.gate.error", cause, "Decide by what is known.")
+        for operation in wanted:
+            alike.setdefault(self.apart_of(state, [operation]), []).append(operation)
+        share = error / max(1, len(wanted))
+        parts = [self.describe(len(ops), share * len(ops), apart) for apart, ops in alike.items()]
+        effects = [part["smallest_effect"] for part in parts]
+        facts = self.describe(0, error) | {
+            "operations": len(wanted),
+            "problems": min((part["problems"] for part in parts), default=0),
+            "most_rollouts": sum(part["most_rollouts"] for part in parts),
+            "smallest_effect": None if None in effects else max(effects, default=None),
+        }
         spent = state.spent_on.get("rollouts", NO_USAGE)
         most = facts["most_rollouts"]
         times = most / max(1, sum(step.rollouts_done for step in state.steps.values()))
@@ -180,6 +198,12 @@ class EffectGate:
     def _without_verdict(
         self, state: RunState, draft: Library, wanted: Sequence[Operation]
     ) -> list[Operation]:
+        if self.by_lesson and len(wanted) > 1:
+            whole = with_operations(draft, wanted)
+            names = tuple(op.id for op in wanted)
+            about = "" if whole is None else self.hash_trial(state, wanted, draft, whole)
+            found = find_verdict(state, names, about)
+            return [] if found is not None and found.effect.verdict == "helps" else [*wanted]
         left = []
         for operation in wanted:
             if (candidate := with_operations(draft, [operation])) is None:
@@ -283,6 +307,12 @@ class _Trials:
     recorder: Recorder
     step: int
 
+    async def try_whole(self, lesson: Sequence[Operation], base: Library, error: float) -> Library:
+        """A lesson at once, and its parts where it does not help; the library with what did."""
+        parts = 2 * len(lesson) - 2
+        of_part = error / 2 / parts if parts else 0.0
+        return await self.bisect(lesson, base, error / 2 if parts else error, of_part)
+
     async def bisect(
         self, group: Sequence[Operation], base: Library, error: float, error_of_part: float
     ) -> Library:
@@ -300,7 +330,8 @@ class _Trials:
     ) -> tuple[ev.EffectMeasured | None, Library]:
         """The verdict, journalled, and the library with the operations if they help.
 
-        None where they do not fit the library. A verdict that is known is not asked for again.
+        None where they do not fit the library, or no error is left. A verdict that is known is not
+        asked for again.
         """
         candidate = with_operations(base, group)
         if candidate is None:
@@ -314,7 +345,8 @@ class _Trials:
                 tried = {"operations": len(group), "made": made, "most": most}
                 self.recorder.emit(ev.StageEntered(self.step, "gate", tried))
 
-            error = self.gate.affordable_error(state, error)
+            if (error := self.gate.affordable_error(state, error)) < _ROUNDING:
+                return None, base
             effect = await self.gate.measure(
                 base,
                 candidate,

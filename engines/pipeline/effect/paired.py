@@ -56,27 +56,30 @@ def signing_shares(changes: Sequence[float]) -> tuple[float, float]:
 
 
 def _share_above(changes: Sequence[float]) -> float:
-    """Changes that stand out of the rest are signed one by one, in units of 1/65536 of their sum.
+    """Changes that stand out of the rest are signed one by one, in units of 1/8192 of their sum.
 
     With a few among hundreds that hardly changed the normal distribution alone is too sure.
     """
-    sizes = sorted(map(abs, changes), reverse=True)
+    changes = sorted(changes, key=abs, reverse=True)
+    sizes = [abs(change) for change in changes]
     rest = math.fsum(size * size for size in sizes)
     count = 0
     while count < _MOST_EXACT and sizes[count] ** 2 * _MANY > rest - sizes[count] ** 2:
         rest = math.fsum(size * size for size in sizes[count + 1 :])
         count += 1
-    unit = math.fsum(sizes[:count]) / (1 << 16)
+    unit = math.fsum(sizes[:count]) / (1 << 13)
+    units = [round(change / unit) for change in changes[:count]]
     shares = {0: 1.0}
-    for size in sizes[:count]:
+    for step in units:
         moved: dict[int, float] = {}
         for at, share in shares.items():
-            for to in (at + round(size / unit), at - round(size / unit)):
+            for to in (at + step, at - step):
                 moved[to] = moved.get(to, 0.0) + share / 2
         shares = moved
-    total, wide = math.fsum(changes), math.sqrt(2 * rest)
+    # What was seen is rounded as well, or small changes would be told from it by the rounding.
+    seen, small, wide = sum(units), math.fsum(changes[count:]), math.sqrt(2 * rest)
     return math.fsum(
-        share * math.erfc((total - at * unit) / wide) / 2 for at, share in shares.items()
+        share * math.erfc(((seen - at) * unit + small) / wide) / 2 for at, share in shares.items()
     )
 
 

@@ -241,9 +241,13 @@ async def measure_set(
     What another `stage` of the run paid for counts as reused.
     """
     shown = recorder.state.shown_questions
-    spares = tuple(p for p in held_out.spares if question_of(p.id) not in shown)
-    measuring, ids = evaluation.measuring, tuple(problem.id for problem in held_out.problems)
-    total = (len(held_out.problems) + len(spares)) * measuring.k
+    # Of the others some were shown where a run was forked from one with other spares.
+    kept, spares = (
+        tuple(problem for problem in part if question_of(problem.id) not in shown)
+        for part in (held_out.problems, held_out.spares)
+    )
+    measuring, ids = evaluation.measuring, tuple(problem.id for problem in kept)
+    total = (len(kept) + len(spares)) * measuring.k
     tell = _progress_reporter(recorder, step, held_out.name, total, measuring.k)
     found, aside = await gather_all(
         measure(
@@ -256,7 +260,7 @@ async def measure_set(
             tell=tell,
             emit=recorder.emit,
         )
-        for problems in (held_out.problems, spares)
+        for problems in (kept, spares)
     )
     return EvaluationFinished(
         step=step,
@@ -275,7 +279,7 @@ async def measure_set(
         total=found.total,
         tool_calls=found.tool_calls,
         reused=found.reused,
-        left_out=len(held_out.spares),
+        left_out=len(held_out.problems) - len(kept) + len(held_out.spares),
         spares=tuple(zip((problem.id for problem in spares), aside.rewards, strict=True)),
     )
 

@@ -43,11 +43,12 @@ def read_json_output(path: Path, metric: str | None) -> list[Log]:
 
 
 def _may_be_deep(file: BinaryIO) -> bool:
-    """Whether more brackets open than close, those in texts counted with them: told quickly."""
-    depth, deepest = 0, 0
+    """Whether many more brackets open than close somewhere, in texts as well: told quickly."""
+    depth, lowest, deepest = 0, 0, 0
     while chunk := file.read(1 << 13):
         depth += chunk.count(b"[") + chunk.count(b"{") - chunk.count(b"]") - chunk.count(b"}")
-        deepest = max(deepest, depth)
+        lowest = min(lowest, depth)
+        deepest = max(deepest, depth - lowest)
     file.seek(0)
     return deepest > _DEEPEST
 

@@ -239,6 +239,19 @@ WRONG: list[tuple[str, str, Change, tuple[str, ...]]] = [
         swap('"vars": {', '"vars": {"d": ' + "[" * 5_000 + "]" * 5_000 + ", "),
         ("out.json", "more than 1,000 deep"),
     ),
+    (
+        "promptfoo",
+        "deep behind closing brackets",
+        lambda text: (
+            '{"x": "'
+            + "]" * 50_000
+            + '", '
+            + text[1:].replace(
+                '"vars": {', '"vars": {"d": ' + "[" * 20_000 + "]" * 20_000 + ", ", 1
+            )
+        ),
+        ("out.json", "more than 1,000 deep"),
+    ),
     ("promptfoo JSONL", "missing", swap('"score"', '"s"', 3), (":1", '"score" is missing')),
     (
         "promptfoo",

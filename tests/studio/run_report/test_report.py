@@ -24,6 +24,7 @@ from studio.report.page.markdown import escape_markdown, render_markdown
 from studio.report.rates import interval_ends
 from studio.run_report.facts import report_facts
 from studio.run_report.sections import report_page
+from tests.support.forked_studio import STUDIO
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
 from tests.support.training_runs import finished, training_workspace
@@ -225,6 +226,9 @@ def test_a_report_goes_where_it_is_sent(practised: Path, tmp_path: Path) -> None
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
     assert report(str(pipe)).code == 0 and pipe.is_fifo()
     assert reader.communicate()[0].decode() == printed
+    words = ["report", "rehearsal", "--md", "/dev/stdout", "--workspace", str(practised)]
+    piped = subprocess.run([*STUDIO, *words], capture_output=True, text=True, check=True)
+    assert piped.stdout == printed
     for nowhere in ("", ".", "/"):
         done = report(nowhere)
         assert done.code == 2 and "cannot be written" in done.stderr

@@ -17,11 +17,10 @@ from engines.core.ids import seed_for
 from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import Attempt, Job, Lesson, Operation, Problem, Usage, Verdict
+from engines.core.types import Attempt, Decision, Job, Lesson, Operation, Problem, Usage, Verdict
 from engines.data.dataset import read_problems
 from engines.pipeline.context import RunContext
 from engines.pipeline.effect.effect_gate import EffectGate, open_trials, spent_error
-from engines.pipeline.effect.sequential import judge_look
 from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.pipeline.guidance import PromptWriter
 from engines.pipeline.recorder import Recorder
@@ -275,6 +274,35 @@ async def test_a_deferred_operation_is_never_tried_on_its_own_batch(tmp_path: Pa
     assert (facts["operations"], journal.measured[0].effect.verdict) == (0, "helps")
 
 
+@pytest.mark.parametrize("by_lesson", [False, True])
+async def test_what_was_deferred_in_every_step_of_an_epoch_is_tried_each_by_itself(
+    tmp_path: Path, by_lesson: bool
+) -> None:
+    journal = Journal()
+    for step, at in enumerate((0, 20, 40), start=1):  # their batches are the whole pool
+        batch = tuple(f"p{n}" for n in range(at, at + 20))
+        await journal.record(ev.StepStarted(1, step, batch, 0, 0))
+        op = Operation(f"op{step}.1", "add", None, f"idle {step}")
+        await journal.record(ev.LessonProposed(step, Lesson(step, 0, (op,))))
+        await journal.record(ev.OperationDecided(step, Decision(op.id, "defer", reviewer="ann")))
+        await journal.record(ev.LessonCommitted(step, 0, "", ()))
+    gate = a_gate(tmp_path, luck := Luck(worth()), by_lesson=by_lesson)
+    wanted = list(journal.state.open_operations)
+    facts = gate.describe_asked(journal.state, LIBRARY, wanted)
+    assert (facts["operations"], facts["problems"]) == (3, 20)
+    await gate.try_asked(cast(Recorder, journal), LIBRARY, wanted)
+    assert [one.operations for one in journal.measured] == [(op.id,) for op in wanted]
+    assert luck.tries <= facts["most_rollouts"] == 3 * 2 * 20 * 4
+
+
+async def test_a_lesson_that_helped_as_a_whole_is_known(tmp_path: Path) -> None:
+    journal = await begun(*adds("good", "idle"))
+    gate = a_gate(tmp_path, Luck(worth(good=0.6)), by_lesson=True)
+    await try_lesson(gate, journal, steps=2)
+    wanted = list(journal.state.operations.values())
+    assert gate.describe_asked(journal.state, LIBRARY, wanted)["operations"] == 0
+
+
 async def test_with_other_weights_it_is_tried_again_and_pays_for_itself(tmp_path: Path) -> None:
     journal = await begun(*adds("good"))
     for weights, gain in (("first", 0.0), ("trained", 0.6)):
@@ -294,9 +322,11 @@ async def test_other_tries_are_another_verdict_and_never_spend_more_than_the_run
         gate = a_gate(tmp_path, luck := Luck(worth()), k=k)
         await try_lesson(gate, journal, steps=2)
         assert "p0" not in luck.asked  # the batch's own, there under the id of its second time
-    first, second, third = (one.error for one in journal.measured)
-    assert (first, second) == pytest.approx((0.025, 0.025)) and third == 0
-    assert not judge_look(gate.plan(third), 0, [[0.0]] * 20).z  # and what costs nothing ends
+    # The third is not tried at all: no error is left, so that it could prove nothing.
+    assert [one.error for one in journal.measured] == pytest.approx([0.025, 0.025])
+    wanted = list(journal.state.operations.values())
+    with pytest.raises(ConflictError, match="the run has spent it"):
+        gate.describe_asked(journal.state, LIBRARY, wanted)
     later = await begun(*adds("idle"))
     later.state.effects = [replace(journal.measured[0], step=9, error=0.04)]
     assert gate.affordable_error(later.state, 0.02) == pytest.approx(0.005)

@@ -122,6 +122,15 @@ def test_few_large_changes_among_hundreds_of_small_ones_are_signed_exactly(
     assert found == pytest.approx(sign_flip_test(changes), rel=0.03, abs=2e-5)
 
 
+def test_what_was_seen_is_not_told_from_itself_by_rounding() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        large = [rng.uniform(0.3, 0.9) for _ in range(5)]
+        small = [1e-6, -1e-6] * 300
+        # All five one way: 1 of 32 ways each side, and half of those ties go to the small ones.
+        assert sign_flip_test(large + small) == pytest.approx(1 / 32, rel=0.05)
+
+
 def test_t_intervals_equal_those_clustered_by_problem() -> None:
     rng, wide = random.Random(4), scipy.stats.t.ppf(0.975, np.arange(31) - 1)
     for round_ in range(1000):

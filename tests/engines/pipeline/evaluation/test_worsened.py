@@ -152,6 +152,10 @@ async def test_a_fork_shows_nothing_again_that_its_parent_has_shown(
 ) -> None:
     workspace = tmp_path / "practice"
     shutil.copytree(taught[1] / "practice", workspace)
+    names = {one.tries[0][0].problem for one in taught[0].state.shown}
+    other = await practised(workspace, *EPOCHS, "seed=8", restart_step=4, accept_changes=True)
+    last = other.state.evaluations[-1]  # with no spares of its own
+    assert (last.n, last.left_out) == (46, 2) and names.isdisjoint(last.problems)
     fork = await practised(workspace, *EPOCHS, ON, restart_step=4)
     assert fork.state.shown_questions == taught[0].state.shown_questions
     assert {(e.n, e.left_out, len(e.spares)) for e in fork.state.evaluations} == {(36, 12, 10)}
