@@ -178,7 +178,7 @@ def _print_effects(
     rows, priced = [], list[EffectMeasured]()
     for op in wanted:
         found = state.effect_of(op.id)
-        said = "not tried"
+        said = "not tried: it does not fit the library with what was found to help"
         if found is not None:
             price = "known already" if paid_before else usage_text(found.effect.usage)
             price = "tried with it" if found in priced and not paid_before else price
