@@ -23,6 +23,11 @@ from studio.report.tables import indent_text, print_json, table, wrap_text
 from studio.secrets.sanitize import one_line
 
 _NAMED = 5  # problems of a list
+_CAPTIONS = {
+    "Verdicts": "Each log against the baseline",
+    "Measured": "Means with their 95 % intervals",
+    "Practice": "What each had practised, and what that took",
+}
 
 
 class Block(NamedTuple):
@@ -208,7 +213,7 @@ def as_page(report: Report) -> Page:
     parts = []
     for one in blocks(report):
         shown: list[Items | Table] = [Items(one.lines)] if one.lines else []
-        shown += [Table(one.heading, one.headings, one.rows)] if one.rows else []
+        shown += [Table(_CAPTIONS[one.heading], one.headings, one.rows)] if one.rows else []
         parts.append(Part(one.heading, shown))
     return Page("studio compare", parts)
 
