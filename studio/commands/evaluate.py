@@ -161,7 +161,9 @@ def try_once(
     overrides: Overrides = None,
     problem: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="A problem of the data. Default: a telling one."),
+        typer.Option(
+            metavar="ID", help="A problem. Default: the first, or one that was learned from."
+        ),
     ] = None,
     question: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
@@ -190,7 +192,7 @@ def try_once(
     from studio.config.loading import load_run
     from studio.evaluation.try_problem import choose_problem
     from studio.evaluation.try_text import print_trials
-    from studio.evaluation.versus import telling_problem, trials_of
+    from studio.evaluation.versus import suggest_problem, trials_of
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
@@ -201,7 +203,7 @@ def try_once(
     workspace = open_workspace(context)
     run = None if versus is None else workspace.run(versus)
     if problem is None and question is None:
-        problem = telling_problem(loaded, workspace, run, library, without)
+        problem = suggest_problem(loaded, workspace, run, library, without)
     chosen = choose_problem(loaded, problem, question, answer)
     again = runfile, overrides or []
     trials = trials_of(loaded, run, chosen, workspace, library, without, *again)

@@ -103,11 +103,16 @@ async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
     try:
         facts = await session.try_operations(names)
         to_stderr(trial_text(facts))
-        while is_alive(run) and (await session.control("status")).get("trying"):
-            await asyncio.sleep(POLL_S)
+        status: dict[str, Any] = {"trying": True}
+        while is_alive(run) and status.get("trying"):
+            status = await session.control("status")
+            await asyncio.sleep(POLL_S if status.get("trying") else 0)
     finally:
         await session.close()
         await listening
+    if failure := status.get("trial_failure"):
+        move = "Mend it, and give the command again: what was tried is kept."
+        raise ConflictError(f"run {run.run}", f"operations could not be tried: {failure}.", move)
     if not is_alive(run) and not all(map(run.state().effect_of, names)):
         raise ConflictError(
             f"run {run.run}",
@@ -178,7 +183,7 @@ def _print_effects(
     rows, priced = [], list[EffectMeasured]()
     for op in wanted:
         found = state.effect_of(op.id)
-        said = "not tried: it does not fit the library with what was found to help"
+        said = "not tried: it does not fit the library as it is, or with what helps"
         if found is not None:
             price = "known already" if paid_before else usage_text(found.effect.usage)
             price = "tried with it" if found in priced and not paid_before else price

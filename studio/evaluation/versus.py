@@ -18,7 +18,7 @@ from studio.evaluation.try_problem import Trial
 from studio.run.library_start import choose_library
 
 
-def telling_problem(
+def suggest_problem(
     loaded: LoadedRun,
     workspace: Workspace,
     run: RunDir | None,

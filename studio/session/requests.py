@@ -41,11 +41,13 @@ class RequestHandler:
         # written, and only the journal tells that it was done.
         self._turn = asyncio.Lock()
         self._trying: asyncio.Task[None] | None = None  # operations, as somebody asked
+        self._trial_failure = ""  # why the last of these ended early
         self._committing: dict[asyncio.Future[dict[str, Any]], int] = {}  # → step
 
     def status(self) -> dict[str, Any]:
         trying = self._trying is not None and not self._trying.done()
-        return status_of(self._context.recorder.state, self._context.budget) | {"trying": trying}
+        found = status_of(self._context.recorder.state, self._context.budget)
+        return found | {"trying": trying, "trial_failure": self._trial_failure}
 
     def close(self) -> None:
         """The run ends: answer everyone who waits for a commit; what is tried is kept so far."""
@@ -180,12 +182,14 @@ class RequestHandler:
         if context.effects is None:
             raise no_trials_error(self._run.run)
         facts = context.effects.describe_asked(state, context.trial_base, wanted)
+        self._trial_failure = ""
         self._trying = asyncio.create_task(context.try_asked(wanted))
         self._trying.add_done_callback(self._tell_of_trial)
         return facts
 
     def _tell_of_trial(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._trial_failure = str(error)
             self._context.tell(f"operations could not be tried: {error}")
 
     def _kill(self, rollout: str, who: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,8 @@ async def test_a_trial_that_fails_beside_a_review_is_told_of(tmp_path: Path) -> 
         await handler.handle("gate", {"operations": ["op1.1"]}, **steering)
         while not said:
             await asyncio.sleep(0)
+        status = handler.status()
+        assert (status["trying"], status["trial_failure"]) == (False, "no room on the disk")
         handler.close()
 
     broken = RuntimeError("no room on the disk")
@@ -178,6 +181,31 @@ async def test_a_trial_that_fails_beside_a_review_is_told_of(tmp_path: Path) -> 
     reviewer = AsksWhileHeld(ask_while_held)
     await practised(tmp_path / "practice", *OPEN, reviewers=[reviewer], change=change)
     assert said == ["operations could not be tried: no room on the disk"]
+
+
+def test_who_waits_for_a_trial_that_failed_hears_why(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        async def messages(self) -> AsyncIterator[object]:
+            for nothing in ():
+                yield nothing
+
+        async def try_operations(self, names: Sequence[str]) -> dict[str, Any]:
+            shares = {"problems": 8, "problems_wanted": 8, "k": 1, "smallest_effect": None}
+            return {"operations": len(names), "most_rollouts": 16, **shares}
+
+        async def control(self, do: str) -> dict[str, Any]:
+            return {"trying": False, "trial_failure": "no room on the disk"}
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setattr("studio.evaluation.gate.LiveSession", Failing)
+    monkeypatch.setattr("studio.evaluation.gate.is_alive", lambda run: True)
+    done = studio("gate", "rehearsal", "op1.1", workspace=workspace)
+    assert done.code == 2 and "could not be tried: no room on the disk" in done.stderr
 
 
 class AsksWhileHeld:
