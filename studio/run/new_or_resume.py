@@ -125,6 +125,8 @@ def load_plan(
 def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
     """Decide what to do with a run file that was loaded."""
     resumed = request.resumed_run
+    # Named before the runs are looked at: of two starts at the same moment both name this one.
+    unused = request.workspace.new_run_dir(loaded.config.exp_id)
     newest = resumed or request.workspace.newest_run(loaded.config.exp_id)
     state = newest.state() if newest is not None else None
     # The file of a run that is resumed may still say how that run once began.
@@ -136,7 +138,8 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
     if state is not None and restart_step != 0:
         loaded = _keep_prompts(loaded, state)
     config = loaded.config
-    new = _plan_new(loaded, workspace, review or config.review.by or request.default_review)
+    reviewer = review or config.review.by or request.default_review
+    new = _plan_new(loaded, workspace, unused, reviewer)
     if newest is None and restart_step:
         raise ConfigError(
             f"restart_step={restart_step}",
@@ -168,7 +171,7 @@ def _keep_prompts(loaded: LoadedRun, state: RunState) -> LoadedRun:
     return replace(loaded, config=config)
 
 
-def _plan_new(loaded: LoadedRun, workspace: Workspace, reviewer: str) -> RunPlan:
+def _plan_new(loaded: LoadedRun, workspace: Workspace, run: RunDir, reviewer: str) -> RunPlan:
     config, problems = loaded.config, _read_problems(loaded)
     practice, data, n = config.practice, config.data, len(problems)
     sampler = Sampler(
@@ -177,7 +180,7 @@ def _plan_new(loaded: LoadedRun, workspace: Workspace, reviewer: str) -> RunPlan
     fingerprint = fingerprint_of(loaded, workspace, digest([p.id for p in problems]))
     return RunPlan(
         mode="new",
-        run=workspace.new_run_dir(config.exp_id),
+        run=run,
         workspace=workspace,
         loaded=loaded,
         problems=problems,

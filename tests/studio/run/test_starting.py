@@ -6,14 +6,20 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engines.core.errors import StudioError
+from engines.core.types import Problem
 from engines.core.waiting.slow_stage import slow_stage
+from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
+from studio.config.source import Source
+from studio.run import new_or_resume
 from studio.run.detached import start
 from studio.run.models import LocalModels
+from studio.run.new_or_resume import RunRequest, plan_run
 from tests.support.harness import QUIET, load_once
 from tests.support.virtual_clock import on_virtual_clock
 
@@ -53,3 +59,19 @@ async def test_a_process_that_starts_is_heard_while_it_does(tmp_path: Path) -> N
     assert starting.stage == ""
     await starting.wait_ready()
     assert starting.stage == "loading hf:tiny …"
+
+
+def test_a_start_beside_another_names_the_same_run_however_far_the_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = RunRequest(workspace=Workspace(tmp_path), source=Source((), "rehearsal"))
+    read, other = new_or_resume.read_problems, tmp_path / "runs" / "rehearsal" / "journal.jsonl"
+
+    def read_while_the_other_begins(*of: Any, **how: Any) -> tuple[Problem, ...]:
+        other.parent.mkdir(parents=True)
+        other.write_text("{}\n")
+        return read(*of, **how)
+
+    monkeypatch.setattr(new_or_resume, "read_problems", read_while_the_other_begins)
+    plan = plan_run(request, load_once("rehearsal", QUIET, tmp_path, {}))
+    assert (plan.run.run, plan.mode) == ("rehearsal", "new")
