@@ -146,9 +146,8 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
             f"there is no run named {config.exp_id} to take steps from.",
             "Leave --restart-step out for a first run.",
         )
-    if newest is None or restart_step == 0:
+    if newest is None or state is None or restart_step == 0:
         return new
-    assert state is not None
     if state.started is None:  # cut before its first event was whole
         return replace(new, run=newest)
     if restart_step:
@@ -227,9 +226,8 @@ def _read_problems(loaded: LoadedRun) -> tuple[Problem, ...]:
             '"data.practice" is missing: there is nothing to practise on.',
             "Set data.practice, in the file or as data.practice=NAME.",
         )
-    path = loaded.data_path(config.data.practice)
     return read_problems(
-        path,
+        loaded.data_path(config.data.practice),
         fields=config.data.fields,
         needs_answer=config.practice.given_ground_truth
         and needs_answer(config.verifier.spec)
@@ -278,8 +276,7 @@ def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None, in
     state = parent.state()
     started = state.started
     assert started is not None
-    version, remembered = started.library_version, started.remembered
-    credited = started.credited
+    version, remembered, credited = started.library_version, started.remembered, started.credited
     for number in range(1, steps + 1):
         found = state.steps.get(number)
         if found is not None and found.committed_version is not None:
