@@ -34,6 +34,8 @@ PASSING = (
 """Faults that another try cures."""
 LASTING = ("broken", "hang", "hang-midway", "drip", "filtered", "length", "thought", "refused")
 """Faults that come again at every try of the same request, or are not tried again."""
+NEVER_ANSWERED = ("hang", "hang-midway", "drip")
+"""Those of them that end in a timeout."""
 KINDS = (*PASSING, *LASTING)
 LATER_MS = 20
 """The wait that "429-later" asks for; the only one that hits the same request twice."""

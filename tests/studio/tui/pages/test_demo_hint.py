@@ -98,6 +98,7 @@ async def test_the_screen_shows_it_with_the_keys_as_they_are_bound(workspace: Wo
     app = app_on(session, workspace, settings)
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("review")
+        await app.wait_for_requests()
         await pilot.pause()
         app.draw_now()
         assert "look: op1.1 rewords E2 (what is new is marked): U approves" in picture(app)[2]
