@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from engines.core.errors import ConflictError
 from engines.core.events import AgentOpened
 from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
@@ -194,6 +195,9 @@ class _RunParts:
         look, end = f"`studio attach {run.run}`", f"`studio ctl stop {run.run}`"
         move = f"See it with {look}, end it with {end}, or start another run with --name NAME."
         self.stack.enter_context(write_lock(run.path, move=move))
+        if self.plan.state is None and run.journal.exists() and run.state().started is not None:
+            cause = "another start began it since, and its process has ended."
+            raise ConflictError(f"run {run.run}", cause, "Give the command again to go on with it.")
         self.library = open_library(self.plan)
         self.library.head()  # a damaged one is reported before anything is written
         journal = open_journal(run.journal, tell=self.tell, mask=mask)

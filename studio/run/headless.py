@@ -178,14 +178,12 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
     if note := short_log_note(context.rollouts.policy, plan.problems, group_size):
         to_stderr(note)
     if context.effects is not None and context.effects.by_itself:
-        error = context.effects.error / context.sampler.total_steps
-        batch = [p.id for p in context.batch(1)]
-        gate, drafts = context.effects, context.drafts
+        gate, drafts, batch = context.effects, context.drafts, [p.id for p in context.batch(1)]
         chosen_by = [p.id for p in choice_problems(gate, 1, batch)] if drafts > 1 else []
         if chosen_by:
             to_stderr(f"choice: {choice_text(gate, drafts, len(chosen_by))}")
-        facts = gate.describe(1, error, gate.apart(batch, chosen_by))
-        to_stderr(f"gate: {trial_text(facts)}")
+        error = gate.error / context.sampler.total_steps
+        to_stderr(f"gate: {trial_text(gate.describe(1, error, gate.apart(batch, chosen_by)))}")
     if (evaluation := context.evaluation) is not None:
         for line in set_power_lines(evaluation.sets, evaluation.measuring.k):
             to_stderr(line if line.startswith(" ") else f"held out: {line}")
@@ -210,10 +208,8 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
         if plan.reviewer == "auto":
             rejects = ", ".join(plan.loaded.config.review.rejects)
             reflects = plan.loaded.config.practice.reflects
-            kinds = ["weight update within its bounds"] * trains + [
-                "operation that fits"
-            ] * reflects
-            each = " and every ".join(kinds)
+            kinds = ("weight update within its bounds", trains), ("operation that fits", reflects)
+            each = " and every ".join(kind for kind, is_learned in kinds if is_learned)
             but = f", but for those flagged {rejects}" if rejects and reflects else ""
             note = f" (every {each} is approved by itself{but})"
         elif plan.mode == "resume" and plan.reviewer == "wait":

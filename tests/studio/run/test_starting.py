@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines.core.errors import StudioError
+from engines.core.errors import ConflictError, StudioError
 from engines.core.types import Problem
 from engines.core.waiting.slow_stage import slow_stage
 from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.source import Source
 from studio.run import new_or_resume
+from studio.run.assemble import open_run_context
 from studio.run.detached import start
 from studio.run.models import LocalModels
 from studio.run.new_or_resume import RunRequest, plan_run
-from tests.support.harness import QUIET, load_once
+from tests.support.harness import QUIET, load_once, practised
 from tests.support.virtual_clock import on_virtual_clock
 
 
@@ -75,3 +77,18 @@ def test_a_start_beside_another_names_the_same_run_however_far_the_other_is(
     monkeypatch.setattr(new_or_resume, "read_problems", read_while_the_other_begins)
     plan = plan_run(request, load_once("rehearsal", QUIET, tmp_path, {}))
     assert (plan.run.run, plan.mode) == ("rehearsal", "new")
+
+
+async def test_a_start_that_another_came_before_does_not_go_on_with_the_run_unasked(
+    tmp_path: Path,
+) -> None:
+    request = RunRequest(workspace=Workspace(tmp_path), source=Source((), "rehearsal"))
+    small = (*QUIET, "data.truncate=4", "practice.batch_size=4", "practice.epochs=1")
+    loaded = load_once("rehearsal", (*small, "seed=2", "practice.group_size=2"), tmp_path, {})
+    late = plan_run(request, loaded)
+    made = await practised(tmp_path, *small, "practice.group_size=1")  # and so without a lesson
+    kept = made.run.journal.read_bytes(), made.run.run_file.read_bytes()
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ConflictError, match="another start began it since"):
+            await open_run_context(late, stack, lambda _: None)
+    assert (made.run.journal.read_bytes(), made.run.run_file.read_bytes()) == kept
