@@ -94,15 +94,14 @@ def _practice(facts: Facts) -> list[b.Block]:
         outcomes.setdefault(step["epoch"], Counter()).update(step["groups"])
     shown = [name for name in GROUP_OUTCOMES if facts["groups"][name]]
     barred = [*outcomes][-_MOST_BARS:]
-    parts = [(name, [float(outcomes[epoch][name]) for epoch in barred]) for name in shown]
+    parts = [(name, [float(outcomes[at][name]) for at in barred]) for name in GROUP_OUTCOMES]
     bars = b.BarChart("Groups by outcome", [f"epoch {epoch}" for epoch in barred], parts)
     blocks = _charts(curve, bars)
     rows = []
     for e in epochs:
         ends = "[{:.2f}, {:.2f}]".format(*e["interval"]) if e["interval"] else "-"
-        counts = (str(outcomes[e["epoch"]][name]) for name in shown)
-        reward = reward_rate_text(e["mean_reward"], e["n"])
-        rows.append((str(e["epoch"]), reward, ends, *counts))
+        reward, counts = reward_rate_text(e["mean_reward"], e["n"]), outcomes[e["epoch"]]
+        rows.append((str(e["epoch"]), reward, ends, *(str(counts[name]) for name in shown)))
     headings = ("Epoch", "Reward", "95 % interval", *(f"Groups {name}" for name in shown))
     blocks += [b.Table("Reward and groups by epoch", headings, rows)] if rows else []
     told = [acts_text(steps), facts["nothing_read"] or ""]

@@ -111,7 +111,7 @@ def chart_text(chart: Chart) -> str:
     found = []
     if isinstance(chart, BarChart):
         for at, label in enumerate(chart.labels):
-            shown = ", ".join(f"{name} {part[at]:,g}" for name, part in chart.parts)
+            shown = ", ".join(f"{name} {part[at]:,g}" for name, part in chart.parts if any(part))
             found.append(f"{label}: {shown}")
     else:
         for line in chart.lines:

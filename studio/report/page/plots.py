@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 4.6, 2.5  # inches of 72 units: what a phone shows without making it smaller
 _INK, _RULE = "#000001", "#000002"
-_SERIES = tuple(f"#00001{n}" for n in range(1, 7))
+_SERIES = tuple(f"#00001{n}" for n in range(1, 8))
 _STYLE_COLOURS = {_INK: "currentColor", _RULE: "var(--rule)"} | {
     colour: f"var(--series-{n})" for n, colour in enumerate(_SERIES, 1)
 }
@@ -92,9 +92,10 @@ def _draw_bars(axes: Axes, chart: BarChart) -> None:
     places = range(len(chart.labels))
     begin = [0.0] * len(chart.labels)
     for (name, values), colour in zip(chart.parts, cycle(_SERIES), strict=False):
-        shown = one_line(name, _MOST_NAME)
-        axes.barh(places, values, left=begin, color=colour, label=shown, height=0.6)
-        begin = [at + value for at, value in zip(begin, values, strict=True)]
+        if any(values):  # what is left out keeps its colour, so that a name has the same in all
+            shown = one_line(name, _MOST_NAME)
+            axes.barh(places, values, left=begin, color=colour, label=shown, height=0.6)
+            begin = [at + value for at, value in zip(begin, values, strict=True)]
     axes.set_yticks(places, [one_line(label, _MOST_NAME) for label in chart.labels])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.5, lw=0.6)

@@ -19,8 +19,10 @@ from markdown_it import MarkdownIt
 from engines.core.effects import Effect
 from engines.pipeline.evaluation.metrics import mean_interval
 from engines.record.run_dir import Workspace
+from studio.report.page.blocks import BarChart
 from studio.report.page.html import render_html
 from studio.report.page.markdown import escape_markdown, render_markdown
+from studio.report.page.plots import draw_svg
 from studio.report.rates import interval_ends
 from studio.run_report.facts import report_facts
 from studio.run_report.sections import report_page
@@ -166,6 +168,15 @@ def test_it_can_be_read_aloud_on_a_phone_in_the_dark_and_on_paper(measured: dict
     assert read.attributes.count(("scope", "col")) == read.tags["th"]
     assert "prefers-color-scheme: dark" in page and "@media print" in page
     assert "#000001" not in page and "var(--series-1)" in page
+
+
+def test_what_became_of_a_group_has_one_colour_in_every_chart() -> None:
+    def colours(*parts: tuple[str, float]) -> list[str]:
+        drawn = draw_svg(BarChart("groups", ["epoch 1"], [(n, [x]) for n, x in parts]), 1, "")
+        return list(dict.fromkeys(re.findall(r"fill: var\(--series-(\d)", drawn)))
+
+    assert colours(("used", 3), ("all-wrong", 0), ("failed", 1)) == ["1", "3"]
+    assert colours(("used", 0), ("all-wrong", 0), ("failed", 1)) == ["3"]
 
 
 def test_hostile_text_stays_text_in_html(measured: dict[str, Any]) -> None:
