@@ -11,6 +11,7 @@ import pytest
 from engines.record.run_dir import Workspace
 from studio.tui.app import StudioApp
 from studio.tui.pages.runs.page import RunsPage
+from studio.workspace.listing import KnownRun
 from tests.studio.tui.pages.test_runs_view import a_run
 from tests.studio.tui.reading import has_read
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
@@ -49,10 +50,10 @@ def page_of(app: StudioApp) -> RunsPage:
     return page
 
 
-async def shown(app: StudioApp, *runs: object) -> RunsPage:
+async def shown(app: StudioApp, *runs: KnownRun) -> RunsPage:
     """The page with these runs, which the workspace does not have."""
     page = page_of(app)
-    page.reader.runs = runs  # type: ignore[assignment]
+    page.reader.runs = runs
     page.draw()
     return page
 
