@@ -22,6 +22,7 @@ from engines.tools.sandbox.sandbox import Sandbox
 from engines.tools.sandbox.tiers import choose_tier, find_tier
 
 LIMITS = Limits(wall_s=60, memory_mb=1024)
+NOT_THERE = f"/tmp/not-there-{os.getpid()}"
 
 
 @pytest.fixture
@@ -110,14 +111,14 @@ async def test_a_program_reads_and_writes_nothing_outside(
                 print("written", path)
             except OSError:
                 pass
-        open("/tmp/new", "w"), open("file", "w")
+        open({NOT_THERE!r}, "w"), open("file", "w")
     """
     result = await run_python(sandbox, folder, code, readable=[shared])
     assert result.status == "ok", result.stderr
     assert "True" not in result.stdout and "written" not in result.stdout
     assert result.stdout.splitlines()[-1] == "hidden"
     assert (home / "file").read_text() == "hidden" == (shared / "file").read_text()
-    assert not Path("/tmp/new").exists()
+    assert not Path(NOT_THERE).exists()
 
 
 async def test_a_kill_ends_a_daemon_that_left_its_parent(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ async def test_without_namespaces_one_port_is_left_and_nothing_survives(
             lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
             lambda: open({str(tmp_path / "outside")!r}),
             lambda: open("/proc/{os.getpid()}/environ"),
-            lambda: open("/tmp/new", "w"),
+            lambda: open({NOT_THERE!r}, "w"),
             lambda: os.kill({os.getpid()}, 0),
         ):
             try:
