@@ -1,119 +1,17 @@
-"""`studio library`: what was learned, how it came about, and changes by hand."""
+"""Changes of a library by hand, and what its experiences are worth."""
 
 from __future__ import annotations
 
-import sys
-from shlex import quote
 from typing import Annotated, Literal
 
 import typer
 
 from engines.core.errors import ConfigError, ConflictError
-from studio.commands import AsJson, AsObject, DryRun, open_workspace
+from studio.commands import AsObject, DryRun
+from studio.commands.library.read import Name
 from studio.process import login_name
-from studio.report.tables import print_json, print_result
-from studio.secrets.sanitize import sanitize
-
-app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def library() -> None:
-    """Show what was learned, and change it by hand. Alone it lists the libraries.
-
-    Examples:
-        studio library
-        studio library show rehearsal
-    """
-
-
-Name = Annotated[str, typer.Argument(metavar="LIBRARY", help="Name of a library.")]
-
-
-@app.command("list")
-def list_libraries(context: typer.Context, json: AsJson = False) -> None:
-    """List the libraries of the workspace.
-
-    Examples:
-        studio library list
-        studio library list --json
-    """
-    from studio.library.text import library_row
-    from studio.report.next_step import tell_next
-    from studio.report.summary import count_text, prompt_tokens_text
-
-    rows = [library_row(folder) for folder in open_workspace(context).libraries()]
-    if json:
-        print_json(rows)
-        return
-    if not rows:
-        from studio.report.next_step import tell_next
-
-        print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
-        tell_next("studio headless rehearsal", context.obj)
-    for found in rows:
-        held = count_text(found["experiences"], "experience")
-        print(
-            f"{found['library']:30} v{found['version']:<4} {held:>15} "
-            f"{prompt_tokens_text(format(found['tokens_per_call'], '>5'), found['experiences'])}"
-        )
-    if rows:
-        tell_next(f"studio library show {quote(str(rows[0]['library']))}", context.obj)
-
-
-@app.command()
-def show(
-    context: typer.Context,
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME[@V]",
-            help="A library, or a version of it; also RUN@epoch:N, RUN@step:N or a file.",
-        ),
-    ],
-    json: AsJson = False,
-) -> None:
-    """Show one version: its experiences and where each comes from.
-
-    Examples:
-        studio library show rehearsal
-        studio library show rehearsal@1 --json
-    """
-    from studio.library.references import find_version
-    from studio.library.text import library_data, library_lines
-    from studio.report.next_step import tell_next
-
-    library = find_version(reference, open_workspace(context)).library
-    print_result(library_data(library), "\n".join(library_lines(library)), json=json)
-    if not json and (context.obj / "libraries" / library.name).is_dir():
-        tell_next(f"studio library history {quote(library.name)}", context.obj)
-
-
-@app.command()
-def history(
-    context: typer.Context,
-    name: Name,
-    experience: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Only what concerns this experience.")
-    ] = None,
-    json: AsJson = False,
-) -> None:
-    """Show every commit, with operations, evidence and who decided.
-
-    Examples:
-        studio library history rehearsal
-        studio library history rehearsal E1
-    """
-    from studio.library.references import library_folder
-    from studio.library.text import check_experience, history_data, history_lines
-
-    folder = library_folder(name, open_workspace(context))
-    check_experience(folder, experience)
-    text = "\n".join(history_lines(folder, experience) or ["nothing"])
-    print_result(history_data(folder, experience), text, json=json)
-
-
-@app.command()
 def edit(
     context: typer.Context,
     name: Name,
@@ -156,7 +54,6 @@ def edit(
     tell_next(command_after_version(name, done.version), context.obj)
 
 
-@app.command()
 def utility(
     context: typer.Context,
     reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library.")],
@@ -218,7 +115,6 @@ Experience = Annotated[str, typer.Argument(metavar="ID", help="The experience, s
 Reason = Annotated[str, typer.Option(help="Why; recorded with the decision.")]
 
 
-@app.command()
 def pin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
     """Pin an experience. Nothing may change or delete it until it is unpinned.
 
@@ -228,7 +124,6 @@ def pin(context: typer.Context, name: Name, experience: Experience, reason: Reas
     _set_pin(context, name, experience, "pin", reason)
 
 
-@app.command()
 def unpin(context: typer.Context, name: Name, experience: Experience, reason: Reason = "") -> None:
     """Unpin an experience. It may be changed and deleted again.
 
@@ -252,7 +147,6 @@ def _set_pin(
     print(f"library {name} is at v{done.version}: {experience} is {kind}ned")
 
 
-@app.command()
 def revert(
     context: typer.Context,
     reference: Annotated[str, typer.Argument(metavar="NAME@V", help="The version to return to.")],
