@@ -10,18 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from engines.core.errors import ConflictError, DataError, did_you_mean, suggest_name
+from engines.core.errors import ConflictError, did_you_mean, suggest_name
 from engines.core.events import EvaluationFinished
-from engines.core.library import Experience, Library
+from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.record.export import unescape_interpolation
+from engines.record.formats.own import load_library
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.yaml_text import load_yaml
 from studio.report.rates import evaluation_text
 from studio.report.training import figures_text, trained_step
 
@@ -54,13 +50,13 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
     if at and rest in ("best", "last"):
         return _find_run_end(workspace.run(name), rest, workspace, reference)
     if _is_file(reference):
-        return FoundVersion(reference, _load_library_file(Path(reference)))
+        return FoundVersion(reference, load_library(Path(reference)))
     libraries = {folder.name: folder for folder in workspace.libraries()}
     if reference in libraries:
         version = libraries[reference].head().version
         return _find_in_library(libraries[reference], version, workspace, f"{reference}@{version}")
     if (bundled := _find_bundled(reference)) is not None:
-        return FoundVersion(f"{reference} (bundled)", _load_library_file(bundled))
+        return FoundVersion(f"{reference} (bundled)", load_library(bundled))
     move = suggest_name(reference, (), workspace=workspace.path)
     if libraries:
         move = f"{did_you_mean(name or reference, libraries)}Libraries: {', '.join(libraries)}."
@@ -190,38 +186,3 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
             f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
         )
     return _find_in_run(run, "step", str(step), workspace, reference)
-
-
-def _load_library_file(path: Path) -> Library:
-    try:
-        data: Any = load_yaml(path.read_text("utf-8"))
-        rows = data["experiences"]
-        # An agent file is written to be composed: `${` stands escaped in it.
-        read = unescape_interpolation if "instructions" in data else str
-        entries = tuple(
-            Experience(str(row["id"]), read(str(row["text"])), pinned=row.get("pinned") is True)
-            for row in rows
-        )
-    # A file nested too deeply ends in a RecursionError.
-    except (
-        OSError,
-        ValueError,
-        yaml.YAMLError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
-        raise DataError(
-            str(path),
-            "it does not hold a list `experiences` of `id` and `text`.",
-            "Give an agent.yaml or a vNNNN.yaml.",
-        ) from error
-    numbers = [int(e.id[1:]) for e in entries if e.id[1:].isdecimal()]
-    version = data.get("version", 0)
-    return Library(
-        str(data.get("library", path.stem)),
-        version if isinstance(version, int) else 0,
-        entries,
-        max(numbers, default=0) + 1,
-    )

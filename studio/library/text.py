@@ -30,18 +30,6 @@ def library_row(folder: LibraryFolder) -> dict[str, Any]:
     }
 
 
-def library_data(library: Library) -> dict[str, Any]:
-    return {
-        "library": library.name,
-        "version": library.version,
-        "content_hash": library.content_hash,
-        "tokens_per_call": library.guidance_tokens,
-        "experiences": [to_dict(experience) for experience in library.experiences],
-        "uses": {name: to_dict(counts) for name, counts in library.uses.items()},
-        "effects": {name: to_dict(effect) for name, effect in library.effects.items()},
-    }
-
-
 def library_lines(library: Library) -> list[str]:
     """A version with where each experience comes from."""
     held = count_text(len(library.experiences), "experience")

@@ -8,63 +8,50 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engines.core.errors import DataError
-from engines.core.library import Library
 from engines.core.state.use_counts import NO_USES
 from engines.record.formats.card import Card
-from engines.record.formats.entries import (
+from engines.record.formats.source import (
     ForeignEntry,
     ForeignLibrary,
     Placed,
-    check_entries,
-    read_text,
+    Source,
+    count_lines,
 )
 
 MOVE = "Give a playbook of lines `[slug-00001] helpful=5 harmful=0 :: text`."
-ENTRY = re.compile(r"\[([^\]]*)\]\s*((?:[a-z_]+=\S+\s+)+):: ?(.*)")
-_COUNTS = re.compile(r"(?=.*\bhelpful=\d+\b)(?=.*\bharmful=\d+\b)")
+ENTRY = re.compile(r"\[([^\]]*)\]\s*(helpful=\d+\s+harmful=\d+(?:\s+\w+=\S+)*)\s*::\s*(.*)")
+_CARD = "EVALUATION"
 
 
-def write(library: Library, card: Card) -> bytes:
+def write(card: Card) -> bytes:
     lines = ["## EXPERIENCES"]
-    for one in library.experiences:
-        uses = library.uses.get(one.id, NO_USES)
-        lines.append(f"[{_to_ace(one.id)}] helpful={uses.used} harmful={uses.misled} :: {one.text}")
-    text = "\n".join([*lines, "", "## EVALUATION", *card.lines()])
-    return f"{text}\n".encode("utf-8", "replace")
+    for one in card.library.experiences:
+        uses = card.library.uses.get(one.id, NO_USES)
+        name = re.sub(r"^E(\d+)$", lambda match: f"E-{match[1]:0>5}", one.id)
+        lines.append(f"[{name}] helpful={uses.used} harmful={uses.misled} :: {one.text}")
+    return "\n".join([*lines, "", f"## {_CARD}", *card.lines(), ""]).encode("utf-8", "replace")
 
 
 def read(path: Path) -> ForeignLibrary:
-    text, left = read_text(path, MOVE), 0
-    lines: list[tuple[int, str, str]] = []
-    section = ""
-    for number, line in enumerate(map(str.strip, text.split("\n")), 1):
+    source, section = Source(path, MOVE), ""
+    found: list[tuple[int, str, str]] = []
+    left = []
+    for number, line in enumerate(map(str.strip, source.text().split("\n")), 1):
         if line.startswith("#"):
             section = line.lstrip("#").strip()
-        elif line.startswith("["):
-            lines.append((number, section, line))
-        else:
-            left += bool(line) and section != "EVALUATION"
-    entries = check_entries(path, _entries(path, lines), MOVE)
-    losses = (f"{left} line{'s' * (left != 1)} of text that is no entry",) if left else ()
-    return ForeignLibrary("ace", path.stem, entries, losses)
+        elif line.startswith("[") and section != _CARD:
+            found.append((number, section, line))
+        elif section != _CARD:
+            left.append(line)
+    losses = count_lines(left, "of text that is no entry")
+    return source.library("ace", _entries(source, found), losses)
 
 
-def _entries(path: Path, lines: list[tuple[int, str, str]]) -> Placed:
+def _entries(source: Source, lines: list[tuple[int, str, str]]) -> Placed:
     for number, section, line in lines:
         match = ENTRY.fullmatch(line)
-        if match is None or not _COUNTS.match(match[2]):
-            raise DataError(f"{path}:{number}", "it is no line of a playbook.", MOVE)
-        if not match[1]:
-            raise DataError(f"{path}:{number}", "its id is empty.", MOVE)
-        note = " ".join(match[2].split())
-        yield f":{number}", ForeignEntry(_from_ace(match[1]), match[3], section, note)
-
-
-def _to_ace(name: str) -> str:
-    number = name[1:]
-    return f"E-{number:0>5}" if name[0] == "E" and number.isascii() and number.isdigit() else name
-
-
-def _from_ace(name: str) -> str:
-    return re.sub(r"^E-0*(\d+)$", r"E\1", name)
+        if match is None or not match[1]:
+            cause = "its id is empty." if match else "it is no line of a playbook."
+            raise source.error(cause, f":{number}")
+        name = re.sub(r"^E-0*(\d+)$", r"E\1", match[1])
+        yield f":{number}", ForeignEntry(name, match[3], section, match[2])

@@ -8,61 +8,52 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engines.core.errors import DataError
-from engines.core.library import Library
 from engines.record.formats.card import Card
-from engines.record.formats.entries import ForeignLibrary, check_entries, read_text
 from engines.record.formats.prompt import read_lines
+from engines.record.formats.source import ForeignLibrary, Source, count_lines
 
-MOVE = "Give an AGENTS.md with a section of a library, or with a list."
-_SECTION = re.compile(
-    r"^<!-- practice-studio:begin (\S+) -->\n(.*?)^<!-- practice-studio:end \1 -->$", re.M | re.S
-)
-_MARKER = re.compile(r"^<!-- practice-studio:(?:begin|end) (\S+) -->\r?$", re.M)
+MOVE = "Give an AGENTS.md with the section of a library, or with a list."
+MARKER = re.compile(r"^<!-- practice-studio:(begin|end) (\S+) -->\r?$", re.M)
 
 
-def write(library: Library, card: Card) -> bytes:
+def write(card: Card) -> bytes:
     """The section alone."""
-    # What closes a comment or begins one must not stand inside a comment.
+    begin, end = (f"<!-- practice-studio:{at} {card.library.name} -->" for at in ("begin", "end"))
+    # Two hyphens would end a comment.
     comments = "".join(f"<!-- {line.replace('--', '- -')} -->\n" for line in card.lines())
-    begin, end = (f"<!-- practice-studio:{what} {library.name} -->" for what in ("begin", "end"))
-    return f"{begin}\n{library.guidance()}\n\n{comments}{end}\n".encode("utf-8", "replace")
+    return f"{begin}\n{card.library.guidance()}\n\n{comments}{end}\n".encode("utf-8", "replace")
 
 
-def merge(path: Path, present: bytes, section: bytes) -> bytes:
-    """A file with the section in the place of the one before, or behind all else."""
-    begin, end = section.split(b"\n", 1)[0], section.rstrip(b"\n").rsplit(b"\n", 1)[1]
+def merge(path: Path, section: bytes) -> bytes:
+    """The file with the section in the place of the one before, or behind all else."""
+    present = path.read_bytes() if path.exists() else b""
+    marks = (section.split(b"\n", 1)[0], section.rstrip(b"\n").rpartition(b"\n")[2])
     lines = present.split(b"\n")
-    marks = [[at for at, one in enumerate(lines) if one.rstrip(b"\r") == m] for m in (begin, end)]
-    match marks:
-        case [[], []]:
-            gap = b"" if not present else b"\n" if present.endswith(b"\n") else b"\n\n"
-            return present + gap + section
-        case [[first], [last]] if first < last:
-            rest = lines[last + 1 :]
-            return b"\n".join([*lines[:first], section.rstrip(b"\n"), *rest])
-    name = begin.decode().split()[2]
-    cause = f"its markers of library {name} do not stand there in a pair."
-    raise DataError(str(path), cause, "Take what is left of them out, then export again.")
-
-
-def has_markers(text: str) -> bool:
-    return _MARKER.search(text) is not None
+    first, last = ([at for at, one in enumerate(lines) if one.rstrip(b"\r") == m] for m in marks)
+    if not first and not last:
+        gap = b"\n" * (2 - present.endswith(b"\n")) if present else b""
+        return present + gap + section
+    if len(first) != 1 or len(last) != 1 or first > last:
+        cause = "a marker of this library has lost its other half, or stands there twice."
+        raise Source(path, "Take what is left of its section out.").error(
+            cause, f":{1 + max(first + last)}"
+        )
+    return b"\n".join([*lines[: first[0]], section.rstrip(b"\n"), *lines[last[0] + 1 :]])
 
 
 def read(path: Path) -> ForeignLibrary:
-    text = read_text(path, MOVE)
-    sections = list(_SECTION.finditer(text))
-    if not sections:
-        if marker := _MARKER.search(text):
-            cause = f"its markers of library {marker[1]} do not stand there in a pair."
-            raise DataError(str(path), cause, "Mend them, or take them out.")
-        found, losses = read_lines(text, number=1)
-        return ForeignLibrary("agents", path.stem, check_entries(path, found, MOVE), losses)
-    first, *others = sections
-    found, losses = read_lines(first[2], number=text.count("\n", 0, first.start(2)) + 1)
-    rest = _SECTION.sub("", text)
-    n = sum(bool(line.strip()) for line in rest.split("\n"))
-    losses += (f"{n} lines outside of the section",) if n else ()
-    losses += tuple(f"the section of library {one[1]}: export each to a file" for one in others)
-    return ForeignLibrary("agents", first[1], check_entries(path, found, MOVE), losses)
+    """The first section; where there is none, the list that the file holds."""
+    source = Source(path, MOVE)
+    text = source.text()
+    marks = list(MARKER.finditer(text))
+    if not marks:
+        return source.library("agents", *read_lines(text))
+    kinds, names = ([mark[at] for mark in marks] for at in (1, 2))
+    if kinds != ["begin", "end"] * (len(marks) // 2) or names[::2] != names[1::2]:
+        raise source.error("its markers do not stand in pairs.", move="Mend them first.")
+    begin, end = marks[0].end(), marks[1].start()
+    found, losses = read_lines(text[begin:end], text.count("\n", 0, begin) + 1)
+    outside = (text[: marks[0].start()] + text[marks[1].end() :]).split("\n")
+    losses += count_lines(outside, "outside of that section")
+    losses += tuple(f"the section of library {name}" for name in names[2::2])
+    return source.library("agents", found, losses, names[0])

@@ -5,50 +5,33 @@ The predictor is called `predict`, as that of ChainOfThought; a program finds it
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from engines.core.errors import DataError
-from engines.core.library import Library
 from engines.record.formats.card import Card
-from engines.record.formats.entries import (
-    ForeignLibrary,
-    as_object,
-    as_text,
-    check_entries,
-    parse_json,
-    read_text,
-)
-from engines.record.formats.prompt import read_lines
+from engines.record.formats.prompt import read_texts
+from engines.record.formats.source import ForeignLibrary, Source, dump_json
 
 MOVE = 'Give the state of a DSPy program: JSON whose predictors hold "signature"."instructions".'
 
 
-def write(library: Library, card: Card) -> bytes:
-    signature = {"instructions": library.guidance(), "fields": []}
+def write(card: Card) -> bytes:
+    signature = {"instructions": card.library.guidance(), "fields": []}
     predictor = {"traces": [], "train": [], "demos": [], "signature": signature, "lm": None}
     # DSPy compares the versions named there with its own, and reads nothing else of it.
     metadata = {"dependency_versions": {}, "evaluation": card.data()}
-    data = {"predict": predictor, "metadata": metadata}
-    return f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode("utf-8", "replace")
+    return dump_json({"predict": predictor, "metadata": metadata})
 
 
 def read(path: Path) -> ForeignLibrary:
-    data = parse_json(path, read_text(path, MOVE), MOVE)
-    found, losses = [], []
-    for name, value in data.items():
+    source, texts, lost = Source(path, MOVE), {}, []
+    for name, value in source.json().items():
         if name == "metadata" or not isinstance(value, dict) or "signature" not in value:
             continue
         inside = f": {name[:60]}.signature"
-        signature = as_object(path, value["signature"], inside, MOVE)
-        text = as_text(path, signature.get("instructions"), f"{inside}.instructions", MOVE)
-        entries, left = read_lines(text)
-        found += [(f"{inside}.instructions", entry) for _, entry in entries]
-        losses += [f"{name}: {loss}" for loss in left]
-        if demos := value.get("demos"):
-            losses.append(f"{name}: {len(demos)} demonstrations")
-        if value.get("lm"):
-            losses.append(f"{name}: its model")
-    if not found:
-        raise DataError(str(path), "no predictor in it has instructions.", MOVE)
-    return ForeignLibrary("dspy", path.stem, check_entries(path, found, MOVE), tuple(losses))
+        text = source.object(value["signature"], inside).get("instructions")
+        texts[f"{inside}.instructions"] = source.string(text, f"{inside}.instructions")
+        lost += [f"{name}: its {what}" for what in ("demos", "lm") if value.get(what)]
+    if not texts:
+        raise source.error("no predictor in it has instructions.")
+    found, losses = read_texts(texts)
+    return source.library("dspy", found, [*losses, *lost])

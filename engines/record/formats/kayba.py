@@ -2,93 +2,58 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import DataError
-from engines.core.library import Library
 from engines.record.formats.card import Card
-from engines.record.formats.entries import (
-    ForeignEntry,
-    ForeignLibrary,
-    Placed,
-    as_object,
-    as_text,
-    check_entries,
-    parse_json,
-    read_text,
-)
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Placed, Source, dump_json
 
 MOVE = "Give a skillbook as kayba's ace saves it, with an object `skills`."
-SECTION = "experiences"
+_UNKNOWN = "1970-01-01T00:00:00+00:00"  # a time must stand there
+_NOTES = ("helpful", "harmful", "neutral", "justification", "evidence", "issue")
 
 
-def write(library: Library, card: Card) -> bytes:
-    skills = {}
-    measured = "; ".join(result.text for result in card.results)
-    for one in library.experiences:
+def write(card: Card) -> bytes:
+    worths, skills = card.worths(), {}
+    measured = [result.text for result in card.results]
+    for one in card.library.experiences:
         marks = one.history
+        times = [datetime.fromtimestamp(m.at, UTC).isoformat() for m in marks] or [_UNKNOWN]
         skills[one.id] = {
             "id": one.id,
-            "section": SECTION,
+            "section": "experiences",
             "content": one.text,
             "justification": (marks[-1].rationale if marks else "") or None,
-            "evidence": "; ".join(filter(None, (card.worth(one.id), measured))) or None,
-            "created_at": _time(marks[0].at if marks else 0.0, card),
-            "updated_at": _time(marks[-1].at if marks else 0.0, card),
-            "embedding": None,
-            "status": "active",
-            "sources": [],
+            "evidence": "; ".join([*filter(None, [worths.get(one.id)]), *measured]) or None,
+            **{"created_at": times[0], "updated_at": times[-1], "embedding": None},
+            **{"status": "active", "sources": []},
         }
-    data = {
-        "skills": skills,
-        "sections": {SECTION: list(skills)},
-        "next_id": max(0, library.next_number - 1),
-        "similarity_decisions": {},
-    }
-    return f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode("utf-8", "replace")
-
-
-def _time(at: float, card: Card) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat() if at else f"{card.date}T00:00:00+00:00"
+    sections, last = {"experiences": list(skills)}, max(0, card.library.next_number - 1)
+    shared = {"sections": sections, "next_id": last, "similarity_decisions": {}}
+    return dump_json({"skills": skills, **shared})
 
 
 def read(path: Path) -> ForeignLibrary:
-    data = parse_json(path, read_text(path, MOVE), MOVE)
-    skills = as_object(path, data.get("skills"), ": skills", MOVE)
-    entries = check_entries(path, _entries(path, skills), MOVE)
-    invalid = [name for name, skill in skills.items() if _is_invalid(skill)]
-    losses = [f"{name}: it is marked invalid" for name in invalid]
+    source = Source(path, MOVE)
+    data = source.json()
+    skills = source.object(data.get("skills"), ": skills")
+    rows = {name: source.object(one, f": skills.{name[:60]}") for name, one in skills.items()}
+    gone = {n for n, r in rows.items() if r.get("status") == "invalid" or r.get("active") is False}
+    losses = [f"{name}, which is marked invalid" for name in sorted(gone)]
     if data.get("similarity_decisions"):
-        losses.append("its decisions about similar skills")
-    return ForeignLibrary("kayba", path.stem, entries, tuple(losses))
+        losses.append("decisions about similar skills")
+    kept = {name: row for name, row in rows.items() if name not in gone}
+    return source.library("kayba", _entries(source, kept), losses)
 
 
-def _is_invalid(skill: Any) -> bool:
-    return isinstance(skill, dict) and (
-        skill.get("status") == "invalid" or skill.get("active") is False
-    )
-
-
-def _entries(path: Path, skills: dict[str, Any]) -> Placed:
-    for name, value in skills.items():
-        inside = f": skills.{name[:40]}"
-        skill = as_object(path, value, inside, MOVE)
-        if not name or skill.get("id", name) != name:
-            raise DataError(f"{path}{inside}", "its id is not the key that it stands under.", MOVE)
-        if _is_invalid(skill):
-            continue
-        text = skill.get("content") or skill.get("insight") or skill.get("issue")
-        text = as_text(path, text, f"{inside}.content", MOVE)
-        notes = [
-            f"{field}={skill[field]}"
-            if isinstance(skill[field], int)
-            else f"{field}: {skill[field]}"
-            for field in ("helpful", "harmful", "neutral", "justification", "evidence", "issue")
-            if isinstance(skill.get(field), str | int) and skill[field] != text
-        ]
-        section = skill.get("section")
-        section = section if isinstance(section, str) else ""
-        yield inside, ForeignEntry(name, text, section, "; ".join(notes))
+def _entries(source: Source, rows: dict[str, dict[str, Any]]) -> Placed:
+    for name, row in rows.items():
+        inside = f": skills.{name[:60]}"
+        if not name or row.get("id", name) != name:
+            raise source.error("its id is not the key that it stands under.", inside)
+        text = row.get("content") or row.get("insight") or row.get("issue")
+        content = source.string("" if text is None else text, f"{inside}.content")
+        notes = {n: row[n] for n in _NOTES if isinstance(row.get(n), str | int) and row[n] != text}
+        note, section = "; ".join(f"{n}={v}" for n, v in notes.items()), row.get("section")
+        yield inside, ForeignEntry(name, content, str(section or ""), note)

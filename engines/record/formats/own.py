@@ -1,31 +1,17 @@
-"""The studio's own files: JSON that holds all of a library, `vNNNN.yaml` and `agent.yaml`."""
+"""The studio's own files: JSON that holds all of a version, `vNNNN.yaml` and `agent.yaml`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from engines.core.codec import to_dict
-from engines.core.errors import DataError
-from engines.core.library import Library
+from engines.core.library import Experience, Library
 from engines.record.export import unescape_interpolation
 from engines.record.formats.card import Card
-from engines.record.formats.entries import (
-    ForeignEntry,
-    ForeignLibrary,
-    Placed,
-    as_object,
-    check_entries,
-    parse_json,
-    read_text,
-    wrong_kind,
-)
-from engines.record.yaml_text import load_yaml
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Placed, Source, dump_json
 
-MOVE = "Give an agent.yaml, a vNNNN.yaml, or the JSON of `studio library export`."
+MOVE = "Give an agent.yaml or a vNNNN.yaml, with a list `experiences` of `id` and `text`."
 
 
 def library_data(library: Library) -> dict[str, Any]:
@@ -41,59 +27,56 @@ def library_data(library: Library) -> dict[str, Any]:
     }
 
 
-def write(library: Library, card: Card) -> bytes:
-    data = {**library_data(library), "evaluation": card.data()}
-    return f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace")
+def write(card: Card) -> bytes:
+    return dump_json({**library_data(card.library), "evaluation": card.data()})
 
 
-def read_json_file(path: Path) -> ForeignLibrary:
-    return _read(path, "json", parse_json(path, read_text(path, MOVE), MOVE))
+def load_library(path: Path) -> Library:
+    """A version as one of our files holds it. Raises DataError where it is none."""
+    source = Source(path, MOVE)
+    data = source.yaml()  # JSON is YAML, too
+    entries, version = _read(source, "studio", data).entries, data.get("version", 0)
+    numbers = [int(e.id[1:]) for e in entries if e.id[1:].isdecimal()]
+    return Library(
+        str(data.get("library", path.stem)),
+        version if isinstance(version, int) else 0,
+        tuple(Experience(e.id, e.text, pinned=e.pinned) for e in entries),
+        max(numbers, default=0) + 1,
+    )
 
 
-def read_yaml_file(path: Path) -> ForeignLibrary:
-    return _read(path, "studio", parse_yaml(path, read_text(path, MOVE), MOVE))
+def read_json(path: Path) -> ForeignLibrary:
+    source = Source(path, MOVE)
+    return _read(source, "json", source.json())
 
 
-def parse_yaml(path: Path, text: str, move: str) -> dict[str, Any]:
-    try:
-        found = load_yaml(text)
-    except RecursionError as error:
-        raise DataError(str(path), "it nests too deep.", move) from error
-    except (yaml.YAMLError, ValueError) as error:
-        cause = f"its YAML is broken: {' '.join(str(error).split())}."
-        raise DataError(str(path), cause, move) from error
-    return as_object(path, found, "", move)
+def read_yaml(path: Path) -> ForeignLibrary:
+    source = Source(path, MOVE)
+    return _read(source, "studio", source.yaml())
 
 
-def _read(path: Path, kind: str, data: dict[str, Any]) -> ForeignLibrary:
-    if "experiences" not in data:
-        raise DataError(
-            str(path), "it does not hold a list `experiences` of `id` and `text`.", MOVE
-        )
-    entries = check_entries(path, _rows(path, data), MOVE)
-    if without := next((e for e in entries if not e.id), None):
-        raise DataError(str(path), f'an experience has no id ("{without.text[:40]}").', MOVE)
-    name = data.get("library", data.get("name", path.stem))
-    kept = ("uses", "effects") if any(data.get(k) for k in ("uses", "effects")) else ()
-    losses = tuple(f"{what} of its experiences" for what in kept if data.get(what))
-    return ForeignLibrary(kind, name if isinstance(name, str) else path.stem, entries, losses)
-
-
-def _rows(path: Path, data: dict[str, Any]) -> Placed:
-    rows = data["experiences"]
+def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
+    rows = data.get("experiences")
     if not isinstance(rows, list):
-        raise wrong_kind(path, rows, ": experiences", "a list", MOVE)
+        raise source.error("it does not hold a list `experiences` of `id` and `text`.")
     # An agent file is written to be composed: `${` stands escaped in it.
-    unescape = unescape_interpolation if "instructions" in data else str
+    entries = _entries(source, rows, is_escaped="instructions" in data)
+    losses = [f"the {what} of its experiences" for what in ("uses", "effects") if data.get(what)]
+    return source.library(kind, entries, losses, data.get("library"))
+
+
+def _entries(source: Source, rows: list[Any], *, is_escaped: bool) -> Placed:
     for at, row in enumerate(rows):
         inside = f": experiences[{at}]"
-        as_object(path, row, inside, MOVE)
-        for field in ("id", "text"):
-            if field not in row:
-                raise DataError(f"{path}{inside}", f'"{field}" is missing.', MOVE)
-            if not isinstance(row[field], str | int) or isinstance(row[field], bool):
-                raise wrong_kind(path, row[field], f"{inside}.{field}", "text", MOVE)
-        pinned = row.get("pinned") is True
-        note = str(row["worth"]) if isinstance(row.get("worth"), str) else ""
-        text = unescape(str(row["text"]))
-        yield inside, ForeignEntry(str(row["id"]), text, note=note, pinned=pinned)
+        fields = source.object(row, inside)
+        for name in ("id", "text"):
+            value = fields[name] = fields.get(name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                fields[name] = str(value)  # as YAML reads `id: 7`
+        text = source.string(fields["text"], f"{inside}.text")
+        text = unescape_interpolation(text) if is_escaped else text
+        name = source.string(fields["id"], f"{inside}.id")
+        if not name:
+            raise source.error("its id is empty.", inside)
+        worth, pinned = fields.get("worth"), fields.get("pinned") is True
+        yield inside, ForeignEntry(name, text, "", worth if isinstance(worth, str) else "", pinned)

@@ -7,95 +7,80 @@ is none, every item of a list; where there is no list, every paragraph that is n
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
-from engines.core.library import Library, guidance_text
+from engines.core.library import guidance_text
 from engines.record.formats.card import Card
-from engines.record.formats.entries import ForeignEntry, ForeignLibrary, check_entries, read_text
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, count_lines
 
 MOVE = "Give a prompt with a list of experiences, as text or Markdown."
 _HEAD = guidance_text([("E1", "x")]).removesuffix("[E1] x")
-_OURS = re.compile(r"\[([^\]\s]+)\] (.+)")
-_NAMED = re.compile(r"\s*(?:[-*+] )?\[([^\W_][\w.-]*\d)\]\.?\s+(\S.*)")
-_ITEM = re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+(\S.*)")
-_HEADING = re.compile(r"\s*(#{1,6}\s|<!--|---+\s*$|```)")
+_OURS = re.compile(r"\[(?P<id>[^\]\s]+)\] (?P<text>.+)")
+_FOREIGN = (
+    re.compile(r"\s*(?:[-*+] )?\[(?P<id>[^\W_][\w.-]*\d)\]\.?\s+(?P<text>\S.*)"),
+    re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+(?P<text>\S.*)"),
+)
+_NO_TEXT = re.compile(r"\s*(#{1,6}\s|<!--|---+\s*$|```|$)")
 
-_Found = list[tuple[str, ForeignEntry]]
+Found = list[tuple[str, ForeignEntry]]
 
 
-def write(library: Library, card: Card) -> bytes:
+def write(card: Card) -> bytes:
     """No card: whatever stands there, a model reads."""
-    return f"{library.guidance()}\n".encode()
+    return card.library.guidance().encode("utf-8", "replace")
 
 
 def read(path: Path) -> ForeignLibrary:
-    found, losses = read_lines(read_text(path, MOVE), number=1)
-    return ForeignLibrary("prompt", path.stem, check_entries(path, found, MOVE), losses)
+    source = Source(path, MOVE)
+    return source.library("prompt", *read_lines(source.text()))
 
 
-def read_lines(text: str, number: int | None = None) -> tuple[_Found, tuple[str, ...]]:
-    """Experiences with their places, and what is left out. `number`: of the first line."""
+def read_texts(texts: Mapping[str, str]) -> tuple[Found, list[str]]:
+    """Those of several prompts, each under its place inside a file."""
+    found: Found = []
+    losses: list[str] = []
+    for inside, text in texts.items():
+        entries, left = read_lines(text)
+        found += [(inside, entry) for _, entry in entries]
+        losses += [f"{inside.lstrip(': ')}: {loss}" for loss in left]
+    return found, losses
+
+
+def read_lines(text: str, number: int = 1) -> tuple[Found, tuple[str, ...]]:
+    """Experiences, each with its line, and what is left out. `number`: of the first line."""
     before, head, behind = text.partition(_HEAD)
     if head:
-        numbered = None if number is None else number + (before + head).count("\n")
-        ours, left = _read_ours(behind.split("\n"), numbered)
-        return ours, _losses([*before.split("\n"), *left])
-    lines = text.split("\n")
-    for pattern in (_NAMED, _ITEM):
-        if any(pattern.match(line) for line in lines):
-            return _read_items(lines, pattern, number)
-    return _read_paragraphs(lines, number)
+        number += (before + head).count("\n")
+        lines = behind.split("\n")
+        ours = list(takewhile(bool, map(_OURS.fullmatch, lines)))
+        found = [(f":{number + at}", _entry(m, [])) for at, m in enumerate(ours) if m]
+        left = [*before.split("\n"), *lines[len(ours) :]]
+    else:
+        found, left = _read_foreign(text.split("\n"), number)
+    left = [line for line in left if not line.startswith("<!--")]
+    return found, count_lines(left, "of text that is no experience")
 
 
-def _read_ours(lines: list[str], number: int | None) -> tuple[_Found, list[str]]:
-    found: _Found = []
-    for at, line in enumerate(lines):
-        if (match := _OURS.fullmatch(line)) is None:
-            return found, lines[at:]
-        found.append((_place(number, at), ForeignEntry(match[1], match[2])))
-    return found, []
-
-
-def _read_items(
-    lines: list[str], pattern: re.Pattern[str], number: int | None
-) -> tuple[_Found, tuple[str, ...]]:
-    """Items of a list; a line that goes on below one belongs to it."""
-    found: list[tuple[int, str, list[str]]] = []
+def _read_foreign(lines: list[str], number: int) -> tuple[Found, list[str]]:
+    """Items, or paragraphs; a line that goes on below one belongs to it."""
+    pattern = next((p for p in _FOREIGN if any(map(p.match, lines))), None)
+    blocks: list[tuple[int, re.Match[str] | None, list[str]]] = []
     left, is_inside = [], False
-    for at, line in enumerate(lines):
-        if (match := pattern.match(line)) is not None:
-            found.append((at, match[1] if pattern is _NAMED else "", [match[match.re.groups]]))
-            is_inside = True
-        elif is_inside and line.strip() and not _HEADING.match(line):
-            found[-1][2].append(line)
-        else:
-            is_inside = False
+    for at, line in enumerate(lines, number):
+        match = pattern.match(line) if pattern else None
+        if _NO_TEXT.match(line) or not (match or is_inside or pattern is None):
             left.append(line)
-    entries = [
-        (_place(number, at), ForeignEntry(name, " ".join(parts))) for at, name, parts in found
-    ]
-    return entries, _losses(left)
-
-
-def _read_paragraphs(lines: list[str], number: int | None) -> tuple[_Found, tuple[str, ...]]:
-    found: list[tuple[int, list[str]]] = []
-    left, is_inside = [], False
-    for at, line in enumerate(lines):
-        if not line.strip() or _HEADING.match(line):
             is_inside = False
-            left.append(line)
-        elif is_inside:
-            found[-1][1].append(line)
+        elif is_inside and not match:
+            blocks[-1][2].append(line)
         else:
+            blocks.append((at, match, [] if match else [line]))
             is_inside = True
-            found.append((at, [line]))
-    return [(_place(number, at), ForeignEntry("", " ".join(p))) for at, p in found], _losses(left)
+    return [(f":{at}", _entry(match, more)) for at, match, more in blocks], left
 
 
-def _place(number: int | None, at: int) -> str:
-    return "" if number is None else f":{number + at}"
-
-
-def _losses(left: list[str]) -> tuple[str, ...]:
-    n = sum(bool(line.strip()) and not line.startswith("<!--") for line in left)
-    return (f"{n} line{'s' * (n != 1)} of text that is no experience",) if n else ()
+def _entry(match: re.Match[str] | None, more: list[str]) -> ForeignEntry:
+    parts = match.groupdict() if match else {}
+    return ForeignEntry(parts.get("id", ""), " ".join(filter(None, (parts.get("text"), *more))))

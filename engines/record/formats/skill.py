@@ -1,29 +1,105 @@
-"""SKILL.md of agentskills.io: a folder that is called as its skill."""
+"""SKILL.md of agentskills.io: a folder that is called as its skill.
+
+The body holds all that fits below 500 lines; the rest, the card and pins lie in references and
+metadata. Its evals are held-out problems.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from engines.core.errors import DataError
-from engines.record.formats.entries import ForeignLibrary, check_entries, read_text
-from engines.record.formats.own import parse_yaml
+from engines.core.library import Library
+from engines.record.formats.card import Card, Rate
 from engines.record.formats.prompt import read_lines
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
+from engines.record.yaml_text import dump_yaml
 
 MOVE = "Give the folder of a skill, or its SKILL.md with `name` and `description` at its head."
-FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.M | re.S)
+FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.M | re.S)
+NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+_MOST = 480
+"""Experiences in the body, whose lines must be fewer than 500."""
+_REST = "references/experiences.md"
+
+
+def write(card: Card, name: str) -> dict[str, bytes]:
+    """The files of the folder `name`, by their path in it."""
+    library, ids = card.library, [e.id for e in card.library.experiences]
+    body, rest = library.guidance(shown=ids[:_MOST]), library.guidance(shown=ids[_MOST:])
+    more = f"\n\nThere are {len(ids) - _MOST} more: read {_REST}." if rest else ""
+    metadata = {
+        "source": f"practice studio, library {library.name}@{library.version}",
+        "content-hash": library.content_hash,
+        **{f"result-{number}": result.text for number, result in enumerate(card.results, 1)},
+        **({"pinned": " ".join(library.pinned_ids)} if library.pinned_ids else {}),
+    }
+    head = {"name": name, "description": _description(library), "metadata": metadata}
+    # Its checker ends the head at the first three hyphens, wherever they stand.
+    front = dump_yaml(head, width=10**6).replace("---", "- - -")
+    files = {
+        "SKILL.md": f"---\n{front}---\n\n{body}{more}\n",
+        "references/evaluation.md": _evaluation_page(card),
+        **({_REST: f"{rest}\n"} if rest else {}),
+    }
+    found = {path: text.encode("utf-8", "replace") for path, text in files.items()}
+    if card.evals:
+        rows = [
+            {"id": p.id, "prompt": p.question, "expected_output": p.answer or ""}
+            for p in card.evals
+        ]
+        rows = [{**row, "files": [], "assertions": []} for row in rows]
+        found["evals/evals.json"] = dump_json({"skill_name": name, "evals": rows})
+    measured = next((r for r in card.results if r.without is not None), None)
+    if measured is not None and measured.without is not None:
+        found["benchmark.json"] = dump_json(_benchmark(measured.rate, measured.without))
+    return found
+
+
+def slug(card: Card) -> str:
+    """The name of a folder for the library."""
+    return re.sub(r"[^a-z0-9]+", "-", card.library.name.lower())[:64].strip("-") or "library"
+
+
+def _description(library: Library) -> str:
+    topics = "; ".join(e.text.partition(":")[0][:60] for e in library.experiences)
+    text = f"Experiences from practice. Use it for tasks like those of {library.name}: {topics}"
+    return text if len(text) <= 1024 else f"{text[:1023]}…"
+
+
+def _evaluation_page(card: Card) -> str:
+    rows = [f"| {name} | {worth} |" for name, worth in card.worths().items()]
+    table = ["", "| experience | worth and uses |", "|---|---|", *rows] if rows else []
+    facts = [f"* {line}" for line in card.lines()[: len(card.results or [0]) + 1]]
+    return "\n".join(["# Evaluation", "", *facts, *table, ""])
+
+
+def _benchmark(rate: Rate, without: Rate) -> dict[str, object]:
+    runs = {"with_skill": rate, "without_skill": without}
+    rates = {n: {"mean": round(m, 4), "stddev": round(d, 4)} for n, (m, d) in runs.items()}
+    delta = {"pass_rate": round(rate[0] - without[0], 4)}
+    return {"run_summary": {**{n: {"pass_rate": r} for n, r in rates.items()}, "delta": delta}}
 
 
 def read(path: Path) -> ForeignLibrary:
     file = path / "SKILL.md" if path.is_dir() else path
-    text = read_text(file, MOVE)
+    source = Source(file, MOVE)
+    text = source.text()
     front = FRONT.match(text)
     if front is None:
-        raise DataError(str(file), "it does not begin with a head between two lines `---`.", MOVE)
-    head = parse_yaml(file, front[1], MOVE)
-    name = head.get("name")
-    if not isinstance(name, str):
-        raise DataError(str(file), "its head holds no `name`.", MOVE)
-    number = text.count("\n", 0, front.end()) + 1
-    found, losses = read_lines(text[front.end() :], number)
-    return ForeignLibrary("skill", name, check_entries(file, found, MOVE), losses)
+        raise source.error("it does not begin with a head between two lines `---`.")
+    head = source.yaml(front[1])
+    name = source.string(head.get("name"), ": name")
+    found, losses = read_lines(text[front.end() :], text.count("\n", 0, front.end()) + 1)
+    rest, metadata = file.parent / _REST, head.get("metadata")
+    pins = str(metadata.get("pinned", "")).split() if isinstance(metadata, dict) else []
+    if _REST in text and rest.is_file():
+        found += read_lines(Source(rest, MOVE).text())[0]
+        losses = ()
+    return source.library("skill", [(at, _pin(one, pins)) for at, one in found], losses, name)
+
+
+def _pin(entry: ForeignEntry, pins: Sequence[str]) -> ForeignEntry:
+    return replace(entry, pinned=entry.id in pins)

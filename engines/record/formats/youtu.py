@@ -1,46 +1,37 @@
 """An agent file of Youtu-Agent: experiences at the end of its instructions.
 
-It is composed by Hydra, so `${` stands escaped. Model and endpoint are those of the checkout.
+It is composed by Hydra, so `${` stands escaped. Its model is the one of the checkout.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from engines.core.errors import DataError
-from engines.core.library import Library
 from engines.record.export import escape_interpolation, unescape_interpolation
 from engines.record.formats.card import Card
-from engines.record.formats.entries import (
-    ForeignLibrary,
-    as_object,
-    as_text,
-    check_entries,
-    read_text,
-)
-from engines.record.formats.own import parse_yaml
 from engines.record.formats.prompt import read_lines
+from engines.record.formats.source import ForeignLibrary, Source
 from engines.record.yaml_text import dump_yaml
 
-MOVE = "Give an agent file of Youtu-Agent, whose agent.instructions end with experiences."
+MOVE = "Give an agent file of Youtu-Agent, whose agent.instructions hold experiences."
 
 
-def write(library: Library, card: Card) -> bytes:
-    parts = filter(None, (card.instructions.strip(), library.guidance()))
-    agent = {"name": library.name, "instructions": escape_interpolation("\n\n".join(parts))}
+def write(card: Card) -> bytes:
+    """The instructions are the system message of the studio's agent, without a call to cite."""
+    text = "\n\n".join(filter(None, (card.instructions.strip(), card.library.guidance())))
+    agent = {"name": card.library.name, "instructions": escape_interpolation(text)}
     body = {"defaults": ["/model/base@model", "_self_"], "type": "simple", "agent": agent}
     comments = "".join(f"# {line}\n" for line in card.lines())
     return f"# @package _global_\n{comments}{dump_yaml(body)}".encode("utf-8", "replace")
 
 
 def read(path: Path) -> ForeignLibrary:
-    data = parse_yaml(path, read_text(path, MOVE), MOVE)
-    while "instructions" not in data:  # mounted as a whole, it stands one level deeper
-        if not isinstance(data.get("agent"), dict):
-            raise DataError(str(path), "agent.instructions are missing.", MOVE)
-        data = as_object(path, data["agent"], ": agent", MOVE)
-    text = unescape_interpolation(as_text(path, data["instructions"], ": instructions", MOVE))
-    found, losses = read_lines(text)
-    name = data.get("name")
-    entries = check_entries(path, found, MOVE)
-    return ForeignLibrary("youtu", name if isinstance(name, str) else path.stem, entries, losses)
+    source, inside = Source(path, MOVE), ""
+    agent = source.yaml()
+    while "instructions" not in agent and inside != ": agent.agent":
+        inside += ".agent" if inside else ": agent"  # a whole run file has it one level deeper
+        agent = source.object(agent.get("agent"), inside)
+    text = source.string(agent.get("instructions"), f"{inside}.instructions")
+    found, losses = read_lines(unescape_interpolation(text))
+    placed = [(f"{inside}.instructions", entry) for _, entry in found]
+    return source.library("youtu", placed, losses, agent.get("name"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from studio.commands.library import change, read
+from studio.commands.library import change, read, travel
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -27,3 +27,4 @@ app.command("utility")(change.utility)
 app.command("pin")(change.pin)
 app.command("unpin")(change.unpin)
 app.command("revert")(change.revert)
+app.command("export")(travel.export)

@@ -62,8 +62,9 @@ def show(
         studio library show rehearsal
         studio library show rehearsal@1 --json
     """
+    from engines.record.formats.own import library_data
     from studio.library.references import find_version
-    from studio.library.text import library_data, library_lines
+    from studio.library.text import library_lines
     from studio.report.next_step import tell_next
 
     library = find_version(reference, open_workspace(context)).library

@@ -1,0 +1,161 @@
+"""What every format is read into, and the file that it is read from.
+
+Owns what an id and a text may be, and that each refusal names the place inside the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engines.core.errors import DataError
+from engines.core.text.sanitize import one_line
+from engines.record.yaml_text import load_yaml
+
+MOST_BYTES = 16 << 20
+MOST_ENTRIES = 100_000
+LONGEST_TEXT = 100_000  # characters
+_ID = re.compile(r"[^\W_][\w.-]{0,99}")
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignEntry:
+    """One experience of a file. `note` is what the format says of it in words."""
+
+    id: str  # as the file has it; "" where it has none
+    text: str
+    section: str = ""  # of ACE and kayba
+    note: str = ""
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLibrary:
+    """What a file holds. `losses` are its parts that cannot be taken, each in words."""
+
+    format: str
+    name: str
+    entries: tuple[ForeignEntry, ...]
+    losses: tuple[str, ...] = ()
+
+
+Placed = Iterable[tuple[str, ForeignEntry]]
+"""Entries, each with its place behind the path: `:3` for a line, `: skills.E1` for a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that is read; `move` is what to give instead of one that is not of its format."""
+
+    path: Path
+    move: str
+
+    def error(self, cause: str, inside: str = "", move: str | None = None) -> DataError:
+        return DataError(f"{self.path}{inside}", cause, self.move if move is None else move)
+
+    def text(self) -> str:
+        """All of it with plain line ends."""
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise self.error(f"it cannot be read ({error.strerror}).") from error
+        if len(data) > MOST_BYTES:
+            raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise self.error(f"it is no UTF-8 text (byte {error.start}).") from error
+        if not text.strip():
+            raise self.error("it is empty.")
+        return text.replace("\r\n", "\n")
+
+    def json(self) -> dict[str, Any]:
+        """Its object; a key that stands there twice would hide an entry, and is refused."""
+        try:
+            return self.object(json.loads(self.text(), object_pairs_hook=self._unique_keys))
+        except RecursionError as error:
+            raise self.error("it nests too deep.") from error
+        except ValueError as error:
+            raise self.error(f"it is cut, or no JSON ({error}).") from error
+
+    def yaml(self, text: str | None = None) -> dict[str, Any]:
+        try:
+            return self.object(load_yaml(self.text() if text is None else text))
+        except RecursionError as error:
+            raise self.error("it nests too deep.") from error
+        except (yaml.YAMLError, ValueError, TypeError) as error:
+            raise self.error(f"its YAML is broken: {' '.join(str(error).split())}.") from error
+
+    def object(self, value: object, inside: str = "") -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        raise self.error(f"it is {_kind(value)}, not an object.", inside)
+
+    def string(self, value: object, inside: str) -> str:
+        if isinstance(value, str):
+            return value
+        raise self.error(f"it is {_kind(value)}, not text.", inside)
+
+    def library(
+        self, kind: str, found: Placed, losses: Iterable[str] = (), name: object = None
+    ) -> ForeignLibrary:
+        """The checked entries. Raises DataError: an id or text is none, or an id is there twice."""
+        called = name if isinstance(name, str) and _ID.fullmatch(name) else self.path.stem
+        return ForeignLibrary(kind, called, tuple(self._check(found)), tuple(losses))
+
+    def _check(self, found: Placed) -> Iterable[ForeignEntry]:
+        places: dict[str, str] = {}
+        for number, (inside, entry) in enumerate(found):
+            name, text = entry.id, one_line(entry.text[: LONGEST_TEXT + 1])
+            if name and not _ID.fullmatch(name):
+                cause = f"{shorten(name)} is no id: at most 100 letters, digits, '.', '_' or '-'."
+                raise self.error(cause, inside, "Correct the id.")
+            if name in places:
+                cause = f"the id {name} stands there twice, first at {self.path}{places[name]}."
+                raise self.error(cause, inside, "Give each experience an id of its own.")
+            if len(entry.text) > LONGEST_TEXT:
+                cause = f"its text is longer than {LONGEST_TEXT:,} characters."
+                raise self.error(cause, inside, "Shorten it.")
+            if not text:
+                raise self.error("its text is empty.", inside, "Write one, or take it out.")
+            if number == MOST_ENTRIES:
+                raise self.error(f"it holds more than {MOST_ENTRIES:,} entries.")
+            if name:
+                places[name] = inside
+            section, note = one_line(entry.section), one_line(entry.note)
+            yield replace(entry, text=text, section=section, note=note)
+
+    def _unique_keys(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise self.error(f"the key {shorten(key)} stands there twice.")
+            found[key] = value
+        return found
+
+
+def dump_json(data: object) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, indent=2)
+    return f"{text}\n".encode("utf-8", "replace")
+
+
+def count_lines(lines: Iterable[str], what: str) -> tuple[str, ...]:
+    """`("3 lines that …",)`, of those with anything on them; () where there is none."""
+    n = sum(bool(line.strip()) for line in lines)
+    return (f"{n} line{'s' * (n != 1)} {what}",) if n else ()
+
+
+def shorten(text: str) -> str:
+    return one_line(repr(text if len(text) <= 60 else f"{text[:59]}…"))
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "empty" if value is None else f"the number {str(value)[:20]}")

@@ -1,0 +1,87 @@
+"""Writes a version of a library in any format, and says what of it is lost on the way.
+
+What is lost is found by reading back what was written, so no format needs to know its own limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from engines.core.errors import ConfigError, ConflictError, DataError
+from engines.core.library import Library
+from engines.record.appender import make_folder, write_atomic
+from engines.record.formats import ace, agents, dspy, gepa, kayba, own, prompt, skill, youtu
+from engines.record.formats.card import Card
+from engines.record.formats.reading import read_foreign
+
+_WRITERS: Mapping[str, Callable[[Card], bytes]] = {
+    **{"youtu": youtu.write, "agents": agents.write, "prompt": prompt.write, "ace": ace.write},
+    **{"kayba": kayba.write, "dspy": dspy.write, "gepa": gepa.write, "json": own.write},
+}
+FORMATS = ("skill", *_WRITERS)
+
+
+def write_foreign(
+    card: Card, kind: str, path: Path, *, force: bool = False
+) -> tuple[list[Path], list[str]]:
+    """The files of it, and the losses. `path` is the file, or the folder of a skill.
+
+    Raises ConflictError: the library is empty, or something else stands there and no `force`.
+    """
+    if not card.library.experiences:
+        title = f"library {card.library.name}@{card.library.version}"
+        raise ConflictError(title, "it holds no experience.", "Practise first.")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        _write(_render(card, kind, copy))
+        losses = list(_losses(card.library, kind, copy))
+    files = _render(card, kind, path)
+    if kind == "agents":
+        files = {path: agents.merge(path, files[path])}
+    for file, data in files.items():
+        if file.is_dir() or (path.is_file() and path not in files):
+            raise ConflictError(str(file), "a folder or file is in its way.", "Name another --to.")
+        taken = kind != "agents" and not force and file.exists() and file.read_bytes() != data
+        if taken:
+            move = "Choose another --to, or overwrite it with --force."
+            raise ConflictError(str(file), "it exists and holds something else.", move)
+    _write(files)
+    return list(files), losses
+
+
+def _render(card: Card, kind: str, path: Path) -> dict[Path, bytes]:
+    if kind != "skill":
+        return {path: _WRITERS[kind](card)}
+    if not skill.NAME.fullmatch(path.name):
+        cause = "a skill is called as its folder: at most 64 of a-z, 0-9 and single hyphens."
+        raise ConfigError(f"--to {path}", cause, f"Write --to {path.parent / skill.slug(card)}.")
+    return {path / inside: data for inside, data in skill.write(card, path.name).items()}
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    for file, data in files.items():
+        make_folder(file.parent)
+        write_atomic(file, data)
+
+
+def _losses(library: Library, kind: str, path: Path) -> Iterator[str]:
+    try:
+        found = read_foreign(path, kind).entries
+    except DataError as error:
+        yield f"reading it back: {error.cause}"
+        return
+    if len(found) != len(library.experiences):
+        yield f"{len(library.experiences) - len(found)} experiences"
+        return
+    both = list(zip(library.experiences, found, strict=True))
+    for what in ("id", "text", "pinned"):
+        if names := [e.id for e, read in both if getattr(e, what) != getattr(read, what)]:
+            yield f"{ {'id': 'the id', 'text': 'the wording'}.get(what, 'the pin') } of " + (
+                ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            )
+    if kind != "json" and any(e.history for e in library.experiences):
+        yield "how its experiences came about"
+    if library.curated:
+        yield "what its reviewers rejected or reworded"
