@@ -26,7 +26,8 @@ def write(card: Card) -> bytes:
 
 def merge(path: Path, section: bytes) -> bytes:
     """The file with the section in the place of the one before, or behind all else."""
-    present = path.read_bytes() if path.exists() else b""
+    present = path.read_bytes() if path.is_file() else b""
+    Source(path, "Make it UTF-8 first, since the section is.").decode(present)
     marks = (section.split(b"\n", 1)[0], section.rstrip(b"\n").rpartition(b"\n")[2])
     lines = present.split(b"\n")
     first, last = ([at for at, one in enumerate(lines) if one.rstrip(b"\r") == m] for m in marks)

@@ -6,6 +6,7 @@ The predictor is called `predict`, as that of ChainOfThought; a program finds it
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_texts
@@ -16,10 +17,10 @@ MOVE = 'Give the state of a DSPy program: JSON whose predictors hold "signature"
 
 def write(card: Card) -> bytes:
     signature = {"instructions": card.library.guidance(), "fields": []}
-    predictor = {"traces": [], "train": [], "demos": [], "signature": signature, "lm": None}
+    empty: dict[str, Any] = {"traces": [], "train": [], "demos": [], "lm": None}
     # DSPy compares the versions named there with its own, and reads nothing else of it.
     metadata = {"dependency_versions": {}, "evaluation": card.data()}
-    return dump_json({"predict": predictor, "metadata": metadata})
+    return dump_json({"predict": {**empty, "signature": signature}, "metadata": metadata})
 
 
 def read(path: Path) -> ForeignLibrary:
@@ -28,7 +29,7 @@ def read(path: Path) -> ForeignLibrary:
         if name == "metadata" or not isinstance(value, dict) or "signature" not in value:
             continue
         inside = f": {name[:60]}.signature"
-        text = source.object(value["signature"], inside).get("instructions")
+        text = source.mapping(value["signature"], inside).get("instructions")
         texts[f"{inside}.instructions"] = source.string(text, f"{inside}.instructions")
         lost += [f"{name}: its {what}" for what in ("demos", "lm") if value.get(what)]
     if not texts:

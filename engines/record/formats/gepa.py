@@ -27,7 +27,7 @@ def read(path: Path) -> ForeignLibrary:
         if not isinstance(others, list) or not isinstance(at, int) or not 0 <= at < len(others):
             raise source.error("it does not say which of its candidates is best.")
         best = others[at]
-    parts = {"prompt": best} if isinstance(best, str) else source.object(best, ": best_candidate")
+    parts = {"prompt": best} if isinstance(best, str) else source.mapping(best, ": best_candidate")
     texts = {f": {name[:60]}": source.string(one, f": {name[:60]}") for name, one in parts.items()}
     found, losses = read_texts(texts)
     if isinstance(others, list) and len(others) > 1:

@@ -37,8 +37,8 @@ def write(card: Card) -> bytes:
 def read(path: Path) -> ForeignLibrary:
     source = Source(path, MOVE)
     data = source.json()
-    skills = source.object(data.get("skills"), ": skills")
-    rows = {name: source.object(one, f": skills.{name[:60]}") for name, one in skills.items()}
+    skills = source.mapping(data.get("skills"), ": skills")
+    rows = {name: source.mapping(one, f": skills.{name[:60]}") for name, one in skills.items()}
     gone = {n for n, r in rows.items() if r.get("status") == "invalid" or r.get("active") is False}
     losses = [f"{name}, which is marked invalid" for name in sorted(gone)]
     if data.get("similarity_decisions"):

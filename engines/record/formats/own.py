@@ -68,7 +68,7 @@ def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
 def _entries(source: Source, rows: list[Any], *, is_escaped: bool) -> Placed:
     for at, row in enumerate(rows):
         inside = f": experiences[{at}]"
-        fields = source.object(row, inside)
+        fields = source.mapping(row, inside)
         for name in ("id", "text"):
             value = fields[name] = fields.get(name)
             if isinstance(value, int) and not isinstance(value, bool):

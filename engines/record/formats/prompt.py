@@ -16,7 +16,7 @@ from engines.record.formats.card import Card
 from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, count_lines
 
 MOVE = "Give a prompt with a list of experiences, as text or Markdown."
-_HEAD = guidance_text([("E1", "x")]).removesuffix("[E1] x")
+HEAD = guidance_text([("E1", "x")]).removesuffix("[E1] x")
 _OURS = re.compile(r"\[(?P<id>[^\]\s]+)\] (?P<text>.+)")
 _FOREIGN = (
     re.compile(r"\s*(?:[-*+] )?\[(?P<id>[^\W_][\w.-]*\d)\]\.?\s+(?P<text>\S.*)"),
@@ -50,7 +50,7 @@ def read_texts(texts: Mapping[str, str]) -> tuple[Found, list[str]]:
 
 def read_lines(text: str, number: int = 1) -> tuple[Found, tuple[str, ...]]:
     """Experiences, each with its line, and what is left out. `number`: of the first line."""
-    before, head, behind = text.partition(_HEAD)
+    before, head, behind = text.partition(HEAD)
     if head:
         number += (before + head).count("\n")
         lines = behind.split("\n")

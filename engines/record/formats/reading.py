@@ -50,7 +50,7 @@ def _recognise(source: Source) -> str:
         return "studio" if "experiences" in source.yaml(text) else "youtu"
     if skill.FRONT.match(text):
         return "skill"
-    if _ACE_LINE.search(text):
+    if prompt.HEAD not in text and _ACE_LINE.search(text):
         return "ace"
     is_agents = source.path.name in ("AGENTS.md", "CLAUDE.md") or agents.MARKER.search(text)
     return "agents" if is_agents else "prompt"

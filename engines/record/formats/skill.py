@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engines.core.library import Library
 from engines.record.formats.card import Card, Rate
@@ -22,6 +23,7 @@ FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.M | re.S)
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _MOST = 480
 """Experiences in the body, whose lines must be fewer than 500."""
+_NO_FILES: dict[str, Any] = {"files": [], "assertions": []}
 _REST = "references/experiences.md"
 
 
@@ -38,7 +40,7 @@ def write(card: Card, name: str) -> dict[str, bytes]:
     }
     head = {"name": name, "description": _description(library), "metadata": metadata}
     # Its checker ends the head at the first three hyphens, wherever they stand.
-    front = dump_yaml(head, width=10**6).replace("---", "- - -")
+    front = re.sub("-{3,}", "--", dump_yaml(head, width=10**6))
     files = {
         "SKILL.md": f"---\n{front}---\n\n{body}{more}\n",
         "references/evaluation.md": _evaluation_page(card),
@@ -47,10 +49,9 @@ def write(card: Card, name: str) -> dict[str, bytes]:
     found = {path: text.encode("utf-8", "replace") for path, text in files.items()}
     if card.evals:
         rows = [
-            {"id": p.id, "prompt": p.question, "expected_output": p.answer or ""}
-            for p in card.evals
+            {"id": one.id, "prompt": one.question, "expected_output": one.answer or ""} | _NO_FILES
+            for one in card.evals
         ]
-        rows = [{**row, "files": [], "assertions": []} for row in rows]
         found["evals/evals.json"] = dump_json({"skill_name": name, "evals": rows})
     measured = next((r for r in card.results if r.without is not None), None)
     if measured is not None and measured.without is not None:

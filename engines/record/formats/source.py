@@ -69,18 +69,20 @@ class Source:
             raise self.error(f"it cannot be read ({error.strerror}).") from error
         if len(data) > MOST_BYTES:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise self.error(f"it is no UTF-8 text (byte {error.start}).") from error
-        if not text.strip():
+        if not (text := self.decode(data)).strip():
             raise self.error("it is empty.")
         return text.replace("\r\n", "\n")
+
+    def decode(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise self.error(f"it is no UTF-8 text (byte {error.start}).") from error
 
     def json(self) -> dict[str, Any]:
         """Its object; a key that stands there twice would hide an entry, and is refused."""
         try:
-            return self.object(json.loads(self.text(), object_pairs_hook=self._unique_keys))
+            return self.mapping(json.loads(self.text(), object_pairs_hook=self._unique_keys))
         except RecursionError as error:
             raise self.error("it nests too deep.") from error
         except ValueError as error:
@@ -88,13 +90,13 @@ class Source:
 
     def yaml(self, text: str | None = None) -> dict[str, Any]:
         try:
-            return self.object(load_yaml(self.text() if text is None else text))
+            return self.mapping(load_yaml(self.text() if text is None else text))
         except RecursionError as error:
             raise self.error("it nests too deep.") from error
         except (yaml.YAMLError, ValueError, TypeError) as error:
             raise self.error(f"its YAML is broken: {' '.join(str(error).split())}.") from error
 
-    def object(self, value: object, inside: str = "") -> dict[str, Any]:
+    def mapping(self, value: object, inside: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             return value
         raise self.error(f"it is {_kind(value)}, not an object.", inside)

@@ -33,11 +33,11 @@ def write_foreign(
     if not card.library.experiences:
         title = f"library {card.library.name}@{card.library.version}"
         raise ConflictError(title, "it holds no experience.", "Practise first.")
+    files = _render(card, kind, path)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         _write(_render(card, kind, copy))
         losses = list(_losses(card.library, kind, copy))
-    files = _render(card, kind, path)
     if kind == "agents":
         files = {path: agents.merge(path, files[path])}
     for file, data in files.items():

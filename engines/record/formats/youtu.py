@@ -30,7 +30,7 @@ def read(path: Path) -> ForeignLibrary:
     agent = source.yaml()
     while "instructions" not in agent and inside != ": agent.agent":
         inside += ".agent" if inside else ": agent"  # a whole run file has it one level deeper
-        agent = source.object(agent.get("agent"), inside)
+        agent = source.mapping(agent.get("agent"), inside)
     text = source.string(agent.get("instructions"), f"{inside}.instructions")
     found, losses = read_lines(unescape_interpolation(text))
     placed = [(f"{inside}.instructions", entry) for _, entry in found]
