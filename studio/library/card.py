@@ -6,6 +6,7 @@ import re
 import statistics
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
@@ -16,16 +17,11 @@ from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.pipeline.evaluation.comparison import compare
 from engines.pipeline.evaluation.metrics import mean_at_k
-from engines.record.formats.card import Card, Rate, Result
+from engines.record.formats.card import Card, Result
 from engines.record.run_dir import RunDir, Workspace
 from studio.library.references import FoundVersion
-from studio.report.rates import (
-    comparison_data,
-    difference_text,
-    evaluation_text,
-    interval_data,
-    question_rewards,
-)
+from studio.report.rates import comparison_data, difference_text, question_rewards
+from studio.report.run import evaluation_facts
 
 
 def evaluation_card(found: FoundVersion, workspace: Workspace) -> Card:
@@ -62,38 +58,35 @@ def practised_runs(found: FoundVersion, workspace: Workspace) -> list[RunDir]:
 
 def _result(found: EvaluationFinished, state: RunState, at: float, workspace: Workspace) -> Result:
     assert state.started is not None
-    rewards = question_rewards(found)
-    earlier = [
-        e
-        for e in state.evaluations
-        if (e.data, e.fingerprint) == (found.data, found.fingerprint) and e.step < found.step
-    ]
-    change = compare(question_rewards(earlier[0]), rewards) if earlier else None
+    how = (found.data, found.fingerprint)
+    alike = (e for e in state.evaluations if (e.data, e.fingerprint) == how and e.step < found.step)
+    first = next(alike, None)
+    change = compare(question_rewards(first), question_rewards(found)) if first else None
     model = workspace.mask(str(state.started.settings.get("policy.model", "unknown")))
-    if state.trains_weights:
-        model += f" with weights v{found.policy_version}"
-    scripted = ", scripted replies" if state.started.rehearsal else ""
-    text = f"{found.data}: mean reward {evaluation_text(found)}, {model}{scripted}, {_date(at)}"
-    if change:
-        against = f"against v{earlier[0].library_version}: {change.verdict}"
-        text += f"; {difference_text(change)} {against}"
-    data = {
-        **{"data": found.data, "mean": found.mean, "interval": interval_data(found)},
-        **{"n": found.n, "unjudged": found.unjudged, "model": model, "date": _date(at)},
-        "scripted": state.started.rehearsal,
-        "against": {"version": earlier[0].library_version, **(comparison_data(change) or {})}
-        if change
-        else None,
-    }
-    folder = workspace.library(state.started.library)
-    bare = bool(earlier) and not folder.at(earlier[0].library_version).experiences
-    return Result(one_line(text), data, _rate(found), _rate(earlier[0]) if bare else None)
+    date, scripted = _date(at), state.started.rehearsal
+    facts = {**evaluation_facts(state, found), "model": model, "date": date, "scripted": scripted}
+    text = f"{found.data}: mean reward {facts['text']}, {model}, {facts['version']}, {date}"
+    text += ", scripted replies" if scripted else ""
+    if first is None or change is None:
+        return Result(one_line(text), facts)
+    against = f"{difference_text(change)} against v{first.library_version}: {change.verdict}"
+    facts["against"] = {"library_version": first.library_version} | (comparison_data(change) or {})
+    before = workspace.library(state.started.library).at(first.library_version)
+    bare = not before.experiences and not state.trains_weights
+    benchmark = _benchmark(found, first) if bare else None
+    return Result(one_line(f"{text}; {against}"), facts, benchmark)
 
 
-def _rate(found: EvaluationFinished) -> Rate:
-    means = [mean_at_k((row,)) for row in question_rewards(found).values()]
-    known = [mean for mean in means if mean is not None]
-    return found.mean or 0.0, statistics.pstdev(known) if known else 0.0
+def _benchmark(found: EvaluationFinished, first: EvaluationFinished) -> dict[str, Any]:
+    """As skills hold it: means over questions, and how far questions differ."""
+    rates: dict[str, Any] = {}
+    for name, one in (("with_skill", found), ("without_skill", first)):
+        means = [mean_at_k((row,)) for row in question_rewards(one).values()]
+        known = [mean for mean in means if mean is not None]
+        rate = {"mean": round(one.mean or 0.0, 4), "stddev": round(statistics.pstdev(known), 4)}
+        rates[name] = {"pass_rate": rate}
+    delta = round((found.mean or 0.0) - (first.mean or 0.0), 4)
+    return {"run_summary": {**rates, "delta": {"pass_rate": delta}}}
 
 
 def _date(at: float) -> str:

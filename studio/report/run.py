@@ -72,7 +72,7 @@ def state_facts(
             for epoch, pooled in state.rewards_by_epoch().items()
         ],
         "steps": [_step_facts(step) for step in state.steps.values()],
-        "evaluations": [_evaluation_facts(state, found) for found in state.evaluations],
+        "evaluations": [evaluation_facts(state, found) for found in state.evaluations],
         "change_lines": change_lines(state),
         "cell_lines": cell_lines(state),
         **_review_facts(state),
@@ -105,7 +105,7 @@ def _plan_facts(state: RunState) -> dict[str, Any]:
     }
 
 
-def _evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, Any]:
+def evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, Any]:
     return {
         **fields_of(found, "step", "data", "library_version", "policy_version"),
         "version": version_text(state, found),

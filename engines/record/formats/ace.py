@@ -27,7 +27,7 @@ def write(card: Card) -> bytes:
     lines = ["## EXPERIENCES"]
     for one in card.library.experiences:
         uses = card.library.uses.get(one.id, NO_USES)
-        name = re.sub(r"^E(\d+)$", lambda match: f"E-{match[1]:0>5}", one.id)
+        name = re.sub(r"^E([1-9]\d*)$", lambda match: f"E-{match[1]:0>5}", one.id)
         lines.append(f"[{name}] helpful={uses.used} harmful={uses.misled} :: {one.text}")
     return "\n".join([*lines, "", f"## {_CARD}", *card.lines(), ""]).encode("utf-8", "replace")
 

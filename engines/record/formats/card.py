@@ -12,9 +12,6 @@ from typing import Any
 from engines.core.library import Library
 from engines.core.types import Problem
 
-Rate = tuple[float, float]
-"""Mean reward and its standard deviation over questions."""
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -22,8 +19,7 @@ class Result:
 
     text: str
     data: Mapping[str, Any]  # the same as JSON values
-    rate: Rate
-    without: Rate | None  # of the same questions with no experience; None: not measured
+    benchmark: Mapping[str, Any] | None = None  # against no experience, as a skill holds it
 
 
 @dataclass(frozen=True, slots=True)

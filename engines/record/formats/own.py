@@ -45,14 +45,9 @@ def load_library(path: Path) -> Library:
     )
 
 
-def read_json(path: Path) -> ForeignLibrary:
+def read(path: Path, kind: str) -> ForeignLibrary:
     source = Source(path, MOVE)
-    return _read(source, "json", source.json())
-
-
-def read_yaml(path: Path) -> ForeignLibrary:
-    source = Source(path, MOVE)
-    return _read(source, "studio", source.yaml())
+    return _read(source, kind, source.json() if kind == "json" else source.yaml())
 
 
 def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
@@ -69,14 +64,9 @@ def _entries(source: Source, rows: list[Any], *, is_escaped: bool) -> Placed:
     for at, row in enumerate(rows):
         inside = f": experiences[{at}]"
         fields = source.mapping(row, inside)
-        for name in ("id", "text"):
-            value = fields[name] = fields.get(name)
-            if isinstance(value, int) and not isinstance(value, bool):
-                fields[name] = str(value)  # as YAML reads `id: 7`
-        text = source.string(fields["text"], f"{inside}.text")
-        text = unescape_interpolation(text) if is_escaped else text
-        name = source.string(fields["id"], f"{inside}.id")
+        name, text = (source.string(fields.get(f), f"{inside}.{f}") for f in ("id", "text"))
         if not name:
             raise source.error("its id is empty.", inside)
+        text = unescape_interpolation(text) if is_escaped else text
         worth, pinned = fields.get("worth"), fields.get("pinned") is True
         yield inside, ForeignEntry(name, text, "", worth if isinstance(worth, str) else "", pinned)

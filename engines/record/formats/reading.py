@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from engines.core.errors import suggest_name
@@ -18,7 +19,7 @@ __all__ = ["READERS", "ForeignEntry", "ForeignLibrary", "read_foreign"]
 READERS: Mapping[str, Callable[[Path], ForeignLibrary]] = {
     **{"youtu": youtu.read, "skill": skill.read, "agents": agents.read, "prompt": prompt.read},
     **{"ace": ace.read, "kayba": kayba.read, "dspy": dspy.read, "gepa": gepa.read},
-    **{"json": own.read_json, "studio": own.read_yaml},
+    **{kind: partial(own.read, kind=kind) for kind in ("json", "studio")},
 }
 _MOVE = f"Give a file of one of these formats, or name it: {', '.join(READERS)}."
 _ACE_LINE = re.compile(r"^\s*\[[^\]\n]*\]\s*helpful=", re.M)

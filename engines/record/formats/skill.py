@@ -7,15 +7,14 @@ metadata. Its evals are held-out problems.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.core.library import Library
-from engines.record.formats.card import Card, Rate
+from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
+from engines.record.formats.source import ForeignLibrary, Source, dump_json
 from engines.record.yaml_text import dump_yaml
 
 MOVE = "Give the folder of a skill, or its SKILL.md with `name` and `description` at its head."
@@ -23,7 +22,7 @@ FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.M | re.S)
 NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _MOST = 480
 """Experiences in the body, whose lines must be fewer than 500."""
-_NO_FILES: dict[str, Any] = {"files": [], "assertions": []}
+_UNUSED: dict[str, Any] = {"files": [], "assertions": []}
 _REST = "references/experiences.md"
 
 
@@ -49,13 +48,12 @@ def write(card: Card, name: str) -> dict[str, bytes]:
     found = {path: text.encode("utf-8", "replace") for path, text in files.items()}
     if card.evals:
         rows = [
-            {"id": one.id, "prompt": one.question, "expected_output": one.answer or ""} | _NO_FILES
-            for one in card.evals
+            {"id": p.id, "prompt": p.question, "expected_output": p.answer or "", **_UNUSED}
+            for p in card.evals
         ]
         found["evals/evals.json"] = dump_json({"skill_name": name, "evals": rows})
-    measured = next((r for r in card.results if r.without is not None), None)
-    if measured is not None and measured.without is not None:
-        found["benchmark.json"] = dump_json(_benchmark(measured.rate, measured.without))
+    if benchmarks := [result.benchmark for result in card.results if result.benchmark]:
+        found["benchmark.json"] = dump_json(benchmarks[0])
     return found
 
 
@@ -77,13 +75,6 @@ def _evaluation_page(card: Card) -> str:
     return "\n".join(["# Evaluation", "", *facts, *table, ""])
 
 
-def _benchmark(rate: Rate, without: Rate) -> dict[str, object]:
-    runs = {"with_skill": rate, "without_skill": without}
-    rates = {n: {"mean": round(m, 4), "stddev": round(d, 4)} for n, (m, d) in runs.items()}
-    delta = {"pass_rate": round(rate[0] - without[0], 4)}
-    return {"run_summary": {**{n: {"pass_rate": r} for n, r in rates.items()}, "delta": delta}}
-
-
 def read(path: Path) -> ForeignLibrary:
     file = path / "SKILL.md" if path.is_dir() else path
     source = Source(file, MOVE)
@@ -99,8 +90,5 @@ def read(path: Path) -> ForeignLibrary:
     if _REST in text and rest.is_file():
         found += read_lines(Source(rest, MOVE).text())[0]
         losses = ()
-    return source.library("skill", [(at, _pin(one, pins)) for at, one in found], losses, name)
-
-
-def _pin(entry: ForeignEntry, pins: Sequence[str]) -> ForeignEntry:
-    return replace(entry, pinned=entry.id in pins)
+    pinned = [(at, replace(one, pinned=one.id in pins)) for at, one in found]
+    return source.library("skill", pinned, losses, name)

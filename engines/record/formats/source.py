@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,20 +82,18 @@ class Source:
 
     def json(self) -> dict[str, Any]:
         """Its object; a key that stands there twice would hide an entry, and is refused."""
-        try:
-            return self.mapping(json.loads(self.text(), object_pairs_hook=self._unique_keys))
-        except RecursionError as error:
-            raise self.error("it nests too deep.") from error
-        except ValueError as error:
-            raise self.error(f"it is cut, or no JSON ({error}).") from error
+        return self._parse(lambda text: json.loads(text, object_pairs_hook=self._unique_keys))
 
     def yaml(self, text: str | None = None) -> dict[str, Any]:
+        return self._parse(load_yaml, text)
+
+    def _parse(self, load: Callable[[str], object], text: str | None = None) -> dict[str, Any]:
         try:
-            return self.mapping(load_yaml(self.text() if text is None else text))
+            return self.mapping(load(self.text() if text is None else text))
         except RecursionError as error:
             raise self.error("it nests too deep.") from error
         except (yaml.YAMLError, ValueError, TypeError) as error:
-            raise self.error(f"its YAML is broken: {' '.join(str(error).split())}.") from error
+            raise self.error(f"it cannot be parsed: {' '.join(str(error).split())}.") from error
 
     def mapping(self, value: object, inside: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
@@ -136,11 +135,9 @@ class Source:
             yield replace(entry, text=text, section=section, note=note)
 
     def _unique_keys(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise self.error(f"the key {shorten(key)} stands there twice.")
-            found[key] = value
+        if len(found := dict(pairs)) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise self.error(f"the key {shorten(twice)} stands there twice.")
         return found
 
 

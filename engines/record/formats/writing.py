@@ -76,11 +76,9 @@ def _losses(library: Library, kind: str, path: Path) -> Iterator[str]:
         yield f"{len(library.experiences) - len(found)} experiences"
         return
     both = list(zip(library.experiences, found, strict=True))
-    for what in ("id", "text", "pinned"):
-        if names := [e.id for e, read in both if getattr(e, what) != getattr(read, what)]:
-            yield f"{ {'id': 'the id', 'text': 'the wording'}.get(what, 'the pin') } of " + (
-                ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            )
+    for what, field in (("id", "id"), ("wording", "text"), ("pin", "pinned")):
+        if ids := [e.id for e, read in both if getattr(e, field) != getattr(read, field)]:
+            yield f"the {what} of {', '.join(ids)}"
     if kind != "json" and any(e.history for e in library.experiences):
         yield "how its experiences came about"
     if library.curated:

@@ -78,12 +78,13 @@ def _held_out_problems(found: FoundVersion, workspace: Workspace, n: int) -> tup
     from studio.library.card import practised_runs
     from studio.run.held_out import held_out_sets
 
-    runs, sets = practised_runs(found, workspace), ()
-    if runs:
-        sets = held_out_sets(load_run(str(runs[-1].run_file), [], workspace.path, keyless=True))
-    problems, mask = [p for one in sets for p in one.problems][:n], workspace.mask
+    problems, mask = [], workspace.mask
+    for run in practised_runs(found, workspace)[-1:]:
+        loaded = load_run(str(run.run_file), [], workspace.path, keyless=True)
+        problems = [p for one in held_out_sets(loaded) for p in one.problems][:n]
     if not problems:
         cause = "no run that made this library has held-out problems."
         raise ConfigError("--evals", cause, "Leave it out.")
-    masked = ((p, mask(p.question), p.answer and mask(p.answer)) for p in problems)
-    return tuple(replace(p, question=question, answer=answer) for p, question, answer in masked)
+    return tuple(
+        replace(p, question=mask(p.question), answer=p.answer and mask(p.answer)) for p in problems
+    )

@@ -152,7 +152,7 @@ def test_a_list_without_markers_in_agents_md_is_read(write) -> None:  # type: ig
 
 
 def test_our_own_files_are_read_with_pins_and_worth(write) -> None:  # type: ignore[no-untyped-def]
-    rows = "- {id: E1, text: Carry., pinned: true, worth: '+0.1 helps'}\n- {id: E3, text: 42}\n"
+    rows = "- {id: E1, text: Carry., pinned: true, worth: '+0.1 helps'}\n- {id: E3, text: '42'}\n"
     found = read_foreign(write("v0007.yaml", f"library: sums\nversion: 7\nexperiences:\n{rows}"))
     assert (found.format, found.name) == ("studio", "sums")
     assert found.entries == (
@@ -230,6 +230,7 @@ WRONG: dict[str, dict[str, object]] = {
         "a path for an id": "experiences: [{id: ../../etc, text: a}]",
         "a list for a text": "experiences: [{id: E1, text: [a]}]",
         "an empty id": "experiences: [{id: '', text: a}]",
+        "a number for a text": "experiences: [{id: E1, text: 42}]",
         "aliases": "experiences: &a [*a]",
     },
     "json": {

@@ -30,8 +30,7 @@ PINS_HELD = ("skill", "json")
 RESULT = Result(
     "held-out --- set: mean reward 0.900 [0.84, 0.96] (n=100), a: model, 2026-09-29; helps",
     {"data": "held-out", "mean": 0.9},
-    (0.9, 0.3),
-    (0.31, 0.46),
+    {"run_summary": {"delta": {"pass_rate": 0.59}}},
 )
 
 
@@ -134,10 +133,7 @@ def test_a_skill_takes_evals_and_a_benchmark_along(tmp_path: Path) -> None:
         {"id": "p1", "prompt": "1+1?", "expected_output": "2", "files": [], "assertions": []},
         {"id": "p2", "prompt": "Why?", "expected_output": "", "files": [], "assertions": []},
     ]
-    summary = json.loads((tmp_path / "sums/benchmark.json").read_text())["run_summary"]
-    assert summary["with_skill"] == {"pass_rate": {"mean": 0.9, "stddev": 0.3}}
-    assert summary["without_skill"] == {"pass_rate": {"mean": 0.31, "stddev": 0.46}}
-    assert summary["delta"] == {"pass_rate": 0.59}
+    assert json.loads((tmp_path / "sums/benchmark.json").read_text()) == RESULT.benchmark
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "prompt"])
