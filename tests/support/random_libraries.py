@@ -38,7 +38,7 @@ PIECES = (
 def a_random_library(seed: int) -> Library:
     """The same one for the same seed; few of its experiences have counts, worth and a history."""
     rng = random.Random(seed)
-    size = rng.choice((1, 2, 5, 12, 40)) if seed % 40 else 700
+    size = rng.choice((1, 2, 4, 8, 20)) if seed % 100 else 700
     numbers = sorted(rng.sample(range(1, 5 * size + 1), size))
     ids = [f"E{number}" for number in numbers]
     if seed % 5 == 0:  # as a mounted agent brings along

@@ -20,7 +20,7 @@ def write(card: Card) -> bytes:
     """The section alone."""
     begin, end = (f"<!-- practice-studio:{at} {card.library.name} -->" for at in ("begin", "end"))
     # Two hyphens would end a comment.
-    comments = "".join(f"<!-- {line.replace('--', '- -')} -->\n" for line in card.lines())
+    comments = "".join(f"<!-- {re.sub('-{2,}', '-', line)} -->\n" for line in card.lines())
     return f"{begin}\n{card.library.guidance()}\n\n{comments}{end}\n".encode("utf-8", "replace")
 
 

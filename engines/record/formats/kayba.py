@@ -56,4 +56,4 @@ def _entries(source: Source, rows: dict[str, dict[str, Any]]) -> Placed:
         content = source.string("" if text is None else text, f"{inside}.content")
         notes = {n: row[n] for n in _NOTES if isinstance(row.get(n), str | int) and row[n] != text}
         note, section = "; ".join(f"{n}={v}" for n, v in notes.items()), row.get("section")
-        yield inside, ForeignEntry(name, content, str(section or ""), note)
+        yield inside, ForeignEntry(name, content, section if isinstance(section, str) else "", note)

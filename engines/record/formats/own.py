@@ -35,14 +35,10 @@ def load_library(path: Path) -> Library:
     """A version as one of our files holds it. Raises DataError where it is none."""
     source = Source(path, MOVE)
     data = source.yaml()  # JSON is YAML, too
-    entries, version = _read(source, "studio", data).entries, data.get("version", 0)
-    numbers = [int(e.id[1:]) for e in entries if e.id[1:].isdecimal()]
-    return Library(
-        str(data.get("library", path.stem)),
-        version if isinstance(version, int) else 0,
-        tuple(Experience(e.id, e.text, pinned=e.pinned) for e in entries),
-        max(numbers, default=0) + 1,
-    )
+    found, version = _read(source, "studio", data), data.get("version")
+    entries = tuple(Experience(e.id, e.text, pinned=e.pinned) for e in found.entries)
+    last = max((int(e.id[1:]) for e in entries if e.id[1:].isdecimal()), default=0)
+    return Library(found.name, version if isinstance(version, int) else 0, entries, last + 1)
 
 
 def read(path: Path, kind: str) -> ForeignLibrary:

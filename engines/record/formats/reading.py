@@ -22,7 +22,7 @@ READERS: Mapping[str, Callable[[Path], ForeignLibrary]] = {
     **{kind: partial(own.read, kind=kind) for kind in ("json", "studio")},
 }
 _MOVE = f"Give a file of one of these formats, or name it: {', '.join(READERS)}."
-_ACE_LINE = re.compile(r"^\s*\[[^\]\n]*\]\s*helpful=", re.M)
+_ACE_LINE = re.compile(r"^[ \t]*\[[^\]\n]*\][ \t]*helpful=", re.M)
 
 
 def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:

@@ -86,7 +86,8 @@ def read(path: Path) -> ForeignLibrary:
     name = source.string(head.get("name"), ": name")
     found, losses = read_lines(text[front.end() :], text.count("\n", 0, front.end()) + 1)
     rest, metadata = file.parent / _REST, head.get("metadata")
-    pins = str(metadata.get("pinned", "")).split() if isinstance(metadata, dict) else []
+    pins = metadata.get("pinned") if isinstance(metadata, dict) else None
+    pins = pins.split() if isinstance(pins, str) else ()
     if _REST in text and rest.is_file():
         found += read_lines(Source(rest, MOVE).text())[0]
         losses = ()

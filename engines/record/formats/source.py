@@ -20,10 +20,11 @@ from engines.core.text.sanitize import one_line
 from engines.record.yaml_text import load_yaml
 
 MOST_BYTES = 16 << 20
+MOST_LINES = 1_000_000
 MOST_ENTRIES = 100_000
 LONGEST_TEXT = 100_000  # characters
 _ID = re.compile(r"[^\W_][\w.-]{0,99}")
-_KINDS = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+_KINDS = {dict: "an object", list: "a list", str: "text", bool: "a yes or no", type(None): "empty"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,14 @@ class Source:
     move: str
 
     def error(self, cause: str, inside: str = "", move: str | None = None) -> DataError:
-        return DataError(f"{self.path}{inside}", cause, self.move if move is None else move)
+        return DataError(
+            f"{self.path}{one_line(inside)}", cause, self.move if move is None else move
+        )
 
     def text(self) -> str:
         """All of it with plain line ends."""
+        if self.path.exists() and not self.path.is_file():  # a pipe might never end
+            raise self.error("it is no file.")
         try:
             with self.path.open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
@@ -72,6 +77,8 @@ class Source:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
         if not (text := self.decode(data)).strip():
             raise self.error("it is empty.")
+        if text.count("\n") > MOST_LINES:
+            raise self.error(f"it has more than {MOST_LINES:,} lines.")
         return text.replace("\r\n", "\n")
 
     def decode(self, data: bytes) -> str:
@@ -157,4 +164,5 @@ def shorten(text: str) -> str:
 
 
 def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "empty" if value is None else f"the number {str(value)[:20]}")
+    # Of a list, str() could unfold a bomb of aliases.
+    return _KINDS.get(type(value)) or f"the number {str(value)[:20]}"

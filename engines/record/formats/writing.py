@@ -6,7 +6,9 @@ What is lost is found by reading back what was written, so no format needs to kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from os.path import realpath
 from pathlib import Path
+from stat import S_IMODE
 from tempfile import TemporaryDirectory
 
 from engines.core.errors import ConfigError, ConflictError, DataError
@@ -34,19 +36,18 @@ def write_foreign(
         title = f"library {card.library.name}@{card.library.version}"
         raise ConflictError(title, "it holds no experience.", "Practise first.")
     files = _render(card, kind, path)
+    for file, data in files.items():
+        if (file.exists() and not file.is_file()) or (path.is_file() and path not in files):
+            raise ConflictError(str(file), "a folder or file is in its way.", "Name another --to.")
+        if kind == "agents":
+            files[file] = agents.merge(file, data)
+        elif not force and file.exists() and file.read_bytes() != data:
+            move = "Choose another --to, or overwrite it with --force."
+            raise ConflictError(str(file), "it exists and holds something else.", move)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         _write(_render(card, kind, copy))
         losses = list(_losses(card.library, kind, copy))
-    if kind == "agents":
-        files = {path: agents.merge(path, files[path])}
-    for file, data in files.items():
-        if file.is_dir() or (path.is_file() and path not in files):
-            raise ConflictError(str(file), "a folder or file is in its way.", "Name another --to.")
-        taken = kind != "agents" and not force and file.exists() and file.read_bytes() != data
-        if taken:
-            move = "Choose another --to, or overwrite it with --force."
-            raise ConflictError(str(file), "it exists and holds something else.", move)
     _write(files)
     return list(files), losses
 
@@ -62,8 +63,11 @@ def _render(card: Card, kind: str, path: Path) -> dict[Path, bytes]:
 
 def _write(files: Mapping[Path, bytes]) -> None:
     for file, data in files.items():
-        make_folder(file.parent)
-        write_atomic(file, data)
+        target = Path(realpath(file))  # AGENTS.md is often a link
+        make_folder(target.parent)
+        mode = target.stat().st_mode if target.exists() else 0o600
+        write_atomic(target, data)
+        target.chmod(S_IMODE(mode))
 
 
 def _losses(library: Library, kind: str, path: Path) -> Iterator[str]:

@@ -39,9 +39,9 @@ def export(
     ] = 0,
     json: AsObject = False,
 ) -> None:
-    """Write a library as a file of another program, with what was measured of it.
+    """Write a library as a file of another program.
 
-    What the format cannot hold is named. `studio guide libraries` says what each one holds.
+    What was measured of it goes along; what the format cannot hold is named.
 
     Examples:
         studio library export rehearsal --format agents --to AGENTS.md

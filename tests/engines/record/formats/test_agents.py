@@ -12,8 +12,6 @@ from engines.record.formats.reading import read_foreign
 from engines.record.formats.writing import write_foreign
 from tests.support.builders import a_library
 
-ONE, TWO = a_library("Carry.", name="one"), a_library("Borrow.", "Carry.", name="two")
-
 
 def export(library_name: str, path: Path, *texts: str) -> bytes:
     write_foreign(Card(a_library(*texts, name=library_name)), "agents", path)
@@ -75,3 +73,13 @@ def test_nothing_is_added_to_a_file_of_another_encoding(tmp_path: Path) -> None:
     path.write_bytes("# Rules\n".encode("utf-16"))
     with pytest.raises(DataError, match="UTF-8"):
         export("one", path, "Carry.")
+
+
+def test_a_link_stays_a_link_and_the_mode_of_its_file_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "CLAUDE.md", tmp_path / "AGENTS.md"
+    real.write_text("# Rules\n")
+    real.chmod(0o664)
+    link.symlink_to(real.name)
+    export("one", link, "Carry.")
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o664
+    assert "Carry." in real.read_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -352,3 +354,39 @@ def test_what_is_of_no_format_is_refused(name: str, content: object, cause: str,
 def test_an_unknown_format_is_refused_with_the_nearest_name(write) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(DataError, match='Did you mean "kayba"'):
         read_foreign(write("x.json", {}), "kaiba")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.md")
+    with pytest.raises(DataError, match="it is no file"):
+        read_foreign(tmp_path / "pipe.md")
+
+
+def test_a_bomb_of_aliases_is_never_unfolded(write) -> None:  # type: ignore[no-untyped-def]
+    lines = [
+        "a0: &a0 [x]",
+        *(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(40)),
+    ]
+    bomb = "\n".join(lines)
+    rows = "experiences: [{id: E1, text: Carry., worth: *a40, pinned: *a40}]"
+    found = read_foreign(write("v1.yaml", f"{bomb}\nlibrary: *a40\n{rows}\n"))
+    assert (found.name, found.entries) == ("v1", (ForeignEntry("E1", "Carry."),))
+    head = f"{bomb}\nname: a\nmetadata: {{pinned: *a40}}"
+    assert read_foreign(write("a/SKILL.md", f"---\n{head}\n---\n- Carry.\n")).name == "a"
+    for text in ("[{id: *a40, text: a}]", "[{id: E1, text: *a40}]", "[*a40]", "*a40"):
+        with pytest.raises(DataError):
+            read_foreign(write("v2.yaml", f"{bomb}\nexperiences: {text}\n"))
+
+
+def test_megabytes_that_nearly_match_are_read_at_once(write) -> None:  # type: ignore[no-untyped-def]
+    most = 900_000
+    for text in ("x" + "\n" * most, "[" * most, f"[{'1' * most}", f"- {' ' * most}x", "-" * most):
+        read_or_refuse(write("big.md", text))
+    for text in (f"[a] helpful=1{' ' * most}x", f"[a] helpful=1 harmful=0{' a=b' * (most // 4)}"):
+        read_or_refuse(write("big.txt", text))
+    read_or_refuse(write("big.json", '{"a":' * (most // 5)))
+
+
+def read_or_refuse(path: Path) -> None:
+    with contextlib.suppress(DataError):
+        read_foreign(path)
