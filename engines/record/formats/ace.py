@@ -10,17 +10,11 @@ from pathlib import Path
 
 from engines.core.state.use_counts import NO_USES
 from engines.record.formats.card import Card
-from engines.record.formats.source import (
-    ForeignEntry,
-    ForeignLibrary,
-    Placed,
-    Source,
-    count_lines,
-)
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, count_lines
 
 MOVE = "Give a playbook of lines `[slug-00001] helpful=5 harmful=0 :: text`."
 ENTRY = re.compile(r"\[([^\]]*)\]\s*(helpful=\d+\s+harmful=\d+(?:\s+\w+=\S+)*)\s*::\s*(.*)")
-_CARD = "EVALUATION"
+_CARD = "EVALUATION OF THE LIBRARY"
 
 
 def write(card: Card) -> bytes:
@@ -29,29 +23,23 @@ def write(card: Card) -> bytes:
         uses = card.library.uses.get(one.id, NO_USES)
         name = re.sub(r"^E([1-9]\d*)$", lambda match: f"E-{match[1]:0>5}", one.id)
         lines.append(f"[{name}] helpful={uses.used} harmful={uses.misled} :: {one.text}")
-    return "\n".join([*lines, "", f"## {_CARD}", *card.lines(), ""]).encode("utf-8", "replace")
+    lines += ["", f"## {_CARD}", *(f"* {line}" for line in card.lines()), ""]
+    return "\n".join(lines).encode("utf-8", "replace")
 
 
 def read(path: Path) -> ForeignLibrary:
     source, section = Source(path, MOVE), ""
-    found: list[tuple[int, str, str]] = []
-    left = []
+    found, left = [], []
     for number, line in enumerate(map(str.strip, source.text().split("\n")), 1):
+        match = ENTRY.fullmatch(line)
         if line.startswith("#"):
             section = line.lstrip("#").strip()
-        elif line.startswith("[") and section != _CARD:
-            found.append((number, section, line))
-        elif section != _CARD:
-            left.append(line)
-    losses = count_lines(left, "of text that is no entry")
-    return source.library("ace", _entries(source, found), losses)
-
-
-def _entries(source: Source, lines: list[tuple[int, str, str]]) -> Placed:
-    for number, section, line in lines:
-        match = ENTRY.fullmatch(line)
-        if match is None or not match[1]:
+        elif match and match[1]:
+            name = re.sub(r"^E-0*(\d+)$", r"E\1", match[1])
+            found.append((f":{number}", ForeignEntry(name, match[3], section, match[2])))
+        elif line.startswith("["):
             cause = "its id is empty." if match else "it is no line of a playbook."
             raise source.error(cause, f":{number}")
-        name = re.sub(r"^E-0*(\d+)$", r"E\1", match[1])
-        yield f":{number}", ForeignEntry(name, match[3], section, match[2])
+        elif section != _CARD:
+            left.append(line)
+    return source.library("ace", found, count_lines(left, "of text that is no entry"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from engines.core.errors import DataError
 from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
 from engines.record.formats.source import ForeignLibrary, Source, count_lines
@@ -36,9 +37,8 @@ def merge(path: Path, section: bytes) -> bytes:
         return present + gap + section
     if len(first) != 1 or len(last) != 1 or first > last:
         cause = "a marker of this library has lost its other half, or stands there twice."
-        raise Source(path, "Take what is left of its section out.").error(
-            cause, f":{1 + max(first + last)}"
-        )
+        move = "Take what is left of its section out, then export again."
+        raise DataError(f"{path}:{1 + max(first + last)}", cause, move)
     return b"\n".join([*lines[: first[0]], section.rstrip(b"\n"), *lines[last[0] + 1 :]])
 
 

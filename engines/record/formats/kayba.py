@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Placed, Source, dump_json
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
 
 MOVE = "Give a skillbook as kayba's ace saves it, with an object `skills`."
 _UNKNOWN = "1970-01-01T00:00:00+00:00"  # a time must stand there
@@ -37,23 +36,21 @@ def write(card: Card) -> bytes:
 def read(path: Path) -> ForeignLibrary:
     source = Source(path, MOVE)
     data = source.json()
-    skills = source.mapping(data.get("skills"), ": skills")
-    rows = {name: source.mapping(one, f": skills.{name[:60]}") for name, one in skills.items()}
-    gone = {n for n, r in rows.items() if r.get("status") == "invalid" or r.get("active") is False}
-    losses = [f"{name}, which is marked invalid" for name in sorted(gone)]
-    if data.get("similarity_decisions"):
-        losses.append("decisions about similar skills")
-    kept = {name: row for name, row in rows.items() if name not in gone}
-    return source.library("kayba", _entries(source, kept), losses)
-
-
-def _entries(source: Source, rows: dict[str, dict[str, Any]]) -> Placed:
-    for name, row in rows.items():
+    found, losses = [], []
+    for name, value in source.mapping(data.get("skills"), ": skills").items():
         inside = f": skills.{name[:60]}"
+        row = source.mapping(value, inside)
         if not name or row.get("id", name) != name:
             raise source.error("its id is not the key that it stands under.", inside)
-        text = row.get("content") or row.get("insight") or row.get("issue")
-        content = source.string("" if text is None else text, f"{inside}.content")
+        if row.get("status") == "invalid" or row.get("active") is False:
+            losses.append(f"{name}, which is marked invalid")
+            continue
+        text = row.get("content") or row.get("insight") or row.get("issue") or ""
         notes = {n: row[n] for n in _NOTES if isinstance(row.get(n), str | int) and row[n] != text}
         note, section = "; ".join(f"{n}={v}" for n, v in notes.items()), row.get("section")
-        yield inside, ForeignEntry(name, content, section if isinstance(section, str) else "", note)
+        content = source.string(text, f"{inside}.content")
+        section = section if isinstance(section, str) else ""
+        found.append((inside, ForeignEntry(name, content, section, note)))
+    if data.get("similarity_decisions"):
+        losses.append("decisions about similar skills")
+    return source.library("kayba", found, losses)

@@ -9,7 +9,7 @@ from engines.core.codec import to_dict
 from engines.core.library import Experience, Library
 from engines.record.export import unescape_interpolation
 from engines.record.formats.card import Card
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Placed, Source, dump_json
+from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
 
 MOVE = "Give an agent.yaml or a vNNNN.yaml, with a list `experiences` of `id` and `text`."
 
@@ -51,18 +51,16 @@ def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
     if not isinstance(rows, list):
         raise source.error("it does not hold a list `experiences` of `id` and `text`.")
     # An agent file is written to be composed: `${` stands escaped in it.
-    entries = _entries(source, rows, is_escaped="instructions" in data)
-    losses = [f"the {what} of its experiences" for what in ("uses", "effects") if data.get(what)]
-    return source.library(kind, entries, losses, data.get("library"))
-
-
-def _entries(source: Source, rows: list[Any], *, is_escaped: bool) -> Placed:
+    unescape = unescape_interpolation if "instructions" in data else str
+    found = []
     for at, row in enumerate(rows):
         inside = f": experiences[{at}]"
         fields = source.mapping(row, inside)
         name, text = (source.string(fields.get(f), f"{inside}.{f}") for f in ("id", "text"))
         if not name:
             raise source.error("its id is empty.", inside)
-        text = unescape_interpolation(text) if is_escaped else text
         worth, pinned = fields.get("worth"), fields.get("pinned") is True
-        yield inside, ForeignEntry(name, text, "", worth if isinstance(worth, str) else "", pinned)
+        note = worth if isinstance(worth, str) else ""
+        found.append((inside, ForeignEntry(name, unescape(text), note=note, pinned=pinned)))
+    losses = [f"the {what} of its experiences" for what in ("uses", "effects") if data.get(what)]
+    return source.library(kind, found, losses, data.get("library"))

@@ -124,7 +124,7 @@ class Source:
         for number, (inside, entry) in enumerate(found):
             name, text = entry.id, one_line(entry.text[: LONGEST_TEXT + 1])
             if name and not _ID.fullmatch(name):
-                cause = f"{shorten(name)} is no id: at most 100 letters, digits, '.', '_' or '-'."
+                cause = f"{name[:60]!r} is no id: at most 100 letters, digits, '.', '_' or '-'."
                 raise self.error(cause, inside, "Correct the id.")
             if name in places:
                 cause = f"the id {name} stands there twice, first at {self.path}{places[name]}."
@@ -144,7 +144,7 @@ class Source:
     def _unique_keys(self, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         if len(found := dict(pairs)) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise self.error(f"the key {shorten(twice)} stands there twice.")
+            raise self.error(f"the key {twice[:60]!r} stands there twice.")
         return found
 
 
@@ -157,10 +157,6 @@ def count_lines(lines: Iterable[str], what: str) -> tuple[str, ...]:
     """`("3 lines that …",)`, of those with anything on them; () where there is none."""
     n = sum(bool(line.strip()) for line in lines)
     return (f"{n} line{'s' * (n != 1)} {what}",) if n else ()
-
-
-def shorten(text: str) -> str:
-    return one_line(repr(text if len(text) <= 60 else f"{text[:59]}…"))
 
 
 def _kind(value: object) -> str:
