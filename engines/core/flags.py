@@ -30,7 +30,7 @@ AGAINST_TOOLS = "against tools"
 """It says that a tool does not work, or must not be used."""
 SHOUTING = "shouting"
 CONFLICT = "conflict"
-"""It contradicts an experience that stays."""
+"""It contradicts an experience that stays, or what another curator made of the same one."""
 
 BAD_WORDINGS = (OVERGENERAL, ONE_PROBLEM, FORMAT_ONLY, INJECTION, AGAINST_TOOLS, SHOUTING)
 """What a lesson should not be, whatever it is about."""

@@ -172,6 +172,8 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "policy_version": state.policy_version if state.trains_weights else None,
         "open": len(state.open_operations),
         "later": len(state.put_off_operations),  # of these
+        "curates": state.curates,
+        "proposed": state.proposed,
         "rewards": {
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.rewards_by_epoch().items()

@@ -63,7 +63,7 @@ def gate_run(
             raise ConflictError("--problems, --k or --data", cause, move)
         tried = asyncio.run(_have_tried(run, [op.id for op in wanted]))
         return _print_effects(run, wanted, json=json, paid_before=not tried)
-    plan = plan_run(request, request.load())
+    plan = plan_run(request, request.load(), practises=False)
     gate = _describe_gate(plan)
     state = run.state()
     assert state.started is not None

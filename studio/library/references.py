@@ -178,6 +178,10 @@ def _weights_text(state: RunState, step: int) -> str:
 def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> FoundVersion:
     """The version a run left behind, or the one that did best on its held-out sets."""
     state = run.state()
+    if which == "last" and state.curates and state.started:
+        name, version = state.started.library, state.library_version
+        label = f"{run.run}@last ({name}@{version})"
+        return _find_in_library(workspace.library(name), version, workspace, label)
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
         raise ConflictError(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from engines.core import events as ev
-from engines.core.codec import to_dict
+from engines.core.codec import fields_of, to_dict
 from engines.core.errors import ConflictError
+from engines.core.flags import CONFLICT
 from engines.core.library import Library, Provenance, effective_operation, provenance
 from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
+from studio.library.curation import Curation
 from studio.report.decisions import decided_text
+from studio.report.run import operation_line
 from studio.report.summary import count_text, diff_changes, prompt_tokens_text
 from studio.secrets.sanitize import sanitize
 
@@ -166,3 +170,32 @@ def _find_marks(
 
 def _date_text(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M") if at else ""
+
+
+def opened_data(opened: Curation, library: Library) -> dict[str, Any]:
+    """What an import or a merge put up for review; `run` is None where it opened none."""
+    names = ("id", "kind", "target", "text", "rationale", "flags")
+    return {
+        "run": opened.run,
+        "library": library.name,
+        "version": library.version,
+        "operations": [to_dict(fields_of(one, *names)) for one in opened.operations],
+        "waiting": dict(opened.waiting),
+    }
+
+
+def opened_text(facts: dict[str, Any], most: int = 10) -> str:
+    """The same in lines, with no more than so many of the operations."""
+    operations, run = facts["operations"], facts["run"]
+    counts = Counter(one["kind"] for one in operations)
+    counts.update(
+        CONFLICT for one in operations for flag in one["flags"] if flag["name"] == CONFLICT
+    )
+    parts = ", ".join(f"{n} {what}" for what, n in counts.items())
+    said = f"{count_text(len(operations), 'operation')} ({parts})" if operations else "nothing new"
+    said += f" for library {facts['library']} v{facts['version']}"
+    lines = [f"run {run}: {said}, to be decided" if run else said]
+    lines += [f"  {operation_line(one)}" for one in operations[:most]]
+    lines += [f"  … {len(operations) - most} more"] if len(operations) > most else []
+    lines += [f"{facts['already']} in the library already"] if facts["already"] else []
+    return "\n".join(lines + [f"{n} wait in run {name}" for name, n in facts["waiting"].items()])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from engines.core.codec import fields_of
 from engines.core.state.run_state import RunState
 from engines.core.types import GATE, ProposalFate
 from studio.secrets.sanitize import one_line
@@ -25,6 +27,15 @@ def to_decide_text(open_count: int, put_off: int, what: str = "to decide") -> st
     """`5 to decide, 1 later`: what was put off is told apart, alike on every face."""
     left = [f"{open_count - put_off} {what}"] if open_count > put_off or not put_off else []
     return ", ".join([*left, f"{put_off} later"] if put_off else left)
+
+
+def curation_text(of: RunState | Mapping[str, Any]) -> str:
+    """`curation: 12 of 40 decided`; "" of a run that practises. `of`: its state or its row."""
+    if isinstance(of, RunState):
+        of = {**fields_of(of, "curates", "proposed"), "open": len(of.open_operations)}
+    if not of.get("curates"):
+        return ""
+    return f"curation: {of['proposed'] - of['open']} of {of['proposed']} decided"
 
 
 def misfit_text(reason: str) -> str:

@@ -36,7 +36,8 @@ def command_after_run(state: RunState) -> str:
     if state.checkpoints:
         return f"studio export {run} --merged --to {run}-model"
     if not state.trains_weights and state.library_version != state.started.library_version:
-        return f"studio diff {run}@epoch:0 {run}@epoch:{state.epochs}"
+        last = f"{run}@last" if state.curates else f"{run}@epoch:{state.epochs}"
+        return f"studio diff {run}@epoch:0 {last}"
     return f"studio runs show {run}"
 
 

@@ -55,7 +55,7 @@ def state_facts(
     """The same of a state that has been read already."""
     started = state.started
     stages = [stage for stage in get_args(Stage) if stage in state.spent_on]
-    row = {name: getattr(state, name) for name in ("status", "ending", "reason")}
+    row = fields_of(state, "status", "ending", "reason", "curates", "proposed")
     shown = shown_status(run.run, row | {"open": len(state.open_operations)}, alive=alive)
     return {
         "run": run.run,
@@ -63,6 +63,8 @@ def state_facts(
         "status": shown.word,
         "alive": shown.alive,
         "next": shown.move,
+        "curates": state.curates or None,
+        "curation_status": shown.curation or None,
         "reason": state.reason,
         **_plan_facts(state),
         **shared_facts(state),
@@ -162,7 +164,8 @@ def run_text(facts: dict[str, Any]) -> str:
         learned = f"policy v{facts['policy_before']} -> v{training['policy_version']}"
         learned += f"   library {library}"
     lines += [f"reviewer {facts['reviewer']}   {learned}", ""]
-    if not training or not training["demonstrations"]:  # on them nothing is rolled out
+    # A curation run rolls nothing out, nor does practice on demonstrations.
+    if not facts["curates"] and not (training and training["demonstrations"]):
         epochs = [
             f"epoch {e['epoch']}  {reward_rate_text(e['mean_reward'], e['n'], 'no reward known')}"
             for e in facts["epochs"]
@@ -186,7 +189,7 @@ def run_text(facts: dict[str, Any]) -> str:
     lines += _section("weights and library, each without the other", facts["cell_lines"])
     updates = facts["open"] and all(op["kind"] == "weights" for op in facts["open"])
     waiting = "open weight updates" if updates else "open operations"
-    lines += _section(waiting, [_operation_line(op) for op in facts["open"]])
+    lines += _section(waiting, [operation_line(op) for op in facts["open"]])
     lines += _section("replies to mend", _unparsed_reply_lines(facts))
     curated = list(facts["curation_lines"])
     if facts["withheld"]:
@@ -219,11 +222,15 @@ def _acts(step: dict[str, Any]) -> bool:
 
 
 def head_text(facts: dict[str, Any]) -> str:
+    """Where it stands and what to do about it; of a curation run also what it is."""
     where = f"after step {facts['steps_finished']} of {facts['steps_planned']}"
     reason = f", {sanitize(facts['reason'])}" if facts["reason"] else ""
     move = f" ({facts['next']})" if facts["next"] else ""
     process = "its process is alive" if facts["alive"] else "no process"
-    return f"run {facts['run']}: {facts['status']}{move}\n{where}{reason}; {process}"
+    if facts["curates"]:
+        where = facts["curates"]
+    status = facts["curation_status"] or facts["status"]
+    return f"run {facts['run']}: {status}{move}\n{where}{reason}; {process}"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:
@@ -241,7 +248,8 @@ def _spent_lines(stages: dict[str, Any]) -> list[str]:
     return table(headings, rows).split("\n") if len(rows) > 1 else []
 
 
-def _operation_line(operation: dict[str, Any]) -> str:
+def operation_line(operation: dict[str, Any]) -> str:
+    """`op1.2  modify E3  Check the units.`."""
     target = f" {operation['target']}" if operation["target"] else ""
     return f"{operation['id']}  {operation['kind']}{target}  {sanitize(operation['text'])}".rstrip()
 

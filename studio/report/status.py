@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from studio.report.decisions import curation_text
 from studio.report.summary import budget_override
 from studio.secrets.sanitize import one_line
 
@@ -25,16 +26,19 @@ class ShownStatus:
     word: str
     alive: bool
     move: str = ""
+    curation: str = ""  # how far a curation run is, see `curation_text`
 
     @property
     def text(self) -> str:
-        return f"{self.word} ({self.move})" if self.move else self.word
+        word = self.curation or self.word
+        return f"{word} ({self.move})" if self.move else word
 
 
 def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatus:
     """What to call a run's status; `alive`: a process answers its socket.
 
-    Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them.
+    Of `row` are read `status`, `open` (a number), `ending` and `reason`, as the journal has them,
+    and what `curation_text` reads.
     """
     status, name = str(row["status"]), quote(run)
     resume, move = f"studio headless --resume {name}", ""
@@ -48,7 +52,8 @@ def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatu
         move = f"decide: studio review {name}"
     elif status in ("stopped", "held", "failed"):
         move = f"resume: {resume}"
-    return ShownStatus("held" if status == "reviewing" else status, alive, move)
+    word = "held" if status == "reviewing" else status
+    return ShownStatus(word, alive, move, curation_text(row))
 
 
 def sandbox_text(facts: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
 from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
+from studio.report.decisions import curation_text
 from studio.report.diagnosis.causes import nothing_read_text
 from studio.report.diagnosis.epochs import (
     diagnosis_lines,
@@ -231,6 +232,8 @@ def status_line(state: RunState) -> str:
     # Its first clause only: the whole reason was printed as the run ended; `runs show` has it.
     reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
     run = state.started.run if state.started else ""
+    if curation := curation_text(state):
+        return f"run {run}: {curation}"
     status = "budget reached" if state.ending == "budget" else state.status
     where = f"step {state.steps_finished} of {run_progress(state).steps}"
     return f"run {run}: {status}{reason} after {where}"

@@ -122,8 +122,11 @@ def load_plan(
     return plan
 
 
-def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
-    """Decide what to do with a run file that was loaded."""
+def plan_run(request: RunRequest, loaded: LoadedRun, *, practises: bool = True) -> RunPlan:
+    """Decide what to do with a run file that was loaded.
+
+    Raises ConfigError: it `practises`, and the run is one of curation.
+    """
     resumed = request.resumed_run
     # Named before the runs are looked at: of two starts at the same moment both name this one.
     unused = request.workspace.new_run_dir(loaded.config.exp_id)
@@ -133,6 +136,9 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
     restart_step = None if resumed else loaded.config.practice.restart_step
     if request.restart_step is not None:
         restart_step = _parse_restart_step(request.restart_step)
+    if practises and newest and state and state.curates and (resumed or restart_step != 0):
+        move = f"Decide it: studio review {newest.run}. Practise under another --name."
+        raise ConfigError(f"run {newest.run}", f"it is the {state.curates}.", move)
     workspace = replace(request.workspace, mask=loaded.mask)
     review = _absolute_rules(request.review)
     if state is not None and restart_step != 0:
@@ -148,6 +154,8 @@ def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
         )
     if newest is None or state is None or restart_step == 0:
         return new
+    if state.curates:
+        return replace(new, mode="finished", run=newest, state=state)
     if state.started is None:  # cut before its first event was whole
         return replace(new, run=newest)
     if restart_step:

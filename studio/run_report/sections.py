@@ -36,6 +36,9 @@ def report_page(facts: Facts) -> b.Page:
         "Lost and doubted": _lost,
         "Settings": _settings,
     }
+    if facts["curates"]:  # it practised nothing: nothing was measured, and its settings are none
+        told = ("Lessons", "What changed", "Decisions", "Lost and doubted")
+        sections = {name: sections[name] for name in told}
     parts = [b.Part(name, found) for name, make in sections.items() if (found := make(facts))]
     return b.Page(f"Report of run {facts['run']}", [*_head(facts), *parts])
 

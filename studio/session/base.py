@@ -162,7 +162,8 @@ class LockedRun:
         if not state.reviewed_operations:
             return "nothing is decided, so nothing was committed"
         library = (await self.gate.commit(0)).library
-        refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
+        if not state.curates:  # it has no agent of its own
+            refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
         write_library_rows(self.workspace, library)
         return f"committed: library {library.name} is at v{library.version}"
 

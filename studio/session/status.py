@@ -19,7 +19,7 @@ def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
     return {
         "run": started.run if started else "",
         **fields_of(state, "status", "events", "reason", "epochs", "step", "steps_finished"),
-        **fields_of(state, "library_version", "reviewer"),
+        **fields_of(state, "library_version", "reviewer", "curates", "proposed"),
         "rehearsal": bool(started and started.rehearsal),
         "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
         "steps": started.steps_per_epoch * state.epochs if started else 0,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from engines.core.events import RunStarted
 from engines.core.state.run_state import RunState
+from studio.report.decisions import curation_text
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Span, width_of
@@ -130,6 +131,8 @@ def _run_fields(
     epoch = state.steps[state.step].epoch if state.step in state.steps else 0
     names = ("e", "s") if narrow else ("epoch ", "step ")
     where = f"{names[0]}{epoch}/{state.epochs} {names[1]}{state.step}/{steps}"
+    if state.curates:
+        where = curation_text(state)
     spent = state.total_usage
     budget = facts.budget
     most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""

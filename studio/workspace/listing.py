@@ -97,9 +97,9 @@ def known_runs(
 
 
 def background(state: RunState) -> Background | None:
-    """What a state says of what is practised; None before anything is known."""
+    """What a state says of what is practised; None before anything is known, or of no practice."""
     started = state.started
-    if started is None:
+    if started is None or state.curates:
         return None
     settings = {**started.settings, **state.settings}
     verifier = settings.get("verifier")
@@ -144,8 +144,8 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
     rows = [
         (
             str(run.row["run"]),
-            run.shown.word,
-            f"{run.row['epoch']}/{run.row['epochs']}",
+            "curation" if run.shown.curation else run.shown.word,
+            "-" if run.shown.curation else f"{run.row['epoch']}/{run.row['epochs']}",
             _reward_text(run.row),
             row_curve(run.row["curve"], 8) or "-",
             learned_text(run.row),
@@ -165,6 +165,8 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
 def row_text(run: ListedRun) -> str:
     """`finished, epoch 2/3, 0.630 (n=40), lib@3`: a run in a few words, to choose it by."""
     row = run.row
+    if run.shown.curation:
+        return f"{run.shown.curation}, {learned_text(row)}"
     reward = _reward_text(row)
     parts = (f"epoch {row['epoch']}/{row['epochs']}", reward if reward != "-" else "no reward yet")
     return ", ".join((run.shown.word, *parts, learned_text(row)))

@@ -74,11 +74,16 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         from studio.report.status import shown_status  # takes long, and a living run needs none
 
         status, alive = shown_status(answer["run"], answer, alive=False).word, ", no process"
+    where = f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
+    where += f"{answer['steps']}, {answer['steps_finished']} finished"
+    if answer.get("curates"):
+        from studio.report.decisions import curation_text
+
+        where = f"{curation_text(answer)}: {sanitize(answer['curates'])}"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
     lines = [
         f"run {answer['run']}: {status}{reason}{alive}",
-        f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
-        f"{answer['steps']}, {answer['steps_finished']} finished",
+        where,
         f"{_subject_text(answer)}, review: {answer['reviewer']}",
         *([f"training: {answer['training']}"] if answer.get("training") else []),
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",

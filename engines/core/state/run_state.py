@@ -177,6 +177,16 @@ class RunState:
         return None if step is None or step.finished else step
 
     @property
+    def curates(self) -> str:
+        """What a curation run asks about, "import of FILE"; "" of a run that practises."""
+        return str(self.settings.get("curates", ""))
+
+    @property
+    def proposed(self) -> int:
+        """How many operations persons have put into its queue so far."""
+        return len(self.own)
+
+    @property
     def under_review(self) -> bool:
         """Whether a lesson waits to be decided and committed."""
         step = self.current

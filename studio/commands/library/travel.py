@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from engines.core.errors import ConfigError
+from studio import exit_codes
 from studio.commands import AsObject
 from studio.report.tables import print_result
 from studio.secrets.sanitize import sanitize
 
 if TYPE_CHECKING:
-    from engines.core.types import Problem
+    from engines.core.library import Library
+    from engines.core.types import Operation, Problem
     from engines.record.run_dir import Workspace
     from studio.library.references import FoundVersion
 
@@ -88,3 +93,117 @@ def _held_out_problems(found: FoundVersion, workspace: Workspace, n: int) -> tup
     return tuple(
         replace(p, question=mask(p.question), answer=p.answer and mask(p.answer)) for p in problems
     )
+
+
+Into = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The library to review for; one that is not there begins."),
+]
+OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked.")]
+Version = Annotated[str, typer.Argument(help="NAME@V, RUN@step:N, or a file that holds one.")]
+
+
+def merge(
+    context: typer.Context,
+    base: Version,
+    ours: Version,
+    theirs: Version,
+    into: Into = None,
+    dry_run: OnlyLook = False,
+    json: AsObject = False,
+) -> int:
+    """Review what THEIRS changed since BASE. Nothing of OURS is lost.
+
+    OURS is the head of a library, which the operations are for. What both changed differently is
+    flagged `conflict`. With --into NAME a library begins as a copy of OURS, a file, say.
+
+    Examples:
+        studio library merge rehearsal@0 rehearsal theirs.yaml --dry-run
+    """
+    from studio.library.curation import merge_target
+    from studio.library.merge import merge_operations
+    from studio.library.references import find_version
+    from studio.secrets.workspace import masking_workspace
+
+    workspace = masking_workspace(context.obj)
+    old, mine, other = (find_version(name, workspace) for name in (base, ours, theirs))
+    target = merge_target(workspace, mine.library, into, begin=not dry_run)
+    wanted = merge_operations(old.library, mine.library, other.library, other.label)
+    about = f"merge of {theirs} since {base}"
+    return _put_up(workspace, target, wanted, about, dry_run=dry_run, json=json)
+
+
+def import_file(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, or a skill's folder.")],
+    format: Annotated[
+        str | None, typer.Option(metavar="F", help="What it is. Default: what it looks like.")
+    ] = None,
+    into: Into = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; it goes into every rationale.")
+    ] = "",
+    dry_run: OnlyLook = False,
+    json: AsObject = False,
+) -> int:
+    """Review what a file of another program, or of ours, holds. Nothing is changed before.
+
+    Without --into it is for the library of the file's name. What the format holds and a library
+    does not is told, with exit code 4.
+
+    Examples:
+        studio library import playbook.txt --into rehearsal --dry-run
+        studio library import skillbook.json --format kayba --into shared --reason "from the lab"
+    """
+    from engines.record.formats.reading import read_foreign
+    from studio.library.arrivals import import_operations
+    from studio.library.curation import target_library
+    from studio.secrets.workspace import masking_workspace
+
+    read, workspace = read_foreign(file.expanduser(), format), masking_workspace(context.obj)
+    target = target_library(workspace, into or read.name, begin=not dry_run)
+    found = import_operations(read, target, str(file), reason, workspace.mask)
+    told = (f"{name} is pinned, so its other wording is left out" for name in found.pinned)
+    return _put_up(
+        workspace,
+        target,
+        found.operations,
+        f"import of {file}",
+        already=found.already,
+        losses=[*read.losses, *told],
+        dry_run=dry_run,
+        json=json,
+    )
+
+
+def _put_up(
+    workspace: Workspace,
+    target: Library,
+    operations: Sequence[Operation],
+    about: str,
+    *,
+    dry_run: bool,
+    json: bool,
+    already: int = 0,
+    losses: Sequence[str] = (),
+) -> int:
+    """Open a curation run, and print what waits in it."""
+    from studio.library.curation import open_curation
+    from studio.library.text import opened_data, opened_text
+    from studio.process import login_name
+    from studio.report.next_step import tell_next
+    from studio.report.progress import to_stderr
+    from studio.report.tables import print_result
+    from studio.run.linter import LazyLinter
+
+    linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)
+    opened = open_curation(
+        workspace, target, operations, about, person=login_name(), linter_of=linter_of
+    )
+    facts = {**opened_data(opened, target), "already": already, "losses": list(losses)}
+    print_result(facts, opened_text(facts), json=json)
+    for loss in facts["losses"]:
+        to_stderr(f"lost: {loss}")
+    if waits := opened.run or next(iter(opened.waiting), None):
+        tell_next(f"studio review {quote(waits)}", workspace.path)
+    return exit_codes.WITH_LOSSES if facts["losses"] else exit_codes.DONE

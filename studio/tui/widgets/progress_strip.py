@@ -22,7 +22,8 @@ class ProgressStrip(Chrome):
         """Show a run; its curves are made anew only after a step or an evaluation."""
         size = self.app.size
         rows = 2 if size.height >= 30 else 1 if size.height >= 20 else 0
-        self.display = bool(state is not None and state.started and rows and has_room)
+        runs = state is not None and state.started and not state.curates
+        self.display = bool(runs and rows and has_room)
         self.styles.height = max(1, rows)
         if state is None or not self.display:
             return

@@ -30,6 +30,10 @@ PARSED = {
 }
 FEW = ("evaluation.limit=4", "evaluation.data=arithmetic-heldout", "evaluation.k=1")
 FILES = {
+    "playbook.txt": "[chk-00001] helpful=5 harmful=0 :: Put the result back.\n",
+    "skillbook.json": '{"skills": {"s-1": {"id": "s-1", "section": "x", "content": "Draw it."}}, '
+    '"sections": {"x": ["s-1"]}, "next_id": 2}',
+    "theirs.yaml": "experiences: [{id: E1, text: Draw it.}]\n",
     "my-problems.jsonl": '{"question": "What is 1 + 2?", "answer": "3"}\n' * 2,
     "before.csv": "problem,score\na,0\nb,1\n",
     "after.csv": "problem,score\na,1\nb,1\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, rollout_id
-from studio.report.decisions import decided_text, to_decide_text
+from studio.report.decisions import curation_text, decided_text, to_decide_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
@@ -152,7 +152,8 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     started, where = state.started, summary.run_progress(state)
     assert started is not None
     status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
-    out = [line((f"{status} after step {state.steps_finished} of {where.steps}", "title"))]
+    done = curation_text(state) or f"{status} after step {state.steps_finished} of {where.steps}"
+    out = [line((done, "title"))]
     if state.reason:
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
     if started.rehearsal:

@@ -181,7 +181,8 @@ class ChangePane:
         self._legend_of = made_of
         now = "all decided: c commits" if queue.is_all_decided else ""
         if not now and session is not None and session.controls and not session.living:
-            now = "no process: decided here, s r resumes"
+            over = session.state.status == "finished"
+            now = "no process: decided here" + ("; c commits" if over else ", s r resumes")
         lines = legend_lines(
             queue.items, words=page.filter_text, sort=queue.sort, done=sitting.done,
             person=page.host.person, now=now, signs=self.panes.signs,

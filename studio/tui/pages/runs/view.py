@@ -130,6 +130,9 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
         judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
         practised = f"{back.model} on {back.data}; {of}; {judged}"
         out += labelled_lines("practises", one_line(practised, 400), width)
+    if shown.curation:
+        said = f"{sanitize(str(row['curates']))}; {shown.curation}; {learned_text(row)}"
+        return [*out, *labelled_lines("curates", said, width)]
     scripted = "rehearsal, " if row["rehearsal"] else ""
     epochs = [
         f"epoch {number}: {pooled['mean']:.3f} (n={pooled['n']})"
@@ -190,7 +193,7 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
         run.run,
         back.model if back else "-",
         back.data if back else "-",
-        f"{row['epoch']}/{row['epochs']}",
+        "-" if run.listed.shown.curation else f"{row['epoch']}/{row['epochs']}",
         f"v{row['version']}" if row.get("policy_version") is None else learned_text(row),
         row_curve(row["curve"], 12) or "-",
         "-" if reward is None else f"{scripted}{reward:.3f}",

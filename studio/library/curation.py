@@ -1,0 +1,188 @@
+"""A curation run: operations from elsewhere that wait for a reviewer, in a run of their own.
+
+Owns how they get there, all of them or none: a kill leaves no run, and whoever asks again is told
+what waits already. It practises nothing; `studio review` decides, and commits on quitting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, StudioError
+from engines.core.library import Library
+from engines.core.protocols import Linter
+from engines.core.types import Operation, human_operation_id
+from engines.record.appender import sync_folder, write_atomic
+from engines.record.catalogue import (
+    load_run_rows,
+    run_row,
+    write_library_rows,
+    write_run_row,
+)
+from engines.record.journal import Journal
+from engines.record.libraries import check_name
+from engines.record.lock import write_lock
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.yaml_text import dump_yaml
+from engines.training_free.curation import flag_repeats
+
+Row = Mapping[str, Any]  # a run as the catalogue has it
+_LOCK_WAIT_S = 10.0
+"""How long another import into the same library is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curation:
+    """What was put up for review."""
+
+    run: str | None  # None: nothing new was left to ask, or it was only looked
+    operations: tuple[Operation, ...]  # as they are journalled, linted
+    waiting: Mapping[str, int]  # run → how many of those asked wait there already
+
+
+def open_curation(
+    workspace: Workspace,
+    library: Library,
+    operations: Sequence[Operation],
+    about: str,
+    *,
+    person: str,
+    linter_of: Callable[[RunDir], Linter] | None,
+) -> Curation:
+    """Put operations on the head of a library up for review, in a new run.
+
+    `about` says what they are: "import of FILE" in the run `import-LIBRARY`. They keep their
+    flags; `linter_of` gives what adds others. None: only look what would be asked.
+
+    Raises LockedError: another process is opening one and does not end.
+    """
+    name = f"{about.partition(' ')[0]}-{library.name}"[:100]  # a number has room behind it
+    while True:
+        rows = _rows_of(workspace, library.name)
+        fresh, waiting = _split_waiting(workspace, rows, operations)
+        run = workspace.new_run_dir(name)
+        if not fresh or linter_of is None:
+            return Curation(None, tuple(fresh), waiting)
+        with write_lock(run.path, timeout_s=_LOCK_WAIT_S):
+            if workspace.new_run_dir(name) != run:  # whoever held the lock has opened it
+                continue
+            # Its library's settings and problems hold for the lint, and for trying operations.
+            write_atomic(run.run_file, _run_file(workspace, rows, name))
+            named = [
+                replace(operation, id=human_operation_id(0, number), proposer=person)
+                for number, operation in enumerate(fresh, 1)
+            ]
+            found = asyncio.run(linter_of(run).flags_of(named, library))
+            named = [
+                replace(operation, flags=(*operation.flags, *flags))
+                for (operation, _), flags in zip(flag_repeats(named, library), found, strict=True)
+            ]
+            started = ev.RunStarted(
+                run=run.run, exp_id=name, seed=0, epochs=0, steps_per_epoch=0, group_size=1,
+                library=library.name, library_version=library.version, reviewer="wait",
+                rehearsal=False, settings={"curates": about, "policy.model": "none"},
+            )  # fmt: skip
+            proposed = (ev.OperationProposed(0, operation, person) for operation in named)
+            _write_journal(run, workspace, [started, *proposed, ev.RunEnded("finished")])
+        with suppress(StudioError):  # the row can be made from the journal
+            write_run_row(workspace, run)
+        return Curation(run.run, tuple(named), waiting)
+
+
+def _split_waiting(
+    workspace: Workspace, rows: Sequence[Row], operations: Sequence[Operation]
+) -> tuple[list[Operation], Counter[str]]:
+    """Those that wait in no run of the library yet, and in which run the others do."""
+    where: dict[tuple[str, str | None, str], str] = {}
+    for name in (row["run"] for row in rows if row["open"]):
+        where |= dict.fromkeys(map(_wish, workspace.run(name).state().open_operations), name)
+    fresh = [operation for operation in operations if _wish(operation) not in where]
+    return fresh, Counter(where[wish] for wish in map(_wish, operations) if wish in where)
+
+
+def _wish(operation: Operation) -> tuple[str, str | None, str]:
+    return operation.kind, operation.target, operation.text
+
+
+def _rows_of(workspace: Workspace, library: str) -> list[Row]:
+    """The rows of all runs on a library, oldest first; one that is damaged hides no other."""
+    if not workspace.runs_folder.is_dir():
+        return []
+    try:
+        rows = load_run_rows(workspace)
+    except StudioError:
+        rows = []
+        for run in workspace.runs():
+            with suppress(StudioError):
+                rows.append(run_row(run))
+    return [row for row in rows if row["library"] == library]
+
+
+def _run_file(workspace: Workspace, rows: Sequence[Row], name: str) -> bytes:
+    """That of the library's newest run; a minimal one where none is left."""
+    files = (workspace.run(row["run"]).run_file for row in reversed(rows))
+    found = next((file for file in files if file.is_file()), None)
+    return (
+        found.read_bytes()
+        if found
+        else dump_yaml({"exp_id": name, "policy": {"model": "none"}}).encode()
+    )
+
+
+def _write_journal(run: RunDir, workspace: Workspace, events: Sequence[ev.DurableEvent]) -> None:
+    """Write a journal that takes its place once it is whole."""
+    path = run.journal.with_name(f".{run.journal.name}.{os.getpid()}.tmp")
+    journal = Journal(path, mask=workspace.mask)
+
+    async def append_all() -> None:  # with one fsync for all that wait together
+        await asyncio.gather(*map(journal.append, events))
+
+    try:
+        asyncio.run(append_all())
+        path.rename(run.journal)
+        sync_folder(run.path)
+    finally:
+        journal.close()
+        path.unlink(missing_ok=True)
+
+
+def target_library(
+    workspace: Workspace, name: str, start: Library | None = None, *, begin: bool
+) -> Library:
+    """The head of a library; where there is none one begins, empty or as a copy of `start`.
+
+    Without `begin` nothing is written. Raises ConflictError: it cannot be the name of one.
+    """
+    check_name(name)
+    folder = workspace.library(name)
+    if not folder.exists() and not begin:
+        return replace(start or Library(name), name=name, version=0)
+    if not folder.exists():
+        with write_lock(folder.path.parent, timeout_s=_LOCK_WAIT_S):  # of two one begins it
+            if not folder.exists():
+                folder.create(start, f"{start.name}@{start.version}" if start else None)
+                write_library_rows(workspace, folder.head())
+    return folder.head()
+
+
+def merge_target(workspace: Workspace, ours: Library, into: str | None, *, begin: bool) -> Library:
+    """The library that a merge is reviewed for, whose head is `ours`.
+
+    Raises ConflictError: it holds something else, or there is none and `into` names none.
+    """
+    if into is None and not workspace.library(ours.name).exists():
+        move = "Give --into NAME: a library begins as a copy of OURS."
+        raise ConflictError("OURS", "it is of no library in this workspace.", move)
+    head = target_library(workspace, into or ours.name, ours, begin=begin)
+    if head.content_hash != ours.content_hash:
+        cause = f"its head, v{head.version}, is not what OURS says."
+        move = f"Give {head.name} as OURS, or a new library by --into."
+        raise ConflictError(f"library {head.name}", cause, move)
+    return head
