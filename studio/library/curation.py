@@ -74,7 +74,7 @@ def open_curation(
             if workspace.new_run_dir(name) != run:  # whoever held the lock has opened it
                 continue
             # Its library's settings and problems hold for the lint, and for trying operations.
-            write_atomic(run.run_file, _run_file(workspace, rows, name))
+            write_atomic(run.run_file, _run_file(workspace, rows))
             named = [
                 replace(operation, id=human_operation_id(0, number), proposer=person)
                 for number, operation in enumerate(fresh, 1)
@@ -125,15 +125,12 @@ def _rows_of(workspace: Workspace, library: str) -> list[Row]:
     return [row for row in rows if row["library"] == library]
 
 
-def _run_file(workspace: Workspace, rows: Sequence[Row], name: str) -> bytes:
+def _run_file(workspace: Workspace, rows: Sequence[Row]) -> bytes:
     """That of the library's newest run; a minimal one where none is left."""
     files = (workspace.run(row["run"]).run_file for row in reversed(rows))
-    found = next((file for file in files if file.is_file()), None)
-    return (
-        found.read_bytes()
-        if found
-        else dump_yaml({"exp_id": name, "policy": {"model": "none"}}).encode()
-    )
+    if (found := next((file for file in files if file.is_file()), None)) is not None:
+        return found.read_bytes()
+    return dump_yaml({"exp_id": "curation", "policy": {"model": "none"}}).encode()
 
 
 def _write_journal(run: RunDir, workspace: Workspace, events: Sequence[ev.DurableEvent]) -> None:
@@ -177,10 +174,11 @@ def merge_target(workspace: Workspace, ours: Library, into: str | None, *, begin
 
     Raises ConflictError: it holds something else, or there is none and `into` names none.
     """
-    if into is None and not workspace.library(ours.name).exists():
+    name = ours.name if into is None else into
+    if into is None and not workspace.library(name).exists():
         move = "Give --into NAME: a library begins as a copy of OURS."
         raise ConflictError("OURS", "it is of no library in this workspace.", move)
-    head = target_library(workspace, into or ours.name, ours, begin=begin)
+    head = target_library(workspace, name, ours, begin=begin)
     if head.content_hash != ours.content_hash:
         cause = f"its head, v{head.version}, is not what OURS says."
         move = f"Give {head.name} as OURS, or a new library by --into."

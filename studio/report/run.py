@@ -228,7 +228,7 @@ def head_text(facts: dict[str, Any]) -> str:
     move = f" ({facts['next']})" if facts["next"] else ""
     process = "its process is alive" if facts["alive"] else "no process"
     if facts["curates"]:
-        where = facts["curates"]
+        where = sanitize(facts["curates"])
     status = facts["curation_status"] or facts["status"]
     return f"run {facts['run']}: {status}{move}\n{where}{reason}; {process}"
 

@@ -39,6 +39,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.started, state.status = event, "running"
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
+            if state.curates:  # it never has a process
+                state.status, state.ending = "finished", "finished"
             state.library_version = state.base_version = event.library_version
             state.step, state.policy_version = event.forked_steps, event.policy_version
             state.streaks = dict(event.streaks)

@@ -161,7 +161,7 @@ def import_file(
     from studio.secrets.workspace import masking_workspace
 
     read, workspace = read_foreign(file.expanduser(), format), masking_workspace(context.obj)
-    target = target_library(workspace, into or read.name, begin=not dry_run)
+    target = target_library(workspace, read.name if into is None else into, begin=not dry_run)
     found = import_operations(read, target, str(file), reason, workspace.mask)
     told = (f"{name} is pinned, so its other wording is left out" for name in found.pinned)
     return _put_up(

@@ -12,6 +12,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.record.run_dir import Workspace
+from studio.secrets.output import forget, remember
 from tests.support.run_studio import Result, run_here, studio
 
 PLAYBOOK = """## CHECKS
@@ -288,3 +289,31 @@ def test_an_import_is_linted_as_its_library_is_and_its_journal_is_whole(
     assert flags[0] == {"overgeneral"} and "duplicate" in flags[2]
     kinds = [type(e.event) for e in Workspace(workspace).run("import-lab").entries()]
     assert kinds == [ev.RunStarted, *[ev.OperationProposed] * 3, ev.RunEnded]
+
+
+def test_a_secret_in_a_file_reaches_no_file_of_the_workspace_and_is_not_asked_twice(
+    workspace: Path, tmp_path: Path
+) -> None:
+    remember(["sk-very-secret-0123456789"])
+    try:
+        file = a_file(tmp_path, "lab.json", ("E1", "Use sk-very-secret-0123456789 to ask."))
+        assert "sk-very" not in json.dumps(imported(workspace, file, "--reason", "x"))
+        studio("review", workspace=workspace, typed="a\n")
+        assert imported(workspace, file)["already"] == 1
+        kept = [path for path in workspace.rglob("*") if path.is_file()]
+        assert not [path for path in kept if b"sk-very-secret-0123456789" in path.read_bytes()]
+    finally:
+        forget()
+
+
+def test_a_journal_that_lost_its_end_is_reviewed_and_committed_all_the_same(
+    workspace: Path, playbook: str
+) -> None:
+    imported(workspace, playbook, "--into", "lab")
+    run = Workspace(workspace).run("import-lab")
+    lines = run.journal.read_bytes().splitlines(keepends=True)
+    run.journal.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    assert "curation: 0 of 2 decided" in studio("runs", "list", workspace=workspace).stdout
+    done = studio("review", workspace=workspace, typed="a\na\n")
+    assert "committed: library lab is at v1" in done.stdout
+    assert imported(workspace, playbook, "--into", "lab")["already"] == 2
