@@ -124,7 +124,7 @@ def test_what_a_library_cannot_hold_is_told_with_exit_code_4(
     uses = {"E1": {"used": 3}}
     file = a_file(tmp_path, "lab.json", ("E1", "One."), uses=uses)
     done = studio("library", "import", file, workspace=workspace)
-    assert done.code == 4 and "lost: uses of its experiences" in done.stderr
+    assert done.code == 4 and "lost: the uses of its experiences" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,10 @@ def test_duplicate_and_nonsense_ids_are_refused_wherever_a_file_is_read(
 
 
 def test_a_file_whose_name_can_be_no_library_needs_one(workspace: Path, tmp_path: Path) -> None:
-    file = a_file(tmp_path, "lab.json", ("E1", "One."), library="../up")
-    done = studio("library", "import", file, workspace=workspace)
-    assert done.code == 2 and "'../up'" in done.stderr
+    file = a_file(tmp_path, "my notes.json", ("E1", "One."), library="../up")
+    for into in ((), ("--into", "../up"), ("--into", "")):
+        done = studio("library", "import", file, *into, workspace=workspace)
+        assert (done.code, done.stdout) == (2, "") and "Choose another name." in done.stderr
     assert imported(workspace, file, "--into", "up")["run"] == "import-up"
     assert not (tmp_path / "up").exists()
 
