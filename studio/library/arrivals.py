@@ -43,7 +43,8 @@ def import_operations(
         known.add(text)
         why = "; ".join(filter(None, (reason, _origin(found, entry, source))))
         kind: OperationKind = "modify" if before else "add"
-        operations.append(Operation("", kind, before and before.id, text, why))
+        target = before.id if before else None
+        operations.append(Operation("", kind, target, text, why))
     already = len(found.entries) - len(operations) - len(pinned)
     return Arrivals(tuple(operations), already, tuple(pinned))
 
