@@ -73,8 +73,9 @@ def test_commands_and_options_that_a_page_names_exist(name: str) -> None:
 def test_settings_that_a_page_names_exist(name: str) -> None:
     found = set(re.findall(rf"\b((?:{SECTIONS})(?:\.[a-z_]+)+)(?==|`|:| )", PAGES[name]))
     wrong = []
-    # Files, the id of a key, and a field of Youtu-Agent.
-    for key in found - {"agent.yaml", "agent.py", "review.approve", "agent.toolkits"}:
+    files = {"agent.yaml", "agent.py", "evaluation.md"}
+    # The id of a key, and a field of Youtu-Agent.
+    for key in found - files - {"review.approve", "agent.toolkits"}:
         *parents, last = key.split(".")
         kinds = getattr(section_of(tuple(parents)), "__mro__", ())
         if not any(last in vars(kind).get("__annotations__", {}) for kind in kinds):
