@@ -28,20 +28,13 @@ _Formats = Literal["youtu", "skill", "agents", "prompt", "ace", "kayba", "dspy",
 
 def export(
     context: typer.Context,
-    reference: Annotated[
-        str, typer.Argument(metavar="NAME[@V]", help="A library, or a version of it; or a file.")
-    ],
+    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help="A library, or a file.")],
     format: Annotated[_Formats, typer.Option("--format", help="Whose file it becomes.")],
     to: Annotated[
-        Path, typer.Option("--to", metavar="PATH", help="The file, or the folder of a skill.")
+        Path, typer.Option("--to", metavar="PATH", help="A file; of a skill its folder.")
     ],
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite what stands there with other content.")
-    ] = False,
-    evals: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Held-out problems that a skill takes along."),
-    ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite other content.")] = False,
+    evals: Annotated[int, typer.Option(min=0, metavar="N", help="Problems for a skill.")] = 0,
     json: AsObject = False,
 ) -> None:
     """Write a library as a file of another program.

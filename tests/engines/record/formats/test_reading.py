@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from engines.core.errors import DataError
 from engines.record.formats import source
 from engines.record.formats.reading import READERS, ForeignEntry, read_foreign
 from tests.support.builders import a_library
+
+Write = Callable[[str, object], Path]
 
 YOUTU = """\
 # @package _global_
@@ -70,7 +73,7 @@ DSPY = {
 
 
 @pytest.fixture
-def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+def write(tmp_path: Path) -> Write:
     def to_file(name: str, content: object) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +87,7 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
     return to_file
 
 
-def test_an_agent_file_of_youtu_is_read_from_its_instructions(write) -> None:  # type: ignore[no-untyped-def]
+def test_an_agent_file_of_youtu_is_read_from_its_instructions(write: Write) -> None:
     found = read_foreign(write("x_agent.yaml", YOUTU))
     assert (found.format, found.name) == ("youtu", "sums_agent")
     assert [(e.id, e.text) for e in found.entries] == [
@@ -94,7 +97,7 @@ def test_an_agent_file_of_youtu_is_read_from_its_instructions(write) -> None:  #
     assert found.losses == ("2 lines of text that is no experience",)
 
 
-def test_a_skill_of_somebody_else_is_read_from_its_list(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_skill_of_somebody_else_is_read_from_its_list(write: Write) -> None:
     path = write("sums/SKILL.md", SKILL)
     for given in (path, path.parent):
         found = read_foreign(given)
@@ -103,7 +106,7 @@ def test_a_skill_of_somebody_else_is_read_from_its_list(write) -> None:  # type:
         assert found.losses == ("2 lines of text that is no experience",)
 
 
-def test_a_playbook_keeps_sections_and_counts(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_playbook_keeps_sections_and_counts(write: Write) -> None:
     found = read_foreign(write("playbook.txt", ACE))
     section = "STRATEGIES & INSIGHTS"
     assert found.entries == (
@@ -113,7 +116,7 @@ def test_a_playbook_keeps_sections_and_counts(write) -> None:  # type: ignore[no
     assert found.losses == ("1 line of text that is no entry",)
 
 
-def test_a_skillbook_leaves_out_what_is_invalid_and_says_so(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_skillbook_leaves_out_what_is_invalid_and_says_so(write: Write) -> None:
     found = read_foreign(write("book.json", KAYBA))
     assert found.format == "kayba"
     assert [(e.id, e.text, e.section) for e in found.entries] == [
@@ -124,7 +127,7 @@ def test_a_skillbook_leaves_out_what_is_invalid_and_says_so(write) -> None:  # t
     assert found.losses == ("math-00002, which is marked invalid", "decisions about similar skills")
 
 
-def test_a_program_of_dspy_gives_its_instructions_and_drops_its_model(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_program_of_dspy_gives_its_instructions_and_drops_its_model(write: Write) -> None:
     found = read_foreign(write("program.json", DSPY))
     assert (found.format, [e.text for e in found.entries]) == ("dspy", ["Carry.", "Borrow."])
     assert found.losses[-2:] == ("solve.predict: its demos", "solve.predict: its lm")
@@ -139,12 +142,12 @@ def test_a_program_of_dspy_gives_its_instructions_and_drops_its_model(write) -> 
         {"system_prompt": "Carry.\n\nBorrow."},
     ],
 )
-def test_gepa_is_read_in_each_of_its_shapes(data: object, write) -> None:  # type: ignore[no-untyped-def]
+def test_gepa_is_read_in_each_of_its_shapes(data: object, write: Write) -> None:
     found = read_foreign(write("best.json", data))
     assert (found.format, [e.text for e in found.entries]) == ("gepa", ["Carry.", "Borrow."])
 
 
-def test_a_list_without_markers_in_agents_md_is_read(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_list_without_markers_in_agents_md_is_read(write: Write) -> None:
     found = read_foreign(write("AGENTS.md", "# Rules\r\n\r\n- Run the tests.\r\n- [ ] Lint.\r\n"))
     assert (found.format, [e.text for e in found.entries]) == (
         "agents",
@@ -153,7 +156,7 @@ def test_a_list_without_markers_in_agents_md_is_read(write) -> None:  # type: ig
     assert found.losses == ("1 line of text that is no experience",)
 
 
-def test_our_own_files_are_read_with_pins_and_worth(write) -> None:  # type: ignore[no-untyped-def]
+def test_our_own_files_are_read_with_pins_and_worth(write: Write) -> None:
     rows = "- {id: E1, text: Carry., pinned: true, worth: '+0.1 helps'}\n- {id: E3, text: '42'}\n"
     found = read_foreign(write("v0007.yaml", f"library: sums\nversion: 7\nexperiences:\n{rows}"))
     assert (found.format, found.name) == ("studio", "sums")
@@ -299,8 +302,8 @@ def test_ten_wrong_files_of_each_format_are_tried() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_a_wrong_file_is_refused_with_place_cause_and_move(
-    kind: str, name: str, write, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+    kind: str, name: str, write: Write, tmp_path: Path
+) -> None:
     path = write("folder/SKILL.md" if kind == "skill" else "file", WRONG[kind][name])
     with pytest.raises(DataError) as caught:
         read_foreign(path, kind)
@@ -312,7 +315,7 @@ def test_a_wrong_file_is_refused_with_place_cause_and_move(
     assert str(error).isprintable()
 
 
-def test_a_place_names_the_line_or_the_value(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_place_names_the_line_or_the_value(write: Write) -> None:
     places = {
         ("ace", "## A\n\n[s-1] helpful=1 harmful=0 :: a\n[s-1] helpful=1 harmful=0 :: b"): ":4",
         ("prompt", f"Hello.\n\n{OURS}[E1] a\n[E1] b"): ":7",
@@ -326,7 +329,7 @@ def test_a_place_names_the_line_or_the_value(write) -> None:  # type: ignore[no-
         assert caught.value.place == f"{path}{place}"
 
 
-def test_too_much_is_refused(write, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_too_much_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write("prompt.txt", "- a\n- b\n- c\n")
     monkeypatch.setattr(source, "MOST_ENTRIES", 2)
     with pytest.raises(DataError, match="more than 2 entries"):
@@ -345,13 +348,15 @@ def test_too_much_is_refused(write, monkeypatch: pytest.MonkeyPatch) -> None:  #
         ("folder/x.md", "a", "cannot be read"),
     ],
 )
-def test_what_is_of_no_format_is_refused(name: str, content: object, cause: str, write) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_of_no_format_is_refused(
+    name: str, content: object, cause: str, write: Write
+) -> None:
     path = write(name, content) if content is not None else Path("/nowhere") / name
     with pytest.raises(DataError, match=cause):
         read_foreign(path.parent if path.parent.name == "folder" else path)
 
 
-def test_an_unknown_format_is_refused_with_the_nearest_name(write) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_format_is_refused_with_the_nearest_name(write: Write) -> None:
     with pytest.raises(DataError, match='Did you mean "kayba"'):
         read_foreign(write("x.json", {}), "kaiba")
 
@@ -362,7 +367,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         read_foreign(tmp_path / "pipe.md")
 
 
-def test_a_bomb_of_aliases_is_never_unfolded(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_bomb_of_aliases_is_never_unfolded(write: Write) -> None:
     lines = [
         "a0: &a0 [x]",
         *(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(40)),
@@ -378,7 +383,7 @@ def test_a_bomb_of_aliases_is_never_unfolded(write) -> None:  # type: ignore[no-
             read_foreign(write("v2.yaml", f"{bomb}\nexperiences: {text}\n"))
 
 
-def test_megabytes_that_nearly_match_are_read_at_once(write) -> None:  # type: ignore[no-untyped-def]
+def test_megabytes_that_nearly_match_are_read_at_once(write: Write) -> None:
     most = 900_000
     for text in ("x" + "\n" * most, "[" * most, f"[{'1' * most}", f"- {' ' * most}x", "-" * most):
         read_or_refuse(write("big.md", text))
