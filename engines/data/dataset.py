@@ -16,6 +16,7 @@ from engines.data.fields import (
     get_field,
     parse_problem,
 )
+from engines.data.review_marks import is_unreviewed, unreviewed_error
 from engines.data.rollout_log import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
@@ -43,10 +44,14 @@ def read_problems(
     answer and all of them as meta["alternatives"]. A log with several rows for a question gives
     it once, without the replies (`rollout_log` says when a file is one).
 
-    Raises DataError: with file and line or row; also for a file without any problem.
+    Raises DataError: with file and line or row; also for a file without any problem, and for an
+    imported item that nobody has reviewed, since what is read here may be sent to a model.
     """
-    numbered = read_numbered_problems(source, fields=fields, needs_answer=needs_answer, limit=limit)
-    return tuple(problem for _, problem in numbered)
+    read = _read(source, fields, needs_answer, limit)
+    if read.unreviewed:
+        path = source.path if isinstance(source, DataSource) else source
+        raise unreviewed_error(str(path), path.stem, read.unreviewed, read.unit)
+    return tuple(problem for _, problem in read.all_or_raise(source, limit))
 
 
 def read_numbered_problems(
@@ -56,7 +61,10 @@ def read_numbered_problems(
     needs_answer: bool = True,
     limit: int | None = None,
 ) -> tuple[Numbered, ...]:
-    """`read_problems`, each problem with its line, or its row where there are no lines."""
+    """`read_problems`, each problem with its line, or its row where there are no lines.
+
+    It is for looking at: what nobody has reviewed is read too.
+    """
     return _read(source, fields, needs_answer, limit).all_or_raise(source, limit)
 
 
@@ -79,6 +87,7 @@ class _ReadResult:
     bad: tuple[tuple[int, DataError], ...]
     blank: tuple[tuple[int, DataError], ...]  # rows with a question in which nothing stands
     logged: LogCounts
+    unreviewed: tuple[int, ...]
 
     def all_or_raise(self, source: DataSource | Path, limit: int | None) -> tuple[Numbered, ...]:
         """The problems, if every row is one."""
@@ -102,6 +111,7 @@ def _read(
     found: list[Numbered] = []
     bad: list[tuple[int, DataError]] = []
     blank: list[tuple[int, DataError]] = []
+    unreviewed: list[int] = []
     replied = False
     columns: dict[str, None] = {}
     unseen = dict(fields or {})
@@ -117,6 +127,8 @@ def _read(
         try:
             if isinstance(row, DataError):
                 raise row
+            if is_unreviewed(row):
+                unreviewed.append(number)
             problem = parse_problem(place, row, names, needs_answer, named.name)
             problem = find_images(place, problem, named.path.parent)
         except DataError as error:
@@ -131,7 +143,8 @@ def _read(
         raise DataError(str(named), cause, suggest_name(name, columns))
     problems, logged = drop_replies(found, names)
     numbered = _number_repeats(problems[:limit])
-    return _ReadResult(table.unit, numbered, tuple(bad), tuple(blank), logged)
+    marks = tuple(unreviewed)
+    return _ReadResult(table.unit, numbered, tuple(bad), tuple(blank), logged, marks)
 
 
 def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:

@@ -17,6 +17,7 @@ from engines.core.errors import DataError
 from engines.core.types import Completion, Problem, Usage
 from engines.data.checks import Numbered
 from engines.data.fields import LISTED_REPLIES, SINGLE_REPLIES, USUAL, FieldNames, parse_question
+from engines.data.review_marks import is_unreviewed, unreviewed_error
 from engines.data.rows import open_table
 from engines.data.source import PRACTISED, resolve_data
 
@@ -46,9 +47,12 @@ def read_rollout_log(path: Path) -> RolloutLog:
         move = "Correct the path after replay:, which is looked up beside the run file."
         raise DataError(str(path), cause, move) from error
     log: dict[str, list[Completion]] = {}
-    for _, place, row in open_table(source).rows:
+    table = open_table(source)
+    for number, place, row in table.rows:
         if isinstance(row, DataError):
             raise row
+        if is_unreviewed(row):
+            raise unreviewed_error(str(source.path), source.name, [number], table.unit)
         try:
             _, question = parse_question(place, row, USUAL)
         except DataError as error:

@@ -27,6 +27,8 @@ from engines.verifiers.shaping import (
     LengthPenalty,
     OwnRewardSettings,
     OwnRewardVerifier,
+    RecordedSettings,
+    RecordedVerifier,
     ShapedVerifier,
     StepBonus,
 )
@@ -52,6 +54,7 @@ SETTINGS: Mapping[str, type] = {
     "harbor": HarborSettings,
     "reward_model": LearnedSettings,
     "own_reward": OwnRewardSettings,
+    "recorded": RecordedSettings,
 }
 KNOWN = (*SETTINGS, "function")
 SHAPES = ("length_penalty", "step")
@@ -287,6 +290,8 @@ def _open_parsed(ready: ParsedVerifier, means: _Means) -> Verifier:
             return FormatVerifier(settings)
         case OwnRewardSettings():
             return OwnRewardVerifier()
+        case RecordedSettings():
+            return RecordedVerifier()
         case HarborSettings():
             if means.grading is None:
                 cause = "it grades the files that a program leaves, and the agent is none."

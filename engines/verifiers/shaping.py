@@ -10,9 +10,10 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from engines.core.errors import VerifierError
+from engines.core.ids import digest
 from engines.core.protocols import Verifier, judges_whole_groups
 from engines.core.settings import setting
 from engines.core.types import Attempt, Problem, Rollout, Verdict
@@ -183,6 +184,41 @@ class FormatVerifier:
             return trouble_verdict(found)
         has = bool(found["found"])
         return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSettings:
+    """Takes the reward that a recorded try was imported with; another try has none."""
+
+
+class RecordedVerifier:
+    async def check(self) -> None:
+        """Nothing to load."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        told = problem.meta.get("outcomes")
+        outcomes = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+        found = (
+            unjudgeable_verdict(one, ("",)) or _recorded_verdict(one, outcomes) for one in rollouts
+        )
+        return tuple(found)
+
+    async def aclose(self) -> None:
+        """It holds nothing."""
+
+
+def _recorded_verdict(rollout: Rollout, outcomes: Sequence[dict[str, Any]]) -> Verdict:
+    """Found by what the try says: equal ones are told apart by their place in the group."""
+    reply, n = digest(rollout.attempt.answer, 8), len(outcomes)
+    turned = [outcomes[(rollout.index + more) % n] for more in range(n)]
+    outcome = next((one for one in turned if one.get("reply") == reply), None)
+    if outcome is None:
+        said = "this try was not recorded" if outcomes else "its problem has no recorded tries"
+        return Verdict(None, error=f"failed: {said}; verifier: recorded judges no other")
+    reward, signals = outcome.get("reward"), ", ".join(map(str, outcome.get("signals") or ()))
+    if not isinstance(reward, int | float) or not 0 <= reward <= 1:
+        return Verdict(None, signals or None)
+    return Verdict(float(reward), signals or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
+
+SessionFormat = Literal["claude", "codex", "opencode", "atif", "inspect", "otel"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -207,3 +209,106 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)
+
+
+@app.command("import")
+def import_(
+    context: typer.Context,
+    format: Annotated[SessionFormat, typer.Argument(help="What wrote the sessions.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A file, or a folder: all sessions below it.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="What to call the data set. Default: FORMAT-sessions.")
+    ] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Mask home folders and e-mail addresses too.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what it would come to; nothing is written.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Make problems of one's own recorded sessions, redacted, each to be reviewed before use.
+
+    Examples:
+        studio data import claude ~/.claude/projects --name mine
+        studio data import codex ~/.codex/sessions --dry-run
+    """
+    from studio.data.item_review import import_text
+    from studio.data.sessions import import_sessions
+    from studio.report.next_step import tell_next
+    from studio.secrets.workspace import masking_workspace
+
+    done = import_sessions(
+        masking_workspace(context.obj),
+        format,
+        path.expanduser(),
+        name,
+        dry_run=dry_run,
+        anonymous=anonymous,
+    )
+    print_result(asdict(done), import_text(done), json=json)
+    if not json and not dry_run:
+        tell_next(f"studio data review {quote(done.name)}", context.obj)
+
+
+@app.command()
+def review(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of the workspace.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Mark all that wait, without asking.")] = False,
+    marks: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Decisions: items of --json, "reviewed" true or "out".'),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Look at imported items one by one, and mark those that models may see.
+
+    Examples:
+        studio data review mine
+        studio data review mine --json
+    """
+    from engines.data.review_marks import content_hash, is_unreviewed
+    from studio.data.item_review import review_items
+    from studio.data.sessions import (
+        change_items,
+        find_items,
+        item_data,
+        mark,
+        read_items,
+        read_marks,
+    )
+    from studio.report.next_step import tell_next
+    from studio.report.summary import count_text
+    from studio.review.editor import edit_text
+    from studio.secrets.workspace import masking_workspace
+
+    def ask(prompt: str) -> str | None:
+        print(prompt, end="", flush=True)
+        return sys.stdin.readline() or None
+
+    workspace = masking_workspace(context.obj)
+    target = find_items(workspace, name)
+    changes = read_marks(marks) if marks is not None else {}
+    if yes:
+        changes |= {content_hash(row): mark for row in read_items(target) if is_unreviewed(row)}
+    if changes and (stale := len(changes) - change_items(workspace, target, changes)):
+        print(
+            f"note: {count_text(stale, 'decision')} for items that are not there now",
+            file=sys.stderr,
+        )
+    rows = read_items(target)
+    if json:
+        print_json([item_data(number, row) for number, row in enumerate(rows, start=1)])
+        return
+    if not yes and marks is None:
+        review_items(workspace, target, ask, lambda text: print(text, flush=True), edit_text)
+        rows = read_items(target)
+    left = sum(map(is_unreviewed, rows))
+    print(f"{name}: {len(rows) - left} of {count_text(len(rows), 'item')} may be used")
+    if rows and not left:
+        tell_next(
+            f"studio headless replay data.practice={quote(name)} verifier=recorded", context.obj
+        )

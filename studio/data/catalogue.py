@@ -109,7 +109,7 @@ def _prepare(
 ) -> tuple[Path, bytes, tuple[Numbered, ...]]:
     numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
     data = _canonical_jsonl(source, numbered, fields)
-    target = workspace.datasets / f"{_check_data_name(called)}.jsonl"
+    target = workspace.datasets / f"{check_data_name(called)}.jsonl"
     if target.exists() and target.read_bytes() != data:
         raise ConfigError(
             f"data set {called}",
@@ -123,12 +123,8 @@ def _write_data(
     workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered], unit: Unit
 ) -> AddedData:
     new = not target.exists()
-    if new:
-        make_folder(workspace.datasets)
-        write_atomic(target, data)
     # Also for a file that was there: the catalogue may have been lost since.
-    row = {"name": target.stem, "path": f"{target.parent.name}/{target.name}", "n": len(numbered)}
-    write_dataset_row(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
+    write_dataset(workspace, target, data, len(numbered))
     return AddedData(
         target.stem,
         target,
@@ -139,6 +135,15 @@ def _write_data(
         check_rows(numbered).contradictory,
         unit,
     )
+
+
+def write_dataset(workspace: Workspace, target: Path, data: bytes, n: int) -> None:
+    """Write a data set of the workspace, unless it is as it should be, and note it."""
+    make_folder(workspace.datasets)
+    if not target.exists() or target.read_bytes() != data:
+        write_atomic(target, data)
+    row = {"name": target.stem, "path": f"{target.parent.name}/{target.name}", "n": n}
+    write_dataset_row(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
 
 
 def _canonical_jsonl(
@@ -166,7 +171,7 @@ def _canonical_jsonl(
     return "".join(rows).encode()
 
 
-def _check_data_name(name: str) -> str:
+def check_data_name(name: str) -> str:
     try:
         check_name(name)
     except ConflictError as error:

@@ -27,6 +27,7 @@ BUILT_IN = {
     "choice": "Which option of its problem does the response name, by letter or text?",
     "reward_model": "A guess, learned from the verdicts of a run (folder: a path, or run:RUN)",
     "own_reward": "The reward that the agent's own function gave its try",
+    "recorded": "What came of a recorded try (studio data import), as it was found with it",
     "harbor": "What the grader of a task folder makes of the files that a program left",
 }
 

@@ -1,27 +1,20 @@
 """inspect: `.eval` (a zip of JSON) and JSON logs; a row a sample and epoch.
 
 Source: EvalSampleSummary of inspect_ai/log/_log.py, recorders/eval.py (0.3); value_to_float of its
-scorers. Today's entries are compressed by Zstandard, which zipfile knows from Python 3.14 on.
+scorers.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
+from engines.data.sessions.inspect_log import GRADES, MOVE, open_archive
 from studio.compare.log import Fields, Log, LogRow, choose_metric, load_json, metric_note
 
-MOVE = "Give a .eval or .json log as inspect writes it."
-_ZSTANDARD = 93
-# By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.
-_DAMAGED = {"BadZipFile", "EOFError", "ZstdError", "LZMAError", "error"}
-_DAMAGED |= {"RuntimeError", "NotImplementedError"}
 _LARGEST = 1 << 30  # bytes of an entry as it is read
-_GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
 def read_json_log(path: Path, whole: Fields, metric: str | None) -> list[Log]:
@@ -33,34 +26,14 @@ def read_json_log(path: Path, whole: Fields, metric: str | None) -> list[Log]:
 
 def read(path: Path, metric: str | None) -> list[Log]:
     """The same of a `.eval` file."""
-    try:
-        with _open_zip(path) as archive:
-            names = archive.namelist()
-            heads = [n for n in ("header.json", "_journal/start.json", "start.json") if n in names]
-            if not heads:
-                raise DataError(str(path), "it holds no header.json and no start.json.", MOVE)
-            place = f"{path}: {heads[0]}"
-            head = Fields(_read_entry(archive, path, heads[0]), place, MOVE)
-            return [_log(path, head, _summaries(archive, path, names), metric)]
-    except Exception as error:
-        no_file = isinstance(error, OSError) and error.errno is not None
-        if no_file or type(error).__name__ not in {*_DAMAGED, "OSError"}:
-            raise
-        raise DataError(str(path), f"it is cut, or no zip ({error}).", MOVE) from error
-
-
-def _open_zip(path: Path) -> Any:
-    archive = zipfile.ZipFile(path)
-    packed = any(entry.compress_type == _ZSTANDARD for entry in archive.filelist)
-    if not packed or hasattr(zipfile, "ZIP_ZSTANDARD"):
-        return archive
-    archive.close()
-    try:
-        return import_module("backports.zstd.zipfile").ZipFile(path)
-    except ImportError as error:
-        cause = "it is compressed by Zstandard, which this Python cannot read."
-        move = "pip install 'practice-studio[inspect]', or have inspect write it as JSON."
-        raise DataError(str(path), cause, move) from error
+    with open_archive(path) as archive:
+        names = archive.namelist()
+        heads = [n for n in ("header.json", "_journal/start.json", "start.json") if n in names]
+        if not heads:
+            raise DataError(str(path), "it holds no header.json and no start.json.", MOVE)
+        place = f"{path}: {heads[0]}"
+        head = Fields(_read_entry(archive, path, heads[0]), place, MOVE)
+        return [_log(path, head, _summaries(archive, path, names), metric)]
 
 
 def _read_entry(archive: Any, path: Path, name: str) -> Any:
@@ -120,7 +93,7 @@ def _score(fields: Fields, chosen: str = "") -> float | None:
     value = Fields(scores[name], f"{fields.place}: scores.{name}", MOVE).row.get("value")
     value = value.get(key) if isinstance(value, dict) else value
     if isinstance(value, str):
-        value = _GRADES.get(value.lower(), value)
+        value = GRADES.get(value.lower(), value)
     return fields.as_score(value, chosen)
 
 

@@ -1,0 +1,131 @@
+"""opencode: its database (`opencode.db`, since 1.2), its older folder `storage/`, and exports."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import DataError
+from engines.data.sessions.steps import (
+    Intake,
+    Session,
+    Step,
+    as_object,
+    exit_failed,
+    objects,
+    parse_json,
+)
+
+_MARKS = ("step-start", "step-finish", "snapshot", "patch", "agent")
+Rows = Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
+"""Messages in order, each with its parts."""
+
+
+def read(path: Path, intake: Intake) -> Iterator[Session]:
+    if path.suffix == ".db":
+        yield from _read_database(path, intake)
+        return
+    found = as_object(intake.read_whole(path))
+    if isinstance(found.get("messages"), list):
+        pairs = (
+            (as_object(m.get("info")), objects(m.get("parts"))) for m in objects(found["messages"])
+        )
+        yield from _session(as_object(found.get("info")), pairs, intake)
+    elif str(found.get("id", "")).startswith("ses") and len(path.parents) > 2:
+        yield from _session(found, _stored(path.parents[2], str(found["id"]), intake), intake)
+
+
+def _stored(storage: Path, session: str, intake: Intake) -> Rows:
+    def read_all(folder: Path) -> list[dict[str, Any]]:
+        found = (as_object(intake.read_whole(file)) for file in sorted(folder.glob("*.json")))
+        return [one for one in found if one]
+
+    for message in read_all(storage / "message" / Path(session).name):
+        yield message, read_all(storage / "part" / Path(str(message.get("id"))).name)
+
+
+def _read_database(path: Path, intake: Intake) -> Iterator[Session]:
+    try:
+        base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        base.row_factory = sqlite3.Row
+        for row in base.execute("SELECT id, parent_id FROM session ORDER BY time_created, id"):
+            info = {"id": row["id"], "parentID": row["parent_id"]}
+            yield from _session(info, _rows(base, row["id"]), intake)
+        base.close()
+    except sqlite3.Error as error:
+        move = "Give opencode.db of opencode 1.2 or later, or what `opencode export` writes."
+        raise DataError(str(path), f"it is no such database ({error}).", move) from error
+
+
+def _rows(base: sqlite3.Connection, session: str) -> Rows:
+    asked = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
+    for message in base.execute(asked, (session,)):
+        parts = base.execute("SELECT data FROM part WHERE message_id = ? ORDER BY id", message[:1])
+        found = [as_object(parse_json(part["data"])) for part in parts]
+        yield as_object(parse_json(message["data"])) | {"id": message["id"]}, found
+
+
+def _session(info: dict[str, Any], rows: Rows, intake: Intake) -> Iterator[Session]:
+    session = Session(str(info.get("id") or "unknown"), part_of=str(info.get("parentID") or ""))
+    if session.id in intake.seen:  # in the database and still in the folder that it came from
+        intake.drop("sessions that are stored twice")
+        return
+    intake.seen.add(session.id)
+    reverted = as_object(info.get("revert")).get("messageID")
+    if not session.part_of:
+        session.steps = _steps(rows, reverted, intake)
+    yield session
+
+
+def _steps(rows: Rows, reverted: object, intake: Intake) -> Iterator[Step]:
+    turns = 0
+    for message, parts in rows:
+        if reverted and message.get("id") == reverted:
+            yield Step("rewound", turns=turns)
+            return
+        if message.get("role") == "user":
+            said = [
+                str(p.get("text") or "")
+                for p in parts
+                if p.get("type") == "text" and not p.get("synthetic")
+            ]
+            if any(p.get("type") == "compaction" for p in parts):
+                intake.drop("compactions (linked)")
+            elif text := "\n".join(said).strip():
+                turns += 1
+                yield Step("user", text)
+            for part in parts:
+                if part.get("type") not in ("text", "compaction"):
+                    intake.drop_kind(part.get("type"))
+        else:
+            yield from _reply(message, parts, intake)
+
+
+def _reply(message: dict[str, Any], parts: list[dict[str, Any]], intake: Intake) -> Iterator[Step]:
+    model = str(message.get("modelID") or "")
+    for part in parts:
+        match part.get("type"):
+            case "text":
+                kind = "summary" if message.get("summary") is True else "assistant"
+                yield Step(kind, str(part.get("text") or ""), model=model)
+            case "tool":
+                yield from _tool(part)
+            case other if other not in _MARKS:
+                intake.drop_kind(other)
+    if error := as_object(message.get("error")):
+        aborted = error.get("name") == "MessageAbortedError"
+        said = str(as_object(error.get("data")).get("message") or error.get("name"))
+        yield Step("interrupted") if aborted else Step("error", said)
+
+
+def _tool(part: dict[str, Any]) -> Iterator[Step]:
+    state, call = as_object(part.get("state")), str(part.get("callID") or "")
+    yield Step("call", name=str(part.get("tool") or ""), id=call, arguments=state.get("input"))
+    status, code = state.get("status"), as_object(state.get("metadata")).get("exit")
+    text = str(state.get("error" if status == "error" else "output") or "")
+    failed = (
+        code != 0 if isinstance(code, int) else True if status == "error" else exit_failed(text)
+    )
+    yield Step("result", text, id=call, failed=failed)

@@ -1,0 +1,152 @@
+r"""Secrets and other private things, taken out of sessions before anything of them is written.
+
+Bolder than the mask of a run: a trajectory may lose a harmless word, and still teach. A value is
+masked for its shape, for the name before it (`DB_PASSWORD=…`, `"token": "…"`, `-u user:…`), for
+what it is once decoded, and, where it can be told from a word, wherever else it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from engines.core.codec import fix_surrogates
+from engines.core.text.masking import MASK, PLACEHOLDERS, Mask
+
+_SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("xox", "xapp-"), r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
+    (("hooks.slack", "/webhooks/"), r"hooks\.slack\.com/\w+/(?P<v>[\w/-]{12,})|/webhooks/(?P<w>\d+/[\w-]{20,})"),
+    (("whsec_", "pypi-", "lin_api_", "figd_", "shpat_", "sntrys_", "dckr_pat_", "gocspx-"), r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-)[\w+/=-]{16,}"),
+    (("gl",), r"\bgl(?:[a-z]{2,5})-[\w-]{16,}"),
+    (("dapi", "hvs.", "nrak-", "1//0"), r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,})"),
+    (("sk", "ac", "key-"), r"\b(?:(?:SK|AC)[0-9a-f]{32}|key-[0-9a-f]{32})\b"),
+    ((":aa",), r"\b\d{8,10}:AA[\w-]{30,}"),
+    (("eyj",), r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
+    (("://",), r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:[^\s/\"'<>]{1,300}|[^\s/\"'<>@]*\d[^\s/\"'<>@]*)(?=@)"),
+    (("sig", "key", "token", "code=", "secret"), r"(?i)[?&](?:sig|x-amz-[a-z-]+|[a-z_-]{0,20}(?:key|token|signature|code|secret))=(?P<v>[^&\s\"'<>]{8,})"),
+    (("authorization", "api-key", "apikey", "cookie", "-token"), r"(?i)(?:authorization|x?-?api-?key|(?:set-)?cookie|x-[a-z-]{0,30}token)\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?(?P<v>[^\"'\n\r\\]{4,})"),
+    (("curl", "wget", "http"), r"(?:-u|--user)[ =]+[\"']?(?P<v>[^\s\"':]{1,60}:[^\s\"']{1,200})"),
+    (("sshpass", "mysql"), r"\b(?:sshpass|mysql\w*)\b[^\n|;]{0,200}?\s-p ?[\"']?(?P<v>[^\s\"']{4,})"),
+    (("password ",), r"(?i)\blogin\s+\S{1,80}\s+password\s+(?P<v>\S{4,})"),
+    (("--",), r"(?i)--[a-z-]{0,30}(?:password|passwd|token|secret|api-?key|access-?key)[ =]+[\"']?(?P<v>[^\s\"'$<-][^\s\"']{3,})"),
+)  # fmt: skip
+"""What a shape contains in small letters, and its pattern; the group, where one matched."""
+_NAME = (
+    r"(?:pass(?:word|wd|phrase)?|pwd|secret|tokens?|credentials?|(?:api|access|account|private|signing|"
+    r"encryption|master|auth|shared_?access|client|service|[_-])_?-?key|(?<=[_-])(?:auth|pat|dsn|pw)|"
+    r"authorization|cookie|conn(?:ection)?_?str(?:ing)?|database_url)(?:_?(?:id|base64|b64|value|hash|\d{1,2}))?"
+)  # fmt: skip
+_HINTS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat", "dsn", "_pw", "conn", "database_url")  # fmt: skip
+_NAMED = re.compile(
+    rf"(?i:(?P<name>{_NAME}))(?P<close>\\*[\"'`])?[ \t]{{0,3}}(?:=>|:=|[:=])[ \t]{{0,3}}"
+    r"(?:(?:\\*[\"'`])(?P<quoted>[^\"'`\n\\]{4,400})|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\]{4,400}+)(?![(\[]))"
+)
+_SECRET_KEY = re.compile(rf"(?i)(?:^|.*[^a-z]|[a-z]*?){_NAME}$")
+_WORDS = frozenset("str string text none null true false undefined optional bytes required".split())
+_RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}={0,2}")
+_ESCAPED = re.compile(r"[^\s\"'<>]{0,400}%[0-9A-Fa-f]{2}[^\s\"'<>]{0,400}")
+_BINARY = re.compile(r"[A-Za-z0-9+/=_-]{1000,}|(?:^[A-Za-z0-9+/=]{60,76}\r?\n){3,}", re.MULTILINE)
+_HOME = re.compile(r"(?:/home/|/Users/|\b[A-Z]:\\+Users\\+)[^/\\\s\"':]{1,60}")
+_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
+
+
+class Redactor:
+    """Masks text after text, and remembers which values it found by a name.
+
+    `count` is of the masks that it put in. `anonymous`: also home folders and e-mail addresses.
+    """
+
+    def __init__(self, values: Iterable[str] = (), *, anonymous: bool = False) -> None:
+        self._values, self._mask, self._anonymous = {*values}, Mask(values), anonymous
+        self.found: set[str] = set()
+        self.count = self.binary = 0
+
+    def knowing_all(self) -> Redactor:
+        """One that masks what this one found wherever it stands: for a second reading."""
+        return Redactor(self._values | self.found, anonymous=self._anonymous)
+
+    def __call__(self, text: str) -> str:
+        text, blobs = _BINARY.subn("[binary content left out]\n", fix_surrogates(text))
+        self.binary += blobs
+        before = text.count(MASK)
+        text = self._encoded(self._plain(text))
+        if self._anonymous:
+            text = _EMAIL.sub(MASK, _HOME.sub("~", text))
+        self.count += max(0, text.count(MASK) - before)
+        return text
+
+    def tree(self, value: Any, name: str = "") -> Any:
+        """The same of JSON, whose names tell secrets too."""
+        if isinstance(value, str):
+            if len(value) >= 4 and _SECRET_KEY.fullmatch(name) and value.lower() not in _WORDS:
+                self._remember(value)
+                self.count += 1
+                return MASK
+            return self(value)
+        if isinstance(value, dict):
+            return {self(str(key)): self.tree(inner, str(key)) for key, inner in value.items()}
+        return [self.tree(inner, name) for inner in value] if isinstance(value, list) else value
+
+    def _plain(self, text: str) -> str:
+        text, low = self._mask(text), text.lower()
+        for hints, shape in _SHAPES:
+            if any(hint in low for hint in hints):
+                text = re.sub(shape, self._hide, text)
+        if any(hint in low for hint in _HINTS):
+            text = _NAMED.sub(self._hide_named, text)
+        return text
+
+    def _hide(self, match: re.Match[str]) -> str:
+        value = next((v for v in match.groupdict().values() if v), match[0])
+        self._remember(value)
+        return match[0].replace(value, MASK)
+
+    def _hide_named(self, match: re.Match[str]) -> str:
+        value = match["quoted"] or match["bare"]
+        if value.lower() in _WORDS or value.lower() in PLACEHOLDERS or not value.strip("*."):
+            return match[0]
+        if match["bare"] and not match["close"] and not match["name"].isupper():
+            # Code, mostly: `token = other.token`. What is drawn by chance holds a digit.
+            starts_line = match.string[: match.start()].rpartition("\n")[2].strip(" \t-") == ""
+            if not any(map(str.isdigit, value)) and not (starts_line and ":" in match[0]):
+                return match[0]
+        self._remember(value)
+        return match[0][: -len(value)] + MASK
+
+    def _remember(self, value: str) -> None:
+        """A word or a number is not looked for elsewhere: ordinary text holds it too."""
+        value = value.removeprefix("Bearer ").removeprefix("Basic ").strip()
+        kinds = (str.islower, str.isupper, str.isdigit, lambda c: not c.isalnum())
+        mixed = sum(any(map(kind, value)) for kind in kinds)
+        if len(value) >= 6 and MASK not in value and mixed >= 2 and any(map(str.isalnum, value)):
+            self.found.add(value)
+
+    def _encoded(self, text: str, depth: int = 2) -> str:
+        """Runs that say a secret once they are decoded."""
+
+        def hide(decode: Callable[[str], str]) -> Callable[[re.Match[str]], str]:
+            def replace(match: re.Match[str]) -> str:
+                said = decode(match[0])
+                if not said or said == match[0]:
+                    return match[0]
+                clear = self._plain(said)
+                clear = self._encoded(clear, depth - 1) if depth > 1 else clear
+                return match[0] if clear == said else MASK
+
+            return replace
+
+        text = _RUN.sub(hide(_from_base64), text)
+        return _ESCAPED.sub(hide(unquote), text) if "%" in text else text
+
+
+def _from_base64(run: str) -> str:
+    """The text that a run of base64 stands for; "" where it is none."""
+    bare = run.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        text = b64decode(bare + "=" * (-len(bare) % 4), validate=True).decode()
+    except ValueError:
+        return ""
+    return text if text.replace("\n", "").replace("\r", "").replace("\t", "").isprintable() else ""

@@ -1,0 +1,259 @@
+"""One's own sessions: imported as problems with recorded tries, and marked once a person has looked.
+
+Nothing is written before it is redacted. The mark stands in the data file, with each item.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import ConfigError, DataError
+from engines.core.ids import digest
+from engines.data.review_marks import MARK, content_hash, is_unreviewed, set_mark
+from engines.data.rows import open_table
+from engines.data.sessions.reading import read_sessions
+from engines.data.sessions.redaction import Redactor
+from engines.data.sessions.steps import Intake
+from engines.data.sessions.tries import Try, read_tries
+from engines.record.lock import write_lock
+from engines.record.run_dir import Workspace
+from studio.data.catalogue import check_data_name, write_dataset
+from studio.secrets.output import current_mask, remember
+from studio.secrets.rules import environment_secrets
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import came to."""
+
+    name: str
+    path: str
+    written: bool  # False: a dry run, or all of it is there already
+    problems: int
+    tries: int
+    groups: int  # problems with several tries
+    sessions: int
+    subagents: int  # sessions that others had started, linked to them
+    outcomes: dict[str, int]  # right, wrong, partial, unknown
+    signals: dict[str, int]
+    redacted: int
+    dropped: dict[str, int]
+
+
+def import_sessions(
+    workspace: Workspace,
+    format: str,
+    path: Path,
+    name: str | None,
+    *,
+    dry_run: bool = False,
+    anonymous: bool = False,
+) -> Imported:
+    """Read, redact and write datasets/NAME.jsonl, where nothing is reviewed yet.
+
+    Raises:
+        DataError: there is nothing of the format, or no request with a reply.
+        ConfigError: the name cannot be one, or belongs to other content.
+    """
+    name = check_data_name(name or f"{format}-sessions")
+    values = {*environment_secrets(), *current_mask().values}
+    intake, redact = Intake(), Redactor(values, anonymous=anonymous)
+    tries: list[Try] = []
+    inner: dict[str, list[str]] = {}
+    sessions = 0
+    try:
+        for session in read_sessions(format, path, intake):
+            if session.part_of:
+                inner.setdefault(session.part_of, []).append(session.id)
+                continue
+            sessions += 1
+            tries += read_tries(session, redact, intake)
+            if session.subagents:
+                inner.setdefault(session.id, []).extend(session.subagents)
+    except DataError as error:
+        place, cause, move = map(redact, (error.place, error.cause, error.move))
+        raise DataError(place, cause, move) from None
+    finally:
+        remember(redact.found)  # no message may hold one either
+    final = redact.knowing_all()
+    rows = _make_rows(
+        format, tries, {k: [*dict.fromkeys(v)] for k, v in inner.items()}, final, intake
+    )
+    if not rows:
+        cause = "No request in it was followed by a reply."
+        raise DataError(final(str(path)), cause, "Give sessions in which an agent did something.")
+    if redact.binary:
+        intake.drop("pieces of binary content", redact.binary)
+    target = workspace.datasets / f"{name}.jsonl"
+    written = not dry_run and _write_new(workspace, target, rows)
+    outcomes = [one for row in rows for one in row["outcomes"]]
+    counted = Counter(_outcome_word(one["reward"]) for one in outcomes)
+    return Imported(
+        name=name,
+        path=str(target),
+        written=written,
+        problems=len(rows),
+        tries=len(outcomes),
+        groups=sum(len(row["outcomes"]) > 1 for row in rows),
+        sessions=sessions,
+        subagents=sum(map(len, inner.values())),
+        outcomes={word: counted[word] for word in ("right", "wrong", "partial", "unknown")},
+        signals=dict(
+            Counter(signal for one in outcomes for signal in one["signals"]).most_common()
+        ),
+        redacted=redact.count + final.count,
+        dropped={final(what): count for what, count in sorted(intake.dropped.items()) if count > 0},
+    )
+
+
+def _outcome_word(reward: float | None) -> str:
+    return "unknown" if reward is None else {1: "right", 0: "wrong"}.get(reward, "partial")
+
+
+def _make_rows(
+    format: str,
+    tries: Sequence[Try],
+    inner: Mapping[str, list[str]],
+    redact: Redactor,
+    intake: Intake,
+) -> list[Row]:
+    """A row a request, with all tries at it; sessions that hold the same one make a group."""
+    rows: dict[str, Row] = {}
+    linked = {redact(name): [redact(one) for one in found] for name, found in inner.items()}
+    for one in tries:
+        question, text, session = redact(one.request).strip(), redact(one.text), redact(one.session)
+        origin = {"format": format, "sessions": [], "subagents": []}
+        row = rows.setdefault(
+            question,
+            {
+                "question": question,
+                "source": format,
+                "rollouts": [],
+                "outcomes": [],
+                "imported": origin,
+            },
+        )
+        if one.answer:
+            row.setdefault("answer", redact(one.answer))
+        reply = digest(text, 8)
+        if not question or any(known["reply"] == reply for known in row["outcomes"]):
+            intake.drop("tries that stand twice")
+            continue
+        row["rollouts"].append({"model": redact(one.model), "response": text})
+        signals = [redact(signal) for signal in one.signals]
+        row["outcomes"].append(
+            {"reward": one.reward, "signals": signals, "reply": reply, "session": session}
+        )
+        if session not in row["imported"]["sessions"]:
+            row["imported"]["sessions"].append(session)
+            row["imported"]["subagents"] += linked.get(session, [])
+    return [set_mark(row, False) for row in rows.values() if row["rollouts"]]
+
+
+def _write_new(workspace: Workspace, target: Path, rows: list[Row]) -> bool:
+    """Write a new data set; False where the same items are there, marked or not."""
+    with write_lock(workspace.datasets, timeout_s=10):
+        if target.exists():
+            if [set_mark(row, False) for row in read_items(target)] == rows:
+                return False
+            cause, move = (
+                f"{target} exists with other items.",
+                "Choose another one with --name NAME.",
+            )
+            raise ConfigError(f"data set {target.stem}", cause, move)
+        _write(workspace, target, rows)
+    return True
+
+
+def _write(workspace: Workspace, target: Path, rows: Sequence[Row]) -> None:
+    data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    write_dataset(workspace, target, data, len(rows))
+
+
+def find_items(workspace: Workspace, name: str) -> Path:
+    """The file of a data set of the workspace, whose items can be marked."""
+    target = workspace.datasets / f"{check_data_name(name)}.jsonl"
+    if not target.is_file():
+        cause = "The workspace has no data set of that name in JSONL."
+        raise DataError(
+            f"data set {name}", cause, "See studio data; add a file with studio data add."
+        )
+    return target
+
+
+def read_items(target: Path) -> list[Row]:
+    """The items of a data set, in order; raises DataError for the first that is none."""
+    rows = []
+    for _, _, row in open_table(target).rows:
+        if isinstance(row, DataError):
+            raise row
+        rows.append(row)
+    return rows
+
+
+Change = Callable[[Row], Row | None]
+"""An item as it is to be; None takes it out."""
+
+
+def change_items(workspace: Workspace, target: Path, changes: Mapping[str, Change]) -> int:
+    """Change the items with these contents and write the file anew, in one step.
+
+    The file is read again under the lock: what another process did meanwhile stays. Returns how
+    many were there still.
+    """
+    with write_lock(workspace.datasets, timeout_s=10):
+        rows, met = [], 0
+        for row in read_items(target):
+            change = changes.get(content_hash(row))
+            met += change is not None
+            if (changed := change(row) if change else row) is not None:
+                rows.append(changed)
+        if met:
+            _write(workspace, target, rows)
+    return met
+
+
+def mark(row: Row) -> Row:
+    return set_mark(row, True)
+
+
+def take_out(row: Row) -> None:
+    """The person does not want it: it may be imported again."""
+
+
+def item_data(number: int, row: Row) -> dict[str, Any]:
+    """An item for scripts: what would be sent of it, and the content that a mark is for."""
+    replies = row.get("rollouts") or []
+    outcomes = row.get("outcomes") or [{}] * len(replies)
+    return {
+        "item": number,
+        "content": content_hash(row),
+        "reviewed": not is_unreviewed(row) and row.get(MARK) is True,
+        "question": row.get("question"),
+        "tries": [
+            {**{key: told.get(key) for key in ("reward", "signals")}, **reply}
+            for reply, told in zip(replies, outcomes, strict=False)
+        ],
+    }
+
+
+def read_marks(file: Path) -> dict[str, Change]:
+    """Decisions of a script: the output of `--json` with `reviewed` set to true, or "out"."""
+    changes: dict[str, Change] = {}
+    for _, place, row in open_table(file).rows:
+        if isinstance(row, DataError):
+            raise row
+        wanted, content = row.get(MARK), row.get("content")
+        if not isinstance(content, str) or wanted not in (True, False, "out"):
+            cause = 'A decision has "content" and "reviewed": true, false or "out".'
+            raise DataError(place, cause, "Begin with what studio data review NAME --json prints.")
+        if wanted:
+            changes[content] = take_out if wanted == "out" else mark
+    return changes
