@@ -28,9 +28,10 @@ Say = Callable[[str], None]
 def import_text(done: Imported) -> str:
     """What an import came to, for people."""
     counted = ", ".join(f"{n} {word}" for word, n in done.outcomes.items() if n)
+    what = count_text(done.problems, "problem"), count_text(done.sessions, "session")
+    where = "in" if done.written else "not written:"
     lines = [
-        f"{done.name}: {count_text(done.problems, 'problem')} from "
-        f"{count_text(done.sessions, 'session')}, {'in' if done.written else 'not written:'} {done.path}",
+        f"{done.name}: {what[0]} from {what[1]}, {where} {done.path}",
         f"  tries     {done.tries}: {counted}; {done.groups} of the problems have several",
         f"  signals   {_counts_text(done.signals) or 'none'}",
         f"  redacted  {count_text(done.redacted, 'secret')}",

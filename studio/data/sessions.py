@@ -1,4 +1,4 @@
-"""One's own sessions: imported as problems with recorded tries, and marked once a person has looked.
+"""One's own sessions: imported as problems with recorded tries, and marked by a person.
 
 Nothing is written before it is redacted. The mark stands in the data file, with each item.
 """

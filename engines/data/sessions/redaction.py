@@ -16,38 +16,78 @@ from urllib.parse import unquote
 from engines.core.codec import fix_surrogates
 from engines.core.text.masking import MASK, PLACEHOLDERS, Mask
 
+_ADDRESS = r"[^\s/\"'<>@]"
 _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("xox", "xapp-"), r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
-    (("hooks.slack", "/webhooks/"), r"hooks\.slack\.com/\w+/(?P<v>[\w/-]{12,})|/webhooks/(?P<w>\d+/[\w-]{20,})"),
-    (("whsec_", "pypi-", "lin_api_", "figd_", "shpat_", "sntrys_", "dckr_pat_", "gocspx-"), r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-)[\w+/=-]{16,}"),
+    (("hooks.slack",), r"hooks\.slack\.com/\w+/(?P<v>[\w/-]{12,})"),
+    (("/webhooks/",), r"/webhooks/(?P<v>\d+/[\w-]{20,})"),
+    (
+        ("whsec_", "pypi-", "lin_api_", "figd_", "shpat_", "sntrys_", "dckr_pat_", "gocspx-"),
+        r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-)[\w+/=-]{16,}",
+    ),
     (("gl",), r"\bgl(?:[a-z]{2,5})-[\w-]{16,}"),
-    (("dapi", "hvs.", "nrak-", "1//0"), r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,})"),
+    (
+        ("dapi", "hvs.", "nrak-", "1//0"),
+        r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,})",
+    ),
     (("sk", "ac", "key-"), r"\b(?:(?:SK|AC)[0-9a-f]{32}|key-[0-9a-f]{32})\b"),
     ((":aa",), r"\b\d{8,10}:AA[\w-]{30,}"),
     (("eyj",), r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
-    (("://",), r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:[^\s/\"'<>]{1,300}|[^\s/\"'<>@]*\d[^\s/\"'<>@]*)(?=@)"),
-    (("sig", "key", "token", "code=", "secret"), r"(?i)[?&](?:sig|x-amz-[a-z-]+|[a-z_-]{0,20}(?:key|token|signature|code|secret))=(?P<v>[^&\s\"'<>]{8,})"),
-    (("authorization", "api-key", "apikey", "cookie", "-token"), r"(?i)(?:authorization|x?-?api-?key|(?:set-)?cookie|x-[a-z-]{0,30}token)\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?(?P<v>[^\"'\n\r\\]{4,})"),
-    (("curl", "wget", "http"), r"(?:-u|--user)[ =]+[\"']?(?P<v>[^\s\"':]{1,60}:[^\s\"']{1,200})"),
-    (("sshpass", "mysql"), r"\b(?:sshpass|mysql\w*)\b[^\n|;]{0,200}?\s-p ?[\"']?(?P<v>[^\s\"']{4,})"),
-    (("password ",), r"(?i)\blogin\s+\S{1,80}\s+password\s+(?P<v>\S{4,})"),
-    (("--",), r"(?i)--[a-z-]{0,30}(?:password|passwd|token|secret|api-?key|access-?key)[ =]+[\"']?(?P<v>[^\s\"'$<-][^\s\"']{3,})"),
-)  # fmt: skip
+    (
+        ("://",),
+        r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:[^\s/\"'<>]{1,300}"
+        rf"|{_ADDRESS}{{0,200}}\d{_ADDRESS}{{0,200}})(?=@)",
+    ),
+    (
+        ("sig", "key", "token", "code=", "secret"),
+        r"(?i)[?&](?:sig|x-amz-[a-z-]{1,30}|[a-z_-]{0,20}(?:key|token|signature|code|secret))="
+        r"(?P<v>[^&\s\"'<>]{8,})",
+    ),
+    (
+        ("authorization", "api-key", "apikey", "cookie", "-token"),
+        r"(?i)(?:authorization|x?-?api-?key|(?:set-)?cookie|x-[a-z-]{0,30}token)\\*[\"']?"
+        r"\s{0,3}[:=]\s{0,3}\\*[\"']?(?P<v>[^\"'\n\r\\]{4,})",
+    ),
+    (
+        ("curl", "wget", "http"),
+        r"(?:-u|--user)[ =]{1,3}[\"']?(?P<v>[^\s\"':]{1,60}:[^\s\"']{1,200})",
+    ),
+    (
+        ("sshpass", "mysql"),
+        r"\b(?:sshpass|mysql\w{0,10})\b[^\n|;]{0,200}?\s-p ?[\"']?(?P<v>[^\s\"']{4,})",
+    ),
+    (
+        ("key", "token", "secret", "pass", "pwd", "auth", "cred", "dsn", "cookie"),  # of .env files
+        r"(?m)^[ \t]*(?:\d{1,6}[→\t:|] ?)?(?:(?:export|set|ENV|ARG)[ \t]{1,3})?[A-Z][A-Z0-9_]{0,60}?"
+        r"(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}=[\"']?"
+        r"(?P<v>[^\s\"'$(<][^\n\"']{3,400})",
+    ),
+    (("password ",), r"(?i)\blogin\s{1,9}\S{1,80}\s{1,9}password\s{1,9}(?P<v>\S{4,})"),
+    (
+        ("--",),
+        r"(?i)--[a-z-]{0,30}(?:password|passwd|token|secret|api-?key|access-?key)[ =]{1,3}[\"']?"
+        r"(?P<v>[^\s\"'$<-][^\s\"']{3,})",
+    ),
+)
 """What a shape contains in small letters, and its pattern; the group, where one matched."""
 _NAME = (
-    r"(?:pass(?:word|wd|phrase)?|pwd|secret|tokens?|credentials?|(?:api|access|account|private|signing|"
-    r"encryption|master|auth|shared_?access|client|service|[_-])_?-?key|(?<=[_-])(?:auth|pat|dsn|pw)|"
-    r"authorization|cookie|conn(?:ection)?_?str(?:ing)?|database_url)(?:_?(?:id|base64|b64|value|hash|\d{1,2}))?"
-)  # fmt: skip
-_HINTS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat", "dsn", "_pw", "conn", "database_url")  # fmt: skip
+    r"(?:pass(?:word|wd|phrase)?|pwd|secret|tokens?|credentials?|authorization|cookie|database_url"
+    r"|(?:api|access|account|private|signing|encryption|master|auth|client|service|[_-])_?-?key"
+    r"|(?<=[_-])(?:auth|pat|dsn|pw)|conn(?:ection)?_?str(?:ing)?)"
+    r"(?:_?(?:id|base64|b64|value|hash|\d{1,2}))?"
+)
+_HINTS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat", "dsn")
+_HINTS += ("_pw", "conn", "database_url")
 _NAMED = re.compile(
     rf"(?i:(?P<name>{_NAME}))(?P<close>\\*[\"'`])?[ \t]{{0,3}}(?:=>|:=|[:=])[ \t]{{0,3}}"
-    r"(?:(?:\\*[\"'`])(?P<quoted>[^\"'`\n\\]{4,400})|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\]{4,400}+)(?![(\[]))"
+    r"(?:(?:\\*[\"'`])(?P<quoted>[^\"'`\n\\]{4,400})|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\]"
+    r"[^\s\"'`,;(){}<>\[\]|\\]{3,400}+)(?![(\[]))"
 )
 _SECRET_KEY = re.compile(rf"(?i)(?:^|.*[^a-z]|[a-z]*?){_NAME}$")
-_WORDS = frozenset("str string text none null true false undefined optional bytes required".split())
+_PLAIN = "str string text none null true false undefined optional bytes required"
+_WORDS = frozenset(_PLAIN.split())
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}={0,2}")
-_ESCAPED = re.compile(r"[^\s\"'<>]{0,400}%[0-9A-Fa-f]{2}[^\s\"'<>]{0,400}")
+_ESCAPED = re.compile(r"[^\s\"'<>]{12,4000}")
 _BINARY = re.compile(r"[A-Za-z0-9+/=_-]{1000,}|(?:^[A-Za-z0-9+/=]{60,76}\r?\n){3,}", re.MULTILINE)
 _HOME = re.compile(r"(?:/home/|/Users/|\b[A-Z]:\\+Users\\+)[^/\\\s\"':]{1,60}")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
@@ -139,7 +179,11 @@ class Redactor:
             return replace
 
         text = _RUN.sub(hide(_from_base64), text)
-        return _ESCAPED.sub(hide(unquote), text) if "%" in text else text
+        return _ESCAPED.sub(hide(_from_url), text) if "%" in text else text
+
+
+def _from_url(run: str) -> str:
+    return unquote(run) if "%" in run else ""
 
 
 def _from_base64(run: str) -> str:

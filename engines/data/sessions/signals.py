@@ -13,15 +13,17 @@ from typing import Any, Literal
 Said = Literal["thanks", "correction", "go on", "request"]
 
 _CORRECTION = re.compile(
-    r"(?i)\W*(?:no\b(?! problem| worries| need|body|thing)|nope\b|wrong\b|incorrect\b|undo\b|revert\b"
-    r"|not (?:quite|right|correct|what|like)|(?:that|this|it)(?:'s| is| was)? ?(?:still )?"
-    r"(?:not|wrong|incorrect|isn'?t|broken|fail|doesn'?t|does not|didn'?t)"
-    r"|(?:still|again) (?:fail|broken|not|wrong|doesn|the same)|doesn'?t work|does not work"
-    r"|you (?:broke|forgot|missed|didn'?t|did not|misunderst|should(?: have|n'?t))|why did you)"
+    r"(?i)\W*(?:no(?=[,.!;:—-]|$|\s+(?:it|that|this|not|don'?t|you|wait|i\b|the other))|nope\b"
+    r"|wrong\b|incorrect\b|undo\b|revert\b|not (?:quite|right|correct|what i)"
+    r"|(?:that|this|it)(?:'s| is| was| still)* ?(?:not\b|wrong|incorrect|isn'?t|broken|fail"
+    r"|doesn'?t|does not|didn'?t)|(?:still|again) (?:fail|broken|not|wrong|doesn|the same)"
+    r"|doesn'?t work|does not work|you (?:broke|forgot|missed|didn'?t|did not|misunder|shouldn'?t"
+    r"|should have)|why did you)"
 )
 _THANKS = re.compile(
-    r"(?i)\W*(?:(?:ok|okay|yes|no|great|cool)\W+)?(?:thanks|thank you|thx|ty\b|perfect|great|awesome|"
-    r"excellent|nice|lgtm|looks good|well done|good job|works|(?:that|it|this) works|love it)"
+    r"(?i)\W*(?:(?:ok|okay|yes|no|great|cool)\W+)?(?:thanks|thank you|thx|perfect|great|awesome"
+    r"|excellent|nice|lgtm|looks good|well done|good job|works|(?:that|it|this) works|love it)"
+    r"(?=\W*$|\s*[!.,;:)—-]|\s+(?:now|you|it|that|so|for|work|job|a lot|again|very)\b)"
 )
 _BUT = re.compile(r"(?i)\b(?:but|however|except|although|not|still|doesn'?t|isn'?t)\b")
 _GO_ON = re.compile(
@@ -35,7 +37,7 @@ _TEST = re.compile(
 )
 _COMMIT = re.compile(r"\bgit\b[^\n|;&]{0,80}\bcommit\b")
 _FAILURES = re.compile(
-    r"\b[1-9]\d* (?:failed|failures?|errors?|failing)\b|\bFAILED\b|\bFAIL\b|failures=[1-9]|\bnot ok\b"
+    r"\b[1-9]\d* (?:failed|failures?|errors?|failing)\b|\bFAIL(?:ED)?\b|failures=[1-9]|\bnot ok\b"
 )
 _PASSES = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|^OK\b|^ok\s|\bPASS\b", re.M)
 
