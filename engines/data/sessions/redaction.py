@@ -25,12 +25,12 @@ _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
         ("whsec_", "pypi-", "lin_api_", "figd_", "shpat_", "sntrys_", "dckr_pat_", "gocspx-"),
         r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-)[\w+/=-]{16,}",
     ),
-    (("gl",), r"\bgl(?:[a-z]{2,5})-[\w-]{16,}"),
+    (("gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glsoat-"), r"\bgl[a-z]{2,4}-[\w-]{16,}"),
     (
         ("dapi", "hvs.", "nrak-", "1//0"),
         r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,})",
     ),
-    (("sk", "ac", "key-"), r"\b(?:(?:SK|AC)[0-9a-f]{32}|key-[0-9a-f]{32})\b"),
+    (("key-",), r"\bkey-[0-9a-f]{32}\b"),
     ((":aa",), r"\b\d{8,10}:AA[\w-]{30,}"),
     (("eyj",), r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
     (
@@ -78,17 +78,22 @@ _NAME = (
 )
 _HINTS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat", "dsn")
 _HINTS += ("_pw", "conn", "database_url")
-_NAMED = re.compile(
-    rf"(?i:(?P<name>{_NAME}))(?P<close>\\*[\"'`])?[ \t]{{0,3}}(?:=>|:=|[:=])[ \t]{{0,3}}"
+_ASSIGNED = re.compile(
+    r"(?P<rest>\w{3,30})(?P<close>\\*[\"'`])?[ \t]{0,3}(?:=>|:=|[:=])[ \t]{0,3}"
     r"(?:(?:\\*[\"'`])(?P<quoted>[^\"'`\n\\]{4,400})|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\]"
     r"[^\s\"'`,;(){}<>\[\]|\\]{3,400}+)(?![(\[]))"
 )
-_SECRET_KEY = re.compile(rf"(?i)(?:^|.*[^a-z]|[a-z]*?){_NAME}$")
+_BEFORE = re.compile(r"[\w.-]{0,40}\Z")
+_SECRET_KEY = re.compile(rf"(?i).*?{_NAME}")
 _PLAIN = "str string text none null true false undefined optional bytes required"
 _WORDS = frozenset(_PLAIN.split())
-_RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}={0,2}")
+_RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+={0,2}")
 _ESCAPED = re.compile(r"[^\s\"'<>]{12,4000}")
-_BINARY = re.compile(r"[A-Za-z0-9+/=_-]{1000,}|(?:^[A-Za-z0-9+/=]{60,76}\r?\n){3,}", re.MULTILINE)
+_LONG_LINE = re.compile(r"^[A-Za-z0-9+/=]{60,76}\r?$", re.MULTILINE)
+_BLOCK = re.compile(r"(?:^[A-Za-z0-9+/=]{60,76}\r?\n){2,}+(?:[A-Za-z0-9+/=]{2,76}$)?", re.MULTILINE)
+_BLOB = 1000
+"""Characters of a run that are data, whatever they say."""
+_LEFT_OUT = "[binary content left out]"
 _HOME = re.compile(r"(?:/home/|/Users/|\b[A-Z]:\\+Users\\+)[^/\\\s\"':]{1,60}")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
 
@@ -109,8 +114,7 @@ class Redactor:
         return Redactor(self._values | self.found, anonymous=self._anonymous)
 
     def __call__(self, text: str) -> str:
-        text, blobs = _BINARY.subn("[binary content left out]\n", fix_surrogates(text))
-        self.binary += blobs
+        text = fix_surrogates(text)
         before = text.count(MASK)
         text = self._encoded(self._plain(text))
         if self._anonymous:
@@ -135,26 +139,43 @@ class Redactor:
         for hints, shape in _SHAPES:
             if any(hint in low for hint in hints):
                 text = re.sub(shape, self._hide, text)
-        if any(hint in low for hint in _HINTS):
-            text = _NAMED.sub(self._hide_named, text)
-        return text
+        return self._hide_named(text)
 
     def _hide(self, match: re.Match[str]) -> str:
         value = next((v for v in match.groupdict().values() if v), match[0])
         self._remember(value)
         return match[0].replace(value, MASK)
 
-    def _hide_named(self, match: re.Match[str]) -> str:
+    def _hide_named(self, text: str) -> str:
+        """Values behind a secret's name. The names are looked for as texts, which is faster."""
+        low = text.lower()
+        if len(low) != len(text):  # some letters grow when they are made small
+            low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
+        spans: list[tuple[int, int]] = []
+        for hint in _HINTS:
+            at = low.find(hint)
+            while at >= 0:
+                if (match := _ASSIGNED.match(text, at)) and self._tells_secret(match):
+                    spans.append(match.span("bare" if match["quoted"] is None else "quoted"))
+                at = low.find(hint, at + len(hint))
+        for start, stop in sorted(set(spans), reverse=True):
+            self._remember(text[start:stop])
+            text = text[:start] + MASK + text[stop:]
+        return text
+
+    def _tells_secret(self, match: re.Match[str]) -> bool:
+        before = _BEFORE.search(match.string, max(0, match.start() - 40), match.start())
+        name = (before[0] if before else "") + match["rest"]
         value = match["quoted"] or match["bare"]
-        if value.lower() in _WORDS or value.lower() in PLACEHOLDERS or not value.strip("*."):
-            return match[0]
-        if match["bare"] and not match["close"] and not match["name"].isupper():
-            # Code, mostly: `token = other.token`. What is drawn by chance holds a digit.
-            starts_line = match.string[: match.start()].rpartition("\n")[2].strip(" \t-") == ""
-            if not any(map(str.isdigit, value)) and not (starts_line and ":" in match[0]):
-                return match[0]
-        self._remember(value)
-        return match[0][: -len(value)] + MASK
+        if not _SECRET_KEY.fullmatch(name) or not value.strip("*."):
+            return False
+        if value.lower() in _WORDS or value.lower() in PLACEHOLDERS:
+            return False
+        if match["quoted"] or match["close"] or name.isupper() or any(map(str.isdigit, value)):
+            return True
+        # Code, mostly: `token = other.token`. In YAML the name stands alone before a colon.
+        line = match.string[: match.start()].rpartition("\n")[2]
+        return ":" in match[0] and not line.removesuffix(name[: -len(match["rest"])]).strip(" \t-")
 
     def _remember(self, value: str) -> None:
         """A word or a number is not looked for elsewhere: ordinary text holds it too."""
@@ -169,6 +190,8 @@ class Redactor:
 
         def hide(decode: Callable[[str], str]) -> Callable[[re.Match[str]], str]:
             def replace(match: re.Match[str]) -> str:
+                if len(match[0]) >= _BLOB and decode is _from_base64:
+                    return self._leave_out(match)
                 said = decode(match[0])
                 if not said or said == match[0]:
                     return match[0]
@@ -178,8 +201,14 @@ class Redactor:
 
             return replace
 
+        if _LONG_LINE.search(text):
+            text = _BLOCK.sub(self._leave_out, text)
         text = _RUN.sub(hide(_from_base64), text)
         return _ESCAPED.sub(hide(_from_url), text) if "%" in text else text
+
+    def _leave_out(self, match: re.Match[str]) -> str:
+        self.binary += 1
+        return _LEFT_OUT
 
 
 def _from_url(run: str) -> str:
