@@ -1,4 +1,4 @@
-"""How long a session of 10,000 steps takes to import, and the memory: `python -m tests.bench.sessions`.
+"""What a session of 10,000 steps costs to import: `python -m tests.bench.sessions`.
 
 Prints a line of JSON for each format; none should take more than 5 s and 200 MB.
 """

@@ -53,7 +53,9 @@ def write_json(path: Path, value: Any) -> Path:
     return path
 
 
-def claude_line(kind: str, uuid: str, parent: str | None, session: str, **fields: Any) -> dict[str, Any]:
+def claude_line(
+    kind: str, uuid: str, parent: str | None, session: str, **fields: Any
+) -> dict[str, Any]:
     return {
         "parentUuid": parent,
         "isSidechain": False,
@@ -113,7 +115,12 @@ def codex_line(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 def codex_lines(session: str, acts: Iterable[Act]) -> list[dict[str, Any]]:
     meta = {"id": session, "timestamp": TIME, "cwd": "/home/ann/app", "originator": "codex_cli_rs"}
-    meta |= {"cli_version": "0.98.0", "instructions": None, "source": "cli", "model_provider": "openai"}
+    meta |= {
+        "cli_version": "0.98.0",
+        "instructions": None,
+        "source": "cli",
+        "model_provider": "openai",
+    }
     lines = [codex_line("session_meta", meta)]
 
     def item(**payload: Any) -> None:
@@ -236,7 +243,10 @@ def write_atif(folder: Path, session: str, acts: Iterable[Act], **fields: Any) -
             step |= {"message": one.text, "model_name": MODEL, "metrics": {"prompt_tokens": 3}}
         else:
             call = {"tool_call_id": f"c{number}", "function_name": one.name}
-            result = {"source_call_id": f"c{number}", "content": f"{one.text}\n[exit code: {one.code}]"}
+            result = {
+                "source_call_id": f"c{number}",
+                "content": f"{one.text}\n[exit code: {one.code}]",
+            }
             step |= {"message": "", "tool_calls": [call | {"arguments": one.arguments}]}
             step["observation"] = {"results": [result]}
         steps.append(step)

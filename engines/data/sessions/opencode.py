@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,11 @@ def _stored(storage: Path, session: str, intake: Intake) -> Rows:
 
 def _read_database(path: Path, intake: Intake) -> Iterator[Session]:
     try:
-        base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-        base.row_factory = sqlite3.Row
-        for row in base.execute("SELECT id, parent_id FROM session ORDER BY time_created, id"):
-            info = {"id": row["id"], "parentID": row["parent_id"]}
-            yield from _session(info, _rows(base, row["id"]), intake)
-        base.close()
+        address = f"{path.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as base:
+            for name, parent in base.execute("SELECT id, parent_id FROM session ORDER BY id"):
+                info = {"id": name, "parentID": parent}
+                yield from _session(info, _rows(base, name), intake)
     except sqlite3.Error as error:
         move = "Give opencode.db of opencode 1.2 or later, or what `opencode export` writes."
         raise DataError(str(path), f"it is no such database ({error}).", move) from error
@@ -61,10 +61,10 @@ def _read_database(path: Path, intake: Intake) -> Iterator[Session]:
 
 def _rows(base: sqlite3.Connection, session: str) -> Rows:
     asked = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
-    for message in base.execute(asked, (session,)):
-        parts = base.execute("SELECT data FROM part WHERE message_id = ? ORDER BY id", message[:1])
-        found = [as_object(parse_json(part["data"])) for part in parts]
-        yield as_object(parse_json(message["data"])) | {"id": message["id"]}, found
+    for name, data in base.execute(asked, (session,)):
+        parts = base.execute("SELECT data FROM part WHERE message_id = ? ORDER BY id", (name,))
+        found = [as_object(parse_json(part)) for (part,) in parts]
+        yield as_object(parse_json(data)) | {"id": name}, found
 
 
 def _session(info: dict[str, Any], rows: Rows, intake: Intake) -> Iterator[Session]:

@@ -79,7 +79,8 @@ class _Span:
         self.model = str(of.get("gen_ai.request.model") or of.get("llm.model_name") or "")
         self.is_agent = of.get("gen_ai.operation.name") == "invoke_agent"
         self.is_agent = self.is_agent or of.get("openinference.span.kind") == "AGENT"
-        self.agent = str(of.get("gen_ai.agent.name") or "sub-agent")
+        self._name = str(of.get("gen_ai.agent.name") or "sub-agent")
+        self.agent = ""  # the innermost that it runs within
         self.agents = 0  # it runs within
         self._messages: list[dict[str, Any]] | None = None
 
@@ -88,7 +89,7 @@ class _Span:
         while above is not None and above.id not in met:
             met.add(above.id)
             if above.is_agent:
-                self.agent = above.agent if not self.agents else self.agent
+                self.agent = self.agent or above._name
                 self.agents += 1
             above = spans.get(above._parent)
 

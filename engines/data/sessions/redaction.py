@@ -35,7 +35,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("eyj",), r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
     (
         ("://",),
-        r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:[^\s/\"'<>]{1,300}"
+        r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:(?!\d{1,5}/)[^\s\"'<>]{1,300}"
         rf"|{_ADDRESS}{{0,200}}\d{_ADDRESS}{{0,200}})(?=@)",
     ),
     (
@@ -58,9 +58,9 @@ _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("key", "token", "secret", "pass", "pwd", "auth", "cred", "dsn", "cookie"),  # of .env files
-        r"(?m)^[ \t]*(?:\d{1,6}[→\t:|] ?)?(?:(?:export|set|ENV|ARG)[ \t]{1,3})?[A-Z][A-Z0-9_]{0,60}?"
-        r"(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}=[\"']?"
-        r"(?P<v>[^\s\"'$(<][^\n\"']{3,400})",
+        r"(?m)^[ \t]*(?:\d{1,6}[→\t:|] ?)?(?:(?:export|set|ENV|ARG)[ \t]{1,3})?"
+        r"[A-Z][A-Z0-9_]{0,60}?(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}=[\"']?"
+        r"(?P<v>(?!\d{1,6}$)[^\s\"'$(<][^\n\"']{3,400})",
     ),
     (("password ",), r"(?i)\blogin\s{1,9}\S{1,80}\s{1,9}password\s{1,9}(?P<v>\S{4,})"),
     (
@@ -88,11 +88,16 @@ _SECRET_KEY = re.compile(rf"(?i).*?{_NAME}")
 _PLAIN = "str string text none null true false undefined optional bytes required"
 _WORDS = frozenset(_PLAIN.split())
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+={0,2}")
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPED = re.compile(r"[^\s\"'<>]{12,4000}")
 _LONG_LINE = re.compile(r"^[A-Za-z0-9+/=]{60,76}\r?$", re.MULTILINE)
-_BLOCK = re.compile(r"(?:^[A-Za-z0-9+/=]{60,76}\r?\n){2,}+(?:[A-Za-z0-9+/=]{2,76}$)?", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^[A-Za-z0-9+/=]{60,76}(?:\r?\n[A-Za-z0-9+/=]{60,76}$)+(?:\r?\n[A-Za-z0-9+/=]{4,76}$)?",
+    re.MULTILINE,
+)
 _BLOB = 1000
 """Characters of a run that are data, whatever they say."""
+_SHORT, _MANY = 40, 10_000
 _LEFT_OUT = "[binary content left out]"
 _HOME = re.compile(r"(?:/home/|/Users/|\b[A-Z]:\\+Users\\+)[^/\\\s\"':]{1,60}")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
@@ -108,18 +113,23 @@ class Redactor:
         self._values, self._mask, self._anonymous = {*values}, Mask(values), anonymous
         self.found: set[str] = set()
         self.count = self.binary = 0
+        self._harmless: set[str] = set()  # names and ids, which come again with every call
 
     def knowing_all(self) -> Redactor:
         """One that masks what this one found wherever it stands: for a second reading."""
         return Redactor(self._values | self.found, anonymous=self._anonymous)
 
     def __call__(self, text: str) -> str:
-        text = fix_surrogates(text)
+        if text in self._harmless:
+            return text
+        given, text = text, fix_surrogates(text)
         before = text.count(MASK)
         text = self._encoded(self._plain(text))
         if self._anonymous:
             text = _EMAIL.sub(MASK, _HOME.sub("~", text))
         self.count += max(0, text.count(MASK) - before)
+        if text == given and len(text) <= _SHORT and len(self._harmless) < _MANY:
+            self._harmless.add(text)
         return text
 
     def tree(self, value: Any, name: str = "") -> Any:
@@ -135,11 +145,13 @@ class Redactor:
         return [self.tree(inner, name) for inner in value] if isinstance(value, list) else value
 
     def _plain(self, text: str) -> str:
-        text, low = self._mask(text), text.lower()
+        low = text.lower()
         for hints, shape in _SHAPES:
-            if any(hint in low for hint in hints):
-                text = re.sub(shape, self._hide, text)
-        return self._hide_named(text)
+            for hint in hints:  # a generator would cost more than what it looks for
+                if hint in low:
+                    text = re.sub(shape, self._hide, text)
+                    break
+        return self._hide_named(self._mask(text))
 
     def _hide(self, match: re.Match[str]) -> str:
         value = next((v for v in match.groupdict().values() if v), match[0])
@@ -169,8 +181,8 @@ class Redactor:
         value = match["quoted"] or match["bare"]
         if not _SECRET_KEY.fullmatch(name) or not value.strip("*."):
             return False
-        if value.lower() in _WORDS or value.lower() in PLACEHOLDERS:
-            return False
+        if value.lower() in _WORDS | PLACEHOLDERS or (value.isdigit() and len(value) <= 6):
+            return False  # `max_tokens: 4096`
         if match["quoted"] or match["close"] or name.isupper() or any(map(str.isdigit, value)):
             return True
         # Code, mostly: `token = other.token`. In YAML the name stands alone before a colon.
@@ -204,7 +216,7 @@ class Redactor:
         if _LONG_LINE.search(text):
             text = _BLOCK.sub(self._leave_out, text)
         text = _RUN.sub(hide(_from_base64), text)
-        return _ESCAPED.sub(hide(_from_url), text) if "%" in text else text
+        return _ESCAPED.sub(hide(_from_url), text) if _ESCAPE.search(text) else text
 
     def _leave_out(self, match: re.Match[str]) -> str:
         self.binary += 1

@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(slots=True)
 class Session:
-    """One recorded session; `steps` may be read once."""
+    """One recorded session; `steps` is read once, and before the next session is asked for."""
 
     id: str
     steps: Iterable[Step] = ()

@@ -53,6 +53,7 @@ class _Open:
     did: bool = False  # the agent has done anything
     final: str = ""  # the last text of the agent
     interrupted: bool = False
+    summarised: bool = False  # what was said before tells of the request already
     signals: Signals = field(default_factory=Signals)
 
     def add(self, piece: str) -> None:
@@ -101,6 +102,7 @@ class _Reading:
             self._earlier = [(self._turns, f"[summary] {self._clean(step)}")]
             if self._open is not None:
                 self._open.add("[what was before was summarised]")
+                self._open.summarised, self._open.final = True, ""
         elif self._open is None:
             self._intake.drop("steps that no request is before")
         else:
@@ -181,7 +183,7 @@ class _Reading:
             about = self._redact(self._session.id), self._redact(self._model)
             yield Try(request, now.text(), reward, signals, *about, self._session.answer)
         asked = f"[user] {now.asked[:KEPT_BEFORE]}"
-        if all(said != asked for _, said in self._earlier):
+        if not now.summarised and all(said != asked for _, said in self._earlier):
             self._earlier.append((now.turn, asked))
         if now.final:
             self._earlier.append((now.turn, f"[assistant] {now.final[-KEPT_BEFORE:]}"))
