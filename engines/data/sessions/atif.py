@@ -16,71 +16,59 @@ from engines.data.sessions.steps import (
     Session,
     Step,
     as_object,
-    exit_failed,
+    call_step,
     objects,
+    parse_json,
+    result_step,
     text_of,
 )
 
 
 def read(path: Path, intake: Intake) -> Iterator[Session]:
     found = as_object(intake.read_whole(path))
-    if not str(found.get("schema_version", "")).startswith("ATIF"):
-        return
-    name = str(found.get("trajectory_id") or found.get("session_id") or path.stem)
-    session = Session(name, _steps(found, intake))
-    for inner in objects(found.get("subagent_trajectories")):
-        session.subagents.append(str(inner.get("trajectory_id") or "sub-agent"))
-    session.score, session.score_name = _reward(found, path)
-    yield session
+    if str(found.get("schema_version", "")).startswith("ATIF"):
+        name = str(found.get("trajectory_id") or found.get("session_id") or path.stem)
+        inner = objects(found.get("subagent_trajectories"))
+        agents = [str(one.get("trajectory_id") or "sub-agent") for one in inner]
+        yield Session(name, _steps(found, intake), subagents=agents, **_reward(found, path))
 
 
 def _steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
-    default = str(as_object(found.get("agent")).get("model_name") or "")
+    default = as_object(found.get("agent")).get("model_name")
     for step in objects(found.get("steps")):
-        text = text_of(step.get("message"), intake)
         if step.get("is_copied_context"):
             intake.drop("steps copied from another trajectory")
             continue
-        match step.get("source"):
-            case "user":
-                yield Step("user", text)
-            case "agent":
-                if text:
-                    yield Step("assistant", text, model=str(step.get("model_name") or default))
-            case "system":
-                intake.drop('"system" entries')
-            case other:
-                intake.drop_kind(other)
-        if step.get("reasoning_content"):
-            intake.drop('"reasoning" entries')
+        text = text_of(step.get("message"), intake)
+        if step.get("source") == "user":
+            yield Step("user", text)
+        elif step.get("source") == "agent":
+            yield Step("assistant", text, model=str(step.get("model_name") or default or ""))
+        else:
+            intake.drop_kind(step.get("source"))
         for call in objects(step.get("tool_calls")):
-            name, of = str(call.get("function_name") or ""), str(call.get("tool_call_id") or "")
-            yield Step("call", name=name, id=of, arguments=call.get("arguments"))
-        for result in objects(as_object(step.get("observation")).get("results")):
-            text = text_of(result.get("content"), intake)
-            code = as_object(result.get("extra")).get("exit_code")
-            failed = code != 0 if isinstance(code, int) else exit_failed(text)
-            yield Step("result", text, id=str(result.get("source_call_id") or ""), failed=failed)
+            yield call_step(
+                call.get("function_name"), call.get("tool_call_id"), call.get("arguments")
+            )
+        for one in objects(as_object(step.get("observation")).get("results")):
+            code = as_object(one.get("extra")).get("exit_code")
+            yield result_step(text_of(one.get("content"), intake), one.get("source_call_id"), code)
 
 
-def _reward(found: dict[str, Any], path: Path) -> tuple[float | None, str]:
+def _reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
     """What the trajectory says itself, else what the verifier of its trial left beside it."""
     metrics = as_object(found.get("final_metrics"))
-    for told in (metrics, as_object(metrics.get("extra")), as_object(found.get("extra"))):
-        if (reward := _number(told.get("reward"))) is not None:
-            return reward, "reward"
+    told = [metrics, as_object(metrics.get("extra")), as_object(found.get("extra"))]
     for folder in (path.parent, path.parent.parent):
-        beside = Intake()  # not part of what is imported
-        for file in (folder / "result.json", folder / "verifier" / "reward.json"):
-            told = as_object(beside.read_whole(file)) if file.is_file() else {}
-            judged = as_object(told.get("verifier_result")) or told
-            reward = _number(as_object(judged.get("rewards")).get("reward", judged.get("reward")))
-            if reward is not None:
-                return reward, "Harbor reward"
-        with suppress(OSError, ValueError):
-            return float((folder / "verifier" / "reward.txt").read_text()), "Harbor reward"
-    return None, ""
-
-
-def _number(value: object) -> float | None:
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+        for name in ("result.json", "verifier/reward.json", "verifier/reward.txt"):
+            with suppress(OSError):
+                said = parse_json((folder / name).read_bytes())
+                judged = as_object(as_object(said).get("verifier_result")) or as_object(said)
+                told.append(
+                    {"reward": said}
+                    if not judged
+                    else {**judged, **as_object(judged.get("rewards"))}
+                )
+    known = (one.get("reward") for one in told)
+    score = next((one for one in known if isinstance(one, int | float)), None)
+    return {} if score is None else {"score": float(score), "score_name": "reward"}

@@ -16,126 +16,76 @@ from engines.data.sessions.steps import (
     Session,
     Step,
     as_object,
-    exit_failed,
-    parse_json,
+    call_step,
+    result_step,
     text_of,
 )
 
 _SCAFFOLD = re.compile(r"\s*(?:<[a-z_]+[ >]|# AGENTS\.md instructions)")
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning", "local_shell_call")
-_SHOWN_TWICE = ("agent_message", "token_count", "task_started", "task_complete", "turn_started")
-_SHOWN_TWICE += ("turn_complete", "agent_reasoning", "exec_command_begin")
+_SHOWN_TWICE = {"agent_message", "agent_reasoning", "token_count", "exec_command_begin"}
+_SHOWN_TWICE |= {"task_started", "task_complete", "turn_started", "turn_complete"}
+_ENVELOPES = ("response_item", "event_msg", "turn_context", "compacted")
 
 
 def read(path: Path, intake: Intake) -> Iterator[Session]:
     lines = intake.read_lines(path)
     head = next(lines, {})
-    meta = head["payload"] if isinstance(head.get("payload"), dict) else head
-    if head.get("type", "session_meta") != "session_meta" or not meta.get("id"):
-        return
-    source = as_object(meta.get("source")).get("subagent")
-    parent = meta.get("parent_thread_id") or _find(source, "parent_thread_id")
-    if parent or source:
-        yield Session(str(meta["id"]), part_of=str(parent or "unknown"))
-    else:
-        yield Session(str(meta["id"]), _Reading(intake).steps(lines))
+    meta = as_object(head.get("payload", head))
+    if head.get("type", "session_meta") == "session_meta" and meta.get("id"):
+        inner = as_object(meta.get("source")).get("subagent")
+        parent = meta.get("parent_thread_id") or re.findall(
+            r"parent_thread_id': '([^']+)", str(inner)
+        )
+        if inner or parent:
+            name = parent[0] if isinstance(parent, list) and parent else parent or "unknown"
+            yield Session(str(meta["id"]), part_of=str(name))
+        else:
+            yield Session(str(meta["id"]), _steps(lines, intake))
 
 
-def _find(tree: Any, key: str) -> Any:
-    if not isinstance(tree, dict):
-        return None
-    return tree.get(key) or next(filter(None, (_find(one, key) for one in tree.values())), None)
-
-
-class _Reading:
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-        self._model, self._asked = "", ""  # the request that nothing has followed yet
-        self._turns = 0
-        self._exits: dict[str, bool] = {}
-
-    def steps(self, lines: Iterator[dict[str, Any]]) -> Iterator[Step]:
-        for line in lines:
-            kind = line.get("type")
-            found = line.get("payload", line if kind in _ITEMS else None)
-            payload: dict[str, Any] = found if isinstance(found, dict) else {}
-            match kind:
-                case "response_item":
-                    yield from self._item(payload)
-                case "event_msg":
-                    yield from self._event(payload)
-                case "turn_context":
-                    self._model = str(payload.get("model") or self._model)
-                case "compacted":
-                    self._intake.drop("compactions (linked)")
-                    yield Step("summary", str(payload.get("message") or ""))
-                case _ if kind in _ITEMS:  # before there were envelopes
-                    yield from self._item(payload)
-                case _:
-                    self._intake.drop_kind(kind)
-
-    def _item(self, item: dict[str, Any]) -> Iterator[Step]:
-        call = str(item.get("call_id") or item.get("id") or "")
-        match item.get("type"):
-            case "message":
-                text = text_of(item.get("content"), self._intake)
-                if item.get("role") == "user":
-                    yield from self._person(text)
-                elif item.get("role") == "assistant" and text:
-                    self._asked = ""
-                    yield Step("assistant", text, model=self._model)
-            case (
-                "function_call"
-                | "custom_tool_call"
-                | "local_shell_call"
-                | "web_search_call" as kind
-            ):
-                self._asked = ""
-                given = item.get("arguments", item.get("input", item.get("action")))
-                arguments = parse_json(given) if isinstance(given, str) else None
-                name = str(item.get("name") or kind.removesuffix("_call"))
-                yield Step(
-                    "call", name=name, id=call, arguments=given if arguments is None else arguments
-                )
-            case "function_call_output" | "custom_tool_call_output":
-                yield self._result(call, item.get("output"))
-            case other:
-                self._intake.drop_kind(other)
-
-    def _event(self, event: dict[str, Any]) -> Iterator[Step]:
-        match event.get("type"):
-            case "user_message":
-                yield from self._person(str(event.get("message") or ""))
-            case "exec_command_end" if isinstance(event.get("exit_code"), int):
-                self._exits[str(event.get("call_id"))] = event["exit_code"] != 0
-            case "turn_aborted" if event.get("reason", "interrupted") == "interrupted":
-                yield Step("interrupted")
-            case "thread_rolled_back":
-                taken = event.get("num_turns")
-                self._turns = max(0, self._turns - (taken if isinstance(taken, int) else 1))
-                yield Step("rewound", turns=self._turns)
-            case "error" | "stream_error":
-                yield Step("error", str(event.get("message") or ""))
-            case other if other not in _SHOWN_TWICE:
-                self._intake.drop_kind(other)
-
-    def _person(self, text: str) -> Iterator[Step]:
-        """A request, which stands in both logs."""
-        if not text.strip() or text == self._asked:
-            return
-        if _SCAFFOLD.match(text):
-            self._intake.drop("commands and notes of the program")
-            return
-        self._asked = text
-        self._turns += 1
-        yield Step("user", text)
-
-    def _result(self, call: str, output: Any) -> Step:
-        told = as_object(output)
-        meta = as_object(told.get("metadata"))
-        code = meta.get("exit_code")
-        text = text_of(told.get("output", told.get("content", output)), self._intake)
-        failed = code != 0 if isinstance(code, int) else self._exits.get(call, exit_failed(text))
-        if told.get("success") is False:
-            failed = True
-        return Step("result", text, id=call, failed=failed)
+def _steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
+    model, asked, turns = "", "", 0  # the request that nothing has followed yet
+    exits: dict[Any, int] = {}
+    for line in lines:
+        # Before there were envelopes, what is in them stood alone.
+        kind = line.get("type") if line.get("type") in _ENVELOPES else "response_item"
+        item = as_object(line.get("payload")) if "payload" in line else line
+        of = item.get("type") if kind in _ENVELOPES[:2] else kind
+        call = item.get("call_id") or item.get("id")
+        if of == "user_message" or (of == "message" and item.get("role") == "user"):
+            text = text_of(item.get("message", item.get("content")), intake)
+            if _SCAFFOLD.match(text):
+                intake.drop("commands and notes of the program")
+            elif text.strip() and text != asked:  # it stands in both logs
+                asked, turns = text, turns + 1
+                yield Step("user", text)
+        elif of == "message" and item.get("role") == "assistant":
+            asked = ""
+            yield Step("assistant", text_of(item.get("content"), intake), model=model)
+        elif of in ("function_call", "custom_tool_call", "local_shell_call", "web_search_call"):
+            asked = ""
+            given = item.get("arguments", item.get("input", item.get("action")))
+            yield call_step(item.get("name") or of, call, given)
+        elif of in ("function_call_output", "custom_tool_call_output"):
+            output = item.get("output")
+            told = as_object(output)
+            text = text_of(told.get("output", told.get("content", output)), intake)
+            code = as_object(told.get("metadata")).get("exit_code", exits.get(call))
+            yield result_step(text, call, code, True if told.get("success") is False else None)
+        elif of == "exec_command_end":
+            exits[call] = item.get("exit_code", 0)
+        elif of == "turn_context":
+            model = str(item.get("model") or model)
+        elif of == "compacted":
+            intake.drop("compactions (linked)")
+            yield Step("summary", str(item.get("message") or ""))
+        elif of == "turn_aborted" and item.get("reason", "interrupted") == "interrupted":
+            yield Step("interrupted")
+        elif of == "thread_rolled_back":
+            taken = item.get("num_turns")
+            turns = max(0, turns - (taken if isinstance(taken, int) else 1))
+            yield Step("rewound", turns=turns)
+        elif of in ("error", "stream_error"):
+            yield Step("error", str(item.get("message") or ""))
+        elif of not in _SHOWN_TWICE:
+            intake.drop_kind(of)

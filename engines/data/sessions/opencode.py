@@ -14,9 +14,10 @@ from engines.data.sessions.steps import (
     Session,
     Step,
     as_object,
-    exit_failed,
+    call_step,
     objects,
     parse_json,
+    result_step,
 )
 
 _MARKS = ("step-start", "step-finish", "snapshot", "patch", "agent")
@@ -30,9 +31,8 @@ def read(path: Path, intake: Intake) -> Iterator[Session]:
         return
     found = as_object(intake.read_whole(path))
     if isinstance(found.get("messages"), list):
-        pairs = (
-            (as_object(m.get("info")), objects(m.get("parts"))) for m in objects(found["messages"])
-        )
+        told = objects(found["messages"])
+        pairs = ((as_object(one.get("info")), objects(one.get("parts"))) for one in told)
         yield from _session(as_object(found.get("info")), pairs, intake)
     elif str(found.get("id", "")).startswith("ses") and len(path.parents) > 2:
         yield from _session(found, _stored(path.parents[2], str(found["id"]), intake), intake)
@@ -73,9 +73,7 @@ def _session(info: dict[str, Any], rows: Rows, intake: Intake) -> Iterator[Sessi
         intake.drop("sessions that are stored twice")
         return
     intake.seen.add(session.id)
-    reverted = as_object(info.get("revert")).get("messageID")
-    if not session.part_of:
-        session.steps = _steps(rows, reverted, intake)
+    session.steps = _steps(rows, as_object(info.get("revert")).get("messageID"), intake)
     yield session
 
 
@@ -85,47 +83,34 @@ def _steps(rows: Rows, reverted: object, intake: Intake) -> Iterator[Step]:
         if reverted and message.get("id") == reverted:
             yield Step("rewound", turns=turns)
             return
-        if message.get("role") == "user":
-            said = [
-                str(p.get("text") or "")
-                for p in parts
-                if p.get("type") == "text" and not p.get("synthetic")
-            ]
-            if any(p.get("type") == "compaction" for p in parts):
-                intake.drop("compactions (linked)")
-            elif text := "\n".join(said).strip():
-                turns += 1
-                yield Step("user", text)
-            for part in parts:
-                if part.get("type") not in ("text", "compaction"):
-                    intake.drop_kind(part.get("type"))
-        else:
-            yield from _reply(message, parts, intake)
-
-
-def _reply(message: dict[str, Any], parts: list[dict[str, Any]], intake: Intake) -> Iterator[Step]:
-    model = str(message.get("modelID") or "")
-    for part in parts:
-        match part.get("type"):
-            case "text":
-                kind = "summary" if message.get("summary") is True else "assistant"
-                yield Step(kind, str(part.get("text") or ""), model=model)
-            case "tool":
+        asks, model = message.get("role") == "user", str(message.get("modelID") or "")
+        said = []
+        for part in parts:
+            kind, text = part.get("type"), str(part.get("text") or "")
+            if kind == "text" and asks:
+                said += [] if part.get("synthetic") else [text]
+            elif kind == "text":
+                yield Step(
+                    "summary" if message.get("summary") is True else "assistant", text, model=model
+                )
+            elif kind == "tool":
                 yield from _tool(part)
-            case other if other not in _MARKS:
-                intake.drop_kind(other)
-    if error := as_object(message.get("error")):
-        aborted = error.get("name") == "MessageAbortedError"
-        said = str(as_object(error.get("data")).get("message") or error.get("name"))
-        yield Step("interrupted") if aborted else Step("error", said)
+            elif kind == "compaction":
+                intake.drop("compactions (linked)")
+            elif kind not in _MARKS:
+                intake.drop_kind(kind)
+        if text := "\n".join(said).strip():
+            turns += 1
+            yield Step("user", text)
+        if error := as_object(message.get("error")):
+            aborted = error.get("name") == "MessageAbortedError"
+            told = as_object(error.get("data")).get("message") or error.get("name")
+            yield Step("interrupted") if aborted else Step("error", str(told))
 
 
 def _tool(part: dict[str, Any]) -> Iterator[Step]:
-    state, call = as_object(part.get("state")), str(part.get("callID") or "")
-    yield Step("call", name=str(part.get("tool") or ""), id=call, arguments=state.get("input"))
-    status, code = state.get("status"), as_object(state.get("metadata")).get("exit")
-    text = str(state.get("error" if status == "error" else "output") or "")
-    failed = (
-        code != 0 if isinstance(code, int) else True if status == "error" else exit_failed(text)
-    )
-    yield Step("result", text, id=call, failed=failed)
+    state, call = as_object(part.get("state")), part.get("callID")
+    yield call_step(part.get("tool"), call, state.get("input"))
+    failed, code = state.get("status") == "error", as_object(state.get("metadata")).get("exit")
+    text = str(state.get("error" if failed else "output") or "")
+    yield result_step(text, call, code, failed or None)

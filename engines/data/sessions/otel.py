@@ -7,7 +7,6 @@ the conversation so far: each message is taken once.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,109 +17,89 @@ from engines.data.sessions.steps import (
     Session,
     Step,
     as_object,
+    call_step,
     chat_steps,
-    exit_failed,
     objects,
     parse_json,
+    result_step,
     text_of,
 )
 
-_IN = (("llm.input_messages.", "message"), ("gen_ai.prompt.", ""))
-_OUT = (("llm.output_messages.", "message"), ("gen_ai.completion.", ""))
+_SIDES = (
+    ("gen_ai.input.messages", "llm.input_messages.", "gen_ai.prompt."),
+    ("gen_ai.output.messages", "llm.output_messages.", "gen_ai.completion."),
+)
 
 
 def read(path: Path, intake: Intake) -> Iterator[Session]:
     exports = intake.read_lines(path) if path.suffix == ".jsonl" else [intake.read_whole(path)]
-    spans = [_Span(span) for export in exports for span in _spans(as_object(export))]
-    spans.sort(key=lambda span: span.start)
+    spans = [
+        _Span(span)
+        for export in exports
+        for resource in objects(as_object(export).get("resourceSpans"))
+        for scope in objects(resource.get("scopeSpans"))
+        for span in objects(scope.get("spans"))
+    ]
     by_id = {span.id: span for span in spans}
-    for span in spans:
-        span.count_agents(by_id)
-    calls: dict[str, list[_Span]] = defaultdict(list)
-    for span in spans:
-        if span.messages(intake):
-            calls[span.session].append(span)
-        else:
-            intake.drop("spans without messages")
-    for name, found in calls.items():
-        main = min(span.agents for span in found)
-        session = Session(name)
-        session.steps = _steps([span for span in found if span.agents == main], intake)
-        inner = (span.agent for span in found if span.agents > main)
-        session.subagents += dict.fromkeys(inner)
-        for span in spans:
-            if span.session == name and span.score is not None:
-                session.score, session.score_name = span.score, "evaluation result"
-        yield session
-
-
-def _spans(export: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for resource in objects(export.get("resourceSpans")):
-        for scope in objects(resource.get("scopeSpans")):
-            yield from objects(scope.get("spans"))
+    sessions: dict[str, list[_Span]] = {}
+    for span in sorted(spans, key=lambda span: span.start):
+        span.find_agents(by_id)
+        sessions.setdefault(span.session, []).append(span)
+    for name, found in sessions.items():
+        calls = [span for span in found if span.messages]
+        intake.drop("spans without messages", len(found) - len(calls))
+        if calls:
+            main = min(len(span.agents) for span in calls)
+            own = [span for span in calls if len(span.agents) == main]
+            inner = dict.fromkeys(span.agents[0] for span in calls if len(span.agents) > main)
+            score = next((span.score for span in found if span.score is not None), None)
+            steps = _steps(own, intake)
+            yield Session(name, steps, subagents=[*inner], score=score, score_name="evaluation")
 
 
 class _Span:
     def __init__(self, span: dict[str, Any]) -> None:
-        self._attributes = _values(span.get("attributes"))
+        of: dict[str, Any] = {}
+        for event in objects(span.get("events")):
+            of |= _values(event.get("attributes"))
+        of |= _values(span.get("attributes"))
         self.id, self._parent = str(span.get("spanId")), str(span.get("parentSpanId") or "")
         self.start = int(str(span.get("startTimeUnixNano") or 0))
         self.status = as_object(span.get("status"))
-        self.score: float | None = None
-        for event in objects(span.get("events")):
-            told = _values(event.get("attributes"))
-            score = told.get("gen_ai.evaluation.score.value")
-            if isinstance(score, int | float):
-                self.score = float(score)
-            self._attributes = {**told, **self._attributes}
-        of = self._attributes
+        score = of.get("gen_ai.evaluation.score.value")
+        self.score = float(score) if isinstance(score, int | float) else None
         own = of.get("gen_ai.conversation.id") or of.get("session.id")
         self.session = str(own or span.get("traceId") or "unknown")
         self.model = str(of.get("gen_ai.request.model") or of.get("llm.model_name") or "")
-        self.is_agent = of.get("gen_ai.operation.name") == "invoke_agent"
-        self.is_agent = self.is_agent or of.get("openinference.span.kind") == "AGENT"
+        self._is_agent = of.get("gen_ai.operation.name") == "invoke_agent"
+        self._is_agent = self._is_agent or of.get("openinference.span.kind") == "AGENT"
         self._name = str(of.get("gen_ai.agent.name") or "sub-agent")
-        self.agent = ""  # the innermost that it runs within
-        self.agents = 0  # it runs within
-        self._messages: list[dict[str, Any]] | None = None
+        self.agents: list[str] = []  # it runs within, the innermost first
+        # What went in, then what came out; an agent's own span only repeats its calls'.
+        sides = () if self._is_agent else _SIDES
+        self.messages = [one for side in sides for one in _side_messages(of, *side)]
 
-    def count_agents(self, spans: dict[str, _Span]) -> None:
+    def find_agents(self, spans: dict[str, _Span]) -> None:
         above, met = spans.get(self._parent), {self.id}
         while above is not None and above.id not in met:
             met.add(above.id)
-            if above.is_agent:
-                self.agent = self.agent or above._name
-                self.agents += 1
+            self.agents += [above._name] if above._is_agent else []
             above = spans.get(above._parent)
 
-    def messages(self, intake: Intake) -> list[dict[str, Any]]:
-        """What went in and then what came out; an agent's own span only repeats its calls'."""
-        if self._messages is None:
-            both = (("gen_ai.input.messages", _IN), ("gen_ai.output.messages", _OUT))
-            self._messages = [] if self.is_agent else [m for one in both for m in self._side(*one)]
-        return self._messages
 
-    def _side(self, name: str, flat: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
-        told = self._attributes.get(name)
-        if told is not None:
-            return objects(parse_json(told) if isinstance(told, str) else told)
-        for prefix, inner in flat:
-            found = [
-                one.get(inner, one) if inner else one
-                for one in _unflatten(self._attributes, prefix)
-            ]
-            if found:
-                return objects(found)
-        return []
+def _side_messages(of: dict[str, Any], whole: str, *flat: str) -> list[dict[str, Any]]:
+    if (told := of.get(whole)) is not None:
+        return objects(parse_json(told) if isinstance(told, str) else told)
+    found = [one for prefix in flat for one in _unflatten(of, prefix)]
+    return objects([one.get("message", one) for one in objects(found)])
 
 
 def _steps(spans: list[_Span], intake: Intake) -> Iterator[Step]:
     seen: set[str] = set()
     for span in spans:
-        for message in span.messages(intake):
-            if (
-                key := digest({k: v for k, v in message.items() if k != "finish_reason"})
-            ) not in seen:
+        for message in span.messages:
+            key = digest({name: v for name, v in message.items() if name != "finish_reason"})
+            if key not in seen:
                 seen.add(key)
                 yield from _message_steps(message, intake, span.model)
         if span.status.get("code") in (2, "STATUS_CODE_ERROR"):
@@ -135,18 +114,15 @@ def _message_steps(message: dict[str, Any], intake: Intake, model: str) -> Itera
         yield from chat_steps({**message, "content": content, "tool_calls": calls}, intake, model)
         return
     for part in objects(message["parts"]):
-        name, call = str(part.get("name") or ""), str(part.get("id") or "")
-        match part.get("type"):
-            case "text" if message.get("role") in ("user", "assistant"):
-                kind = "user" if message["role"] == "user" else "assistant"
-                yield Step(kind, str(part.get("content") or ""), model=model)
-            case "tool_call":
-                yield Step("call", name=name, id=call, arguments=part.get("arguments"))
-            case "tool_call_response":
-                text = text_of(part.get("response", part.get("result")), intake)
-                yield Step("result", text, id=call, failed=exit_failed(text))
-            case other if message.get("role") != "system":
-                intake.drop_kind(other)
+        if part.get("type") == "tool_call":
+            yield call_step(part.get("name"), part.get("id"), part.get("arguments"))
+        elif part.get("type") == "tool_call_response":
+            text = text_of(part.get("response", part.get("result")), intake)
+            yield result_step(text, part.get("id"))
+        elif part.get("type") == "text":
+            yield from chat_steps({**message, "content": part.get("content")}, intake, model)
+        else:
+            intake.drop_kind(part)
 
 
 def _values(attributes: Any) -> dict[str, Any]:

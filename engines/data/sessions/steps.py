@@ -16,16 +16,12 @@ from typing import Any, Literal
 
 import orjson
 
-LONGEST_LINE = 32_000_000
-"""Bytes of a line that is read; a longer one is a blob, and is counted."""
-LONGEST_FILE = 512_000_000
-"""Bytes of a file that has to be read whole."""
+LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
+"""Bytes of a line, and of a file that has to be read whole: what is longer is left out, counted."""
 _EXIT = re.compile(
-    r"(?:exit(?:ed)?(?: with)? (?:code|status)|exit_?code\"?|returncode)\"?[:=\s]{1,3}(-?\d{1,4})",
-    re.IGNORECASE,
+    r"(?i)(?:exit(?:ed)?(?: with)? (?:code|status)|exit_?code\"?|returncode)\"?[:=\s]{1,3}(-?\d{1,4})"
 )
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
-
 Kind = Literal["user", "assistant", "call", "result", "summary", "error", "interrupted", "rewound"]
 
 
@@ -71,10 +67,10 @@ class Intake:
     def drop(self, what: str, count: int = 1) -> None:
         self.dropped[what] += count
 
-    def drop_kind(self, kind: object) -> None:
-        """A line or part that no reader knows, by its name where that is a plain word."""
-        plain = isinstance(kind, str) and _PLAIN.fullmatch(kind)
-        self.drop(f'"{kind}" entries' if plain else "entries of no known kind")
+    def drop_kind(self, of: object) -> None:
+        """A line or part that no reader knows, by its type where that is a plain word."""
+        kind = str(of.get("type") if isinstance(of, dict) else of)
+        self.drop(f'"{kind}" entries' if _PLAIN.fullmatch(kind) else "entries of no known kind")
 
     def read_lines(self, path: Path) -> Iterator[dict[str, Any]]:
         """The objects of a JSONL file, one after the other."""
@@ -84,21 +80,17 @@ class Intake:
                     self.drop("over-long lines")
                     while (raw := file.readline(LONGEST_LINE)) and not raw.endswith(b"\n"):
                         pass
+                elif row := as_object(parse_json(raw)):
+                    yield row
                 elif raw.strip():
-                    row = parse_json(raw)
-                    if isinstance(row, dict):
-                        yield row
-                    else:
-                        self.drop("unreadable lines")
+                    self.drop("unreadable lines")
 
     def read_whole(self, path: Path) -> Any:
         """The JSON of a file; None where it holds none."""
-        if path.stat().st_size > LONGEST_FILE:
-            self.drop("over-long files")
-            return None
-        found = parse_json(path.read_bytes())
+        short = path.stat().st_size <= LONGEST_FILE
+        found = parse_json(path.read_bytes()) if short else None
         if found is None:
-            self.drop("unreadable files")
+            self.drop("unreadable files" if short else "over-long files")
         return found
 
 
@@ -129,52 +121,48 @@ def objects(value: Any) -> list[dict[str, Any]]:
 
 
 def text_of(content: Any, intake: Intake) -> str:
-    """The text of a message's content: a text, or parts of which others than texts are counted."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return ""
-    if isinstance(content, Mapping):
-        content = [content]
-    if not isinstance(content, list):
-        return str(content)
+    """The text of a message's content: a text, or parts, of which other ones are counted."""
+    if not isinstance(content, list | dict):
+        return "" if content is None else str(content)
     said = []
-    for part in content:
+    for part in content if isinstance(content, list) else [content]:
         text = part.get("text", part.get("content")) if isinstance(part, dict) else part
         if isinstance(text, str):
             said.append(text)
-        elif isinstance(part, dict) and part.get("type") in ("image", "input_image", "image_url"):
-            intake.drop("images")
         else:
-            intake.drop_kind(part.get("type") if isinstance(part, dict) else None)
+            intake.drop_kind(part)
     return "\n".join(said)
+
+
+def call_step(name: object, id: object, arguments: Any) -> Step:
+    if isinstance(arguments, str) and isinstance(parsed := parse_json(arguments), dict):
+        arguments = parsed
+    return Step("call", name=str(name or ""), id=str(id or ""), arguments=arguments)
+
+
+def result_step(text: str, id: object, code: Any = None, failed: bool | None = None) -> Step:
+    """Whether it failed is told by its exit code, by its program, or by what it says at its ends."""
+    if isinstance(code, int):
+        failed = code != 0
+    elif failed is None:
+        found = _EXIT.search(text, 0, 400) or _EXIT.search(text, max(0, len(text) - 400))
+        failed = None if found is None else int(found[1]) != 0
+    return Step("result", text, id=str(id or ""), failed=failed)
 
 
 def chat_steps(message: Mapping[str, Any], intake: Intake, model: str = "") -> Iterator[Step]:
     """The steps of a message in the form of chat APIs; one of the system's says nothing."""
     text, role = text_of(message.get("content"), intake), message.get("role")
-    if role == "user" and text:
-        yield Step("user", text)
-    elif role == "tool":
-        failed = True if message.get("error") else exit_failed(text)
-        yield Step("result", text, id=str(message.get("tool_call_id") or ""), failed=failed)
-    elif role == "assistant":
+    if role == "tool":
+        failed = True if message.get("error") else None
+        yield result_step(text, message.get("tool_call_id"), failed=failed)
+    elif role in ("user", "assistant"):
         if text:
-            yield Step("assistant", text, model=model)
+            yield Step("user" if role == "user" else "assistant", text, model=model)
         for call in objects(message.get("tool_calls")):
             of = call["function"] if isinstance(call.get("function"), dict) else call
-            name = str(of.get("name") or of.get("function") or "")
-            yield Step(
-                "call",
-                name=name,
-                id=str(call.get("id") or ""),
-                arguments=of.get("arguments"),
+            yield call_step(
+                of.get("name") or of.get("function"), call.get("id"), of.get("arguments")
             )
-    elif role not in ("system", "developer", "user"):
+    elif role not in ("system", "developer"):
         intake.drop_kind(role)
-
-
-def exit_failed(text: str) -> bool | None:
-    """Whether a result says with which exit code it ended, and that was not 0."""
-    found = _EXIT.search(text, 0, 400) or _EXIT.search(text, max(0, len(text) - 400))
-    return None if found is None else int(found[1]) != 0
