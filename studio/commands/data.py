@@ -235,8 +235,7 @@ def import_(
         studio data import claude ~/.claude/projects --name mine
         studio data import codex ~/.codex/sessions --dry-run
     """
-    from studio.data.item_review import import_text
-    from studio.data.sessions import import_sessions
+    from studio.data.sessions import import_sessions, import_text
     from studio.report.next_step import tell_next
     from studio.secrets.workspace import masking_workspace
 
@@ -248,9 +247,9 @@ def import_(
         dry_run=dry_run,
         anonymous=anonymous,
     )
-    print_result(asdict(done), import_text(done), json=json)
+    print_result(done, import_text(done), json=json)
     if not json and not dry_run:
-        tell_next(f"studio data review {quote(done.name)}", context.obj)
+        tell_next(f"studio data review {quote(done['name'])}", context.obj)
 
 
 @app.command()
@@ -271,11 +270,10 @@ def review(
         studio data review mine --json
     """
     from engines.data.review_marks import content_hash, is_unreviewed
-    from studio.data.item_review import review_items
+    from studio.data.item_review import item_data, review_items
     from studio.data.sessions import (
         change_items,
         find_items,
-        item_data,
         mark,
         read_items,
         read_marks,

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConfigError, DataError
 from engines.core.ids import digest
-from engines.data.review_marks import MARK, content_hash, is_unreviewed, set_mark
+from engines.data.review_marks import MARK, content_hash, set_mark
 from engines.data.rows import open_table
 from engines.data.sessions.reading import read_sessions
 from engines.data.sessions.redaction import Redactor
@@ -23,28 +22,12 @@ from engines.data.sessions.tries import Try, read_tries
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import check_data_name, write_dataset
+from studio.report.summary import count_text
 from studio.secrets.output import current_mask, remember
 from studio.secrets.rules import environment_secrets
+from studio.secrets.sanitize import sanitize
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """What an import came to."""
-
-    name: str
-    path: str
-    written: bool  # False: a dry run, or all of it is there already
-    problems: int
-    tries: int
-    groups: int  # problems with several tries
-    sessions: int
-    subagents: int  # sessions that others had started, linked to them
-    outcomes: dict[str, int]  # right, wrong, partial, unknown
-    signals: dict[str, int]
-    redacted: int
-    dropped: dict[str, int]
 
 
 def import_sessions(
@@ -55,66 +38,78 @@ def import_sessions(
     *,
     dry_run: bool = False,
     anonymous: bool = False,
-) -> Imported:
+) -> dict[str, Any]:
     """Read, redact and write datasets/NAME.jsonl, where nothing is reviewed yet.
+
+    Returns what it came to; `written` is False for a dry run, or where all of it is there already.
 
     Raises:
         DataError: there is nothing of the format, or no request with a reply.
         ConfigError: the name cannot be one, or belongs to other content.
     """
     name = check_data_name(name or f"{format}-sessions")
-    values = {*environment_secrets(), *current_mask().values}
-    intake, redact = Intake(), Redactor(values, anonymous=anonymous)
+    intake = Intake()
+    redact = Redactor({*environment_secrets(), *current_mask().values}, anonymous=anonymous)
     tries: list[Try] = []
-    inner: dict[str, list[str]] = {}
+    inner: dict[str, list[str]] = {}  # sub-agents of each session, in order
     sessions = 0
     try:
         for session in read_sessions(format, path, intake):
-            if session.part_of:
-                inner.setdefault(session.part_of, []).append(session.id)
-                continue
-            sessions += 1
-            tries += read_tries(session, redact, intake)
-            if session.subagents:
-                inner.setdefault(session.id, []).extend(session.subagents)
+            if not session.part_of:
+                sessions += 1
+                tries += read_tries(session, redact, intake)
+            found = [session.id] if session.part_of else session.subagents
+            inner.setdefault(session.part_of or session.id, []).extend(found)
     except DataError as error:
-        place, cause, move = map(redact, (error.place, error.cause, error.move))
-        raise DataError(place, cause, move) from None
+        raise DataError(*map(redact, (error.place, error.cause, error.move))) from None
     finally:
         remember(redact.found)  # no message may hold one either
     final = redact.knowing_all()
-    rows = _make_rows(
-        format, tries, {k: [*dict.fromkeys(v)] for k, v in inner.items()}, final, intake
-    )
+    linked = {final(of): [*dict.fromkeys(map(final, found))] for of, found in inner.items()}
+    rows = _make_rows(format, tries, linked, final, intake)
     if not rows:
         cause = "No request in it was followed by a reply."
         raise DataError(final(str(path)), cause, "Give sessions in which an agent did something.")
-    if redact.binary:
-        intake.drop("pieces of binary content", redact.binary)
+    intake.drop("pieces of binary content", redact.binary)
     target = workspace.datasets / f"{name}.jsonl"
     written = not dry_run and _write_new(workspace, target, rows)
     outcomes = [one for row in rows for one in row["outcomes"]]
-    counted = Counter(_outcome_word(one["reward"]) for one in outcomes)
-    return Imported(
-        name=name,
-        path=str(target),
-        written=written,
-        problems=len(rows),
-        tries=len(outcomes),
-        groups=sum(len(row["outcomes"]) > 1 for row in rows),
-        sessions=sessions,
-        subagents=sum(map(len, inner.values())),
-        outcomes={word: counted[word] for word in ("right", "wrong", "partial", "unknown")},
-        signals=dict(
-            Counter(signal for one in outcomes for signal in one["signals"]).most_common()
-        ),
-        redacted=redact.count + final.count,
-        dropped={final(what): count for what, count in sorted(intake.dropped.items()) if count > 0},
+    return {
+        "name": name,
+        "path": str(target),
+        "written": written,
+        "problems": len(rows),
+        "tries": len(outcomes),
+        "groups": sum(len(row["outcomes"]) > 1 for row in rows),
+        "sessions": sessions,
+        "subagents": sum(map(len, linked.values())),
+        "outcomes": dict(Counter(_outcome_word(one["reward"]) for one in outcomes)),
+        "signals": dict(Counter(signal for one in outcomes for signal in one["signals"])),
+        "redacted": redact.count + final.count,
+        "dropped": {final(what): n for what, n in sorted(intake.dropped.items()) if n},
+    }
+
+
+def import_text(done: Mapping[str, Any]) -> str:
+    """The same for people."""
+
+    def counts(name: str, none: str) -> str:
+        return ", ".join(f"{n:,} {what}" for what, n in done[name].items()) or none
+
+    many, of = count_text(done["problems"], "problem"), count_text(done["sessions"], "session")
+    where = "in" if done["written"] else "not written:"
+    return sanitize(
+        f"{done['name']}: {many} from {of}, {where} {done['path']}\n"
+        f"  tries     {counts('outcomes', '')}; {done['groups']} of the problems have several\n"
+        f"  signals   {counts('signals', 'none')}\n"
+        f"  redacted  {count_text(done['redacted'], 'secret')}\n"
+        f"  linked    {count_text(done['subagents'], 'sub-agent')}\n"
+        f"  dropped   {counts('dropped', 'nothing')}"
     )
 
 
 def _outcome_word(reward: float | None) -> str:
-    return "unknown" if reward is None else {1: "right", 0: "wrong"}.get(reward, "partial")
+    return "unknown" if reward is None else {1: "right", 0: "wrong"}.get(reward, "partly right")
 
 
 def _make_rows(
@@ -126,34 +121,28 @@ def _make_rows(
 ) -> list[Row]:
     """A row a request, with all tries at it; sessions that hold the same one make a group."""
     rows: dict[str, Row] = {}
-    linked = {redact(name): [redact(one) for one in found] for name, found in inner.items()}
     for one in tries:
         question, text, session = redact(one.request).strip(), redact(one.text), redact(one.session)
-        origin = {"format": format, "sessions": [], "subagents": []}
-        row = rows.setdefault(
-            question,
-            {
-                "question": question,
-                "source": format,
-                "rollouts": [],
-                "outcomes": [],
-                "imported": origin,
-            },
-        )
-        if one.answer:
-            row.setdefault("answer", redact(one.answer))
-        reply = digest(text, 8)
+        answer = {"answer": redact(one.answer)} if one.answer else {}
+        row: Row = {
+            "question": question,
+            **answer,
+            "source": format,
+            "rollouts": [],
+            "outcomes": [],
+        }
+        row["imported"] = {"format": format, "sessions": [], "subagents": []}
+        row, reply = rows.setdefault(question, row), digest(text, 8)
         if not question or any(known["reply"] == reply for known in row["outcomes"]):
             intake.drop("tries that stand twice")
             continue
         row["rollouts"].append({"model": redact(one.model), "response": text})
         signals = [redact(signal) for signal in one.signals]
-        row["outcomes"].append(
-            {"reward": one.reward, "signals": signals, "reply": reply, "session": session}
-        )
+        told = {"reward": one.reward, "signals": signals, "reply": reply, "session": session}
+        row["outcomes"].append(told)
         if session not in row["imported"]["sessions"]:
             row["imported"]["sessions"].append(session)
-            row["imported"]["subagents"] += linked.get(session, [])
+            row["imported"]["subagents"] += inner.get(session, [])
     return [set_mark(row, False) for row in rows.values() if row["rollouts"]]
 
 
@@ -226,22 +215,6 @@ def mark(row: Row) -> Row:
 
 def take_out(row: Row) -> None:
     """The person does not want it: it may be imported again."""
-
-
-def item_data(number: int, row: Row) -> dict[str, Any]:
-    """An item for scripts: what would be sent of it, and the content that a mark is for."""
-    replies = row.get("rollouts") or []
-    outcomes = row.get("outcomes") or [{}] * len(replies)
-    return {
-        "item": number,
-        "content": content_hash(row),
-        "reviewed": not is_unreviewed(row) and row.get(MARK) is True,
-        "question": row.get("question"),
-        "tries": [
-            {**{key: told.get(key) for key in ("reward", "signals")}, **reply}
-            for reply, told in zip(replies, outcomes, strict=False)
-        ],
-    }
 
 
 def read_marks(file: Path) -> dict[str, Change]:

@@ -16,60 +16,54 @@ from urllib.parse import unquote
 from engines.core.codec import fix_surrogates
 from engines.core.text.masking import MASK, PLACEHOLDERS, Mask
 
-_ADDRESS = r"[^\s/\"'<>@]"
-_SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("xox", "xapp-"), r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
-    (("hooks.slack",), r"hooks\.slack\.com/\w+/(?P<v>[\w/-]{12,})"),
-    (("/webhooks/",), r"/webhooks/(?P<v>\d+/[\w-]{20,})"),
+_SHAPES = (
+    ("xox xapp-", r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
+    ("hooks.slack /webhooks/", r"(?:hooks\.slack\.com/\w+|/webhooks)/(?P<v>[\w/-]{12,})"),
     (
-        ("whsec_", "pypi-", "lin_api_", "figd_", "shpat_", "sntrys_", "dckr_pat_", "gocspx-"),
-        r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-)[\w+/=-]{16,}",
+        "whsec_ pypi- lin_api_ figd_ shpat_ sntrys_ dckr_pat_ gocspx- gldt- glrt- glptt- glsoat-",
+        r"(?i)\b(?:whsec_|pypi-|lin_api_|figd_|shpat_|sntrys_|dckr_pat_|gocspx-|gl[a-z]{2,4}-)"
+        r"[\w+/=-]{16,}",
     ),
-    (("gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glsoat-"), r"\bgl[a-z]{2,4}-[\w-]{16,}"),
     (
-        ("dapi", "hvs.", "nrak-", "1//0"),
-        r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,})",
+        "dapi hvs. nrak- 1//0 key- :aa",
+        r"\b(?:dapi[0-9a-f]{32}|hvs\.[\w-]{20,}|NRAK-\w{20,}|1//0[\w-]{20,}|key-[0-9a-f]{32}"
+        r"|\d{8,10}:AA[\w-]{30,})",
     ),
-    (("key-",), r"\bkey-[0-9a-f]{32}\b"),
-    ((":aa",), r"\b\d{8,10}:AA[\w-]{30,}"),
-    (("eyj",), r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
+    ("eyj", r"\beyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*){0,3}"),
     (
-        ("://",),
+        "://",
         r"(?<=://)(?P<v>[^\s/\"'<>@:]{0,100}:(?!\d{1,5}/)[^\s\"'<>]{1,300}"
-        rf"|{_ADDRESS}{{0,200}}\d{_ADDRESS}{{0,200}})(?=@)",
+        r"|[^\s/\"'<>@]{0,200}\d[^\s/\"'<>@]{0,200})(?=@)",
     ),
     (
-        ("sig", "key", "token", "code=", "secret"),
+        "sig key token code= secret",
         r"(?i)[?&](?:sig|x-amz-[a-z-]{1,30}|[a-z_-]{0,20}(?:key|token|signature|code|secret))="
         r"(?P<v>[^&\s\"'<>]{8,})",
     ),
     (
-        ("authorization", "api-key", "apikey", "cookie", "-token"),
+        "authorization api-key apikey cookie -token",
         r"(?i)(?:authorization|x?-?api-?key|(?:set-)?cookie|x-[a-z-]{0,30}token)\\*[\"']?"
         r"\s{0,3}[:=]\s{0,3}\\*[\"']?(?P<v>[^\"'\n\r\\]{4,})",
     ),
+    ("curl wget http", r"(?:-u|--user)[ =]{1,3}[\"']?(?P<v>[^\s\"':]{1,60}:[^\s\"']{1,200})"),
+    ("sshpass mysql", r"\b(?:sshpass|mysql\w{0,10})\b[^\n|;]{0,200}?\s-p ?(?P<v>[^\s]{4,})"),
     (
-        ("curl", "wget", "http"),
-        r"(?:-u|--user)[ =]{1,3}[\"']?(?P<v>[^\s\"':]{1,60}:[^\s\"']{1,200})",
-    ),
-    (
-        ("sshpass", "mysql"),
-        r"\b(?:sshpass|mysql\w{0,10})\b[^\n|;]{0,200}?\s-p ?[\"']?(?P<v>[^\s\"']{4,})",
-    ),
-    (
-        ("key", "token", "secret", "pass", "pwd", "auth", "cred", "dsn", "cookie"),  # of .env files
+        "key token secret pass pwd auth cred dsn cookie",  # of .env files
         r"(?m)^[ \t]*(?:\d{1,6}[→\t:|] ?)?(?:(?:export|set|ENV|ARG)[ \t]{1,3})?"
-        r"[A-Z][A-Z0-9_]{0,60}?(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}=[\"']?"
-        r"(?P<v>(?!\d{1,6}$)[^\s\"'$(<][^\n\"']{3,400})",
+        r"[A-Z][A-Z0-9_]{0,60}?(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}="
+        r"[\"']?(?P<v>(?!\d{1,6}$)[^\s\"'$(<][^\n\"']{3,400})",
     ),
-    (("password ",), r"(?i)\blogin\s{1,9}\S{1,80}\s{1,9}password\s{1,9}(?P<v>\S{4,})"),
+    ("password", r"(?i)\blogin\s{1,9}\S{1,80}\s{1,9}password\s{1,9}(?P<v>\S{4,})"),
     (
-        ("--",),
+        "--",
         r"(?i)--[a-z-]{0,30}(?:password|passwd|token|secret|api-?key|access-?key)[ =]{1,3}[\"']?"
         r"(?P<v>[^\s\"'$<-][^\s\"']{3,})",
     ),
 )
-"""What a shape contains in small letters, and its pattern; the group, where one matched."""
+"""What a shape contains in small letters, and its pattern; the secret is its group, if it has one.
+
+They stand beside those of every mask (`engines.core.text.masking`)."""
+_HINTED = tuple((tuple(hints.split()), re.compile(shape)) for hints, shape in _SHAPES)
 _NAME = (
     r"(?:pass(?:word|wd|phrase)?|pwd|secret|tokens?|credentials?|authorization|cookie|database_url"
     r"|(?:api|access|account|private|signing|encryption|master|auth|client|service|[_-])_?-?key"
@@ -98,7 +92,6 @@ _BLOCK = re.compile(
 _BLOB = 1000
 """Characters of a run that are data, whatever they say."""
 _SHORT, _MANY = 40, 10_000
-_LEFT_OUT = "[binary content left out]"
 _HOME = re.compile(r"(?:/home/|/Users/|\b[A-Z]:\\+Users\\+)[^/\\\s\"':]{1,60}")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
 
@@ -146,24 +139,23 @@ class Redactor:
 
     def _plain(self, text: str) -> str:
         low = text.lower()
-        for hints, shape in _SHAPES:
+        for hints, shape in _HINTED:
             for hint in hints:  # a generator would cost more than what it looks for
                 if hint in low:
-                    text = re.sub(shape, self._hide, text)
+                    text = shape.sub(self._hide, text)
                     break
         return self._hide_named(self._mask(text))
 
     def _hide(self, match: re.Match[str]) -> str:
-        value = next((v for v in match.groupdict().values() if v), match[0])
+        value = match.groupdict().get("v") or match[0]
         self._remember(value)
         return match[0].replace(value, MASK)
 
     def _hide_named(self, text: str) -> str:
         """Values behind a secret's name. The names are looked for as texts, which is faster."""
-        low = text.lower()
+        low, spans = text.lower(), []
         if len(low) != len(text):  # some letters grow when they are made small
-            low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
-        spans: list[tuple[int, int]] = []
+            low = text.encode("ascii", "replace").decode().lower()
         for hint in _HINTS:
             at = low.find(hint)
             while at >= 0:
@@ -192,9 +184,8 @@ class Redactor:
     def _remember(self, value: str) -> None:
         """A word or a number is not looked for elsewhere: ordinary text holds it too."""
         value = value.removeprefix("Bearer ").removeprefix("Basic ").strip()
-        kinds = (str.islower, str.isupper, str.isdigit, lambda c: not c.isalnum())
-        mixed = sum(any(map(kind, value)) for kind in kinds)
-        if len(value) >= 6 and MASK not in value and mixed >= 2 and any(map(str.isalnum, value)):
+        mixed = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", r"\d", r"[\W_]"))
+        if len(value) >= 6 and MASK not in value and mixed >= 2:
             self.found.add(value)
 
     def _encoded(self, text: str, depth: int = 2) -> str:
@@ -220,7 +211,7 @@ class Redactor:
 
     def _leave_out(self, match: re.Match[str]) -> str:
         self.binary += 1
-        return _LEFT_OUT
+        return "[binary content left out]"
 
 
 def _from_url(run: str) -> str:

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import orjson
 
 LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
-"""Bytes of a line, and of a file that has to be read whole: what is longer is left out, counted."""
+"""Bytes of a line, and of a file that has to be read whole; what is longer is left out."""
 _EXIT = re.compile(
-    r"(?i)(?:exit(?:ed)?(?: with)? (?:code|status)|exit_?code\"?|returncode)\"?[:=\s]{1,3}(-?\d{1,4})"
+    r"(?i)(?:exit(?:ed)?(?: with)? (?:code|status)|exit_?code|returncode)\"?[:=\s]{1,3}(-?\d{1,4})"
 )
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 Kind = Literal["user", "assistant", "call", "result", "summary", "error", "interrupted", "rewound"]
@@ -141,7 +141,7 @@ def call_step(name: object, id: object, arguments: Any) -> Step:
 
 
 def result_step(text: str, id: object, code: Any = None, failed: bool | None = None) -> Step:
-    """Whether it failed is told by its exit code, by its program, or by what it says at its ends."""
+    """Whether it failed its exit code tells, its program, or what it says at its ends."""
     if isinstance(code, int):
         failed = code != 0
     elif failed is None:
