@@ -229,11 +229,13 @@ def import_(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Make problems of one's own recorded sessions, redacted, each to be reviewed before use.
+    """Make problems of recorded sessions.
+
+    Secrets are taken out. Each is to be reviewed before any model may see it.
 
     Examples:
-        studio data import claude ~/.claude/projects --name mine
-        studio data import codex ~/.codex/sessions --dry-run
+        studio data import claude my-session.jsonl --name sessions
+        studio data import claude my-session.jsonl --dry-run
     """
     from studio.data.sessions import import_sessions, import_text
     from studio.report.next_step import tell_next
@@ -263,11 +265,11 @@ def review(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Look at imported items one by one, and mark those that models may see.
+    """Mark the imported items that models may see.
 
     Examples:
-        studio data review mine
-        studio data review mine --json
+        studio data review sessions
+        studio data review sessions --json
     """
     from engines.data.review_marks import content_hash, is_unreviewed
     from studio.data.item_review import item_data, review_items

@@ -12,7 +12,7 @@ from engines.data.review_marks import MARK, content_hash, is_unreviewed
 from engines.data.sessions.redaction import Redactor
 from engines.data.sessions.steps import as_object, parse_json
 from engines.record.run_dir import Workspace
-from studio.data.sessions import Row, change_items, mark, read_items, take_out
+from studio.data.sessions import Row, change_items, mark, read_items, rewrite, take_out
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -88,7 +88,7 @@ def review_items(
                 changed = _parse_edited(row, written)
                 if isinstance(changed, str):
                     say(changed)
-                elif change_items(workspace, target, {content_hash(row): lambda _, to=changed: to}):
+                elif change_items(workspace, target, {content_hash(row): rewrite(changed)}):
                     row = changed
         if answer == "q":
             return

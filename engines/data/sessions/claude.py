@@ -71,7 +71,7 @@ def _steps(path: Path, session: Session, intake: Intake) -> Iterator[Step]:
 
 def _user(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iterator[Step]:
     content, told = message.get("content"), as_object(line.get("toolUseResult"))
-    others = [] if isinstance(content, list) else content
+    others: list[Any] = [] if isinstance(content, list) else [content]
     for block in content if isinstance(content, list) else ():
         if isinstance(block, dict) and block.get("type") == "tool_result":
             # Whatever exits with another code than 0 is an error here.

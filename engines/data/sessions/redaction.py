@@ -70,8 +70,10 @@ _NAME = (
     r"|(?<=[_-])(?:auth|pat|dsn|pw)|conn(?:ection)?_?str(?:ing)?)"
     r"(?:_?(?:id|base64|b64|value|hash|\d{1,2}))?"
 )
-_HINTS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat", "dsn")
-_HINTS += ("_pw", "conn", "database_url")
+_HINTS = (
+    *("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "conn"),
+    *("_pat", "_pw", "dsn", "database_url"),
+)
 _ASSIGNED = re.compile(
     r"(?P<rest>\w{3,30})(?P<close>\\*[\"'`])?[ \t]{0,3}(?:=>|:=|[:=])[ \t]{0,3}"
     r"(?:(?:\\*[\"'`])(?P<quoted>[^\"'`\n\\]{4,400})|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\]"

@@ -5,6 +5,7 @@ What stands in `PARSED` is only read as a command line; the reason stands beside
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from studio.cli import build_parser, walk_commands
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import Result, run_here, studio
+from tests.support.session_files import claude_lines, say, user
 
 PARSED = {
     "studio run": "needs a screen",
@@ -35,6 +37,9 @@ FILES = {
     '"sections": {"x": ["s-1"]}, "next_id": 2}',
     "theirs.yaml": "experiences: [{id: E1, text: Draw it.}]\n",
     "my-problems.jsonl": '{"question": "What is 1 + 2?", "answer": "3"}\n' * 2,
+    "my-session.jsonl": "".join(
+        json.dumps(line) + "\n" for line in claude_lines("s", [user("Sort it"), say("Sorted.")])
+    ),
     "before.csv": "problem,score\na,0\nb,1\n",
     "after.csv": "problem,score\na,1\nb,1\n",
     "exam.csv": "prompt,solution\nWhat is 2 + 2?,4\n",
