@@ -22,8 +22,13 @@ from engines.data.sessions.steps import (
 )
 
 _SCAFFOLD = re.compile(r"\s*(?:<[a-z_]+[ >]|# AGENTS\.md instructions)")
-_SHOWN_TWICE = {"agent_message", "agent_reasoning", "token_count", "exec_command_begin"}
-_SHOWN_TWICE |= {"task_started", "task_complete", "turn_started", "turn_complete"}
+_SHOWN_TWICE: tuple[str, ...] = (
+    "agent_message",
+    "agent_reasoning",
+    "token_count",
+    "exec_command_begin",
+)
+_SHOWN_TWICE += ("task_started", "task_complete", "turn_started", "turn_complete")
 _ENVELOPES = ("response_item", "event_msg", "turn_context", "compacted")
 
 
@@ -45,13 +50,13 @@ def read(path: Path, intake: Intake) -> Iterator[Session]:
 
 def _steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
     model, asked, turns = "", "", 0  # the request that nothing has followed yet
-    exits: dict[Any, int] = {}
+    exits: dict[str, Any] = {}
     for line in lines:
         # Before there were envelopes, what is in them stood alone.
         kind = line.get("type") if line.get("type") in _ENVELOPES else "response_item"
         item = as_object(line.get("payload")) if "payload" in line else line
         of = item.get("type") if kind in _ENVELOPES[:2] else kind
-        call = item.get("call_id") or item.get("id")
+        call = str(item.get("call_id") or item.get("id"))
         if of == "user_message" or (of == "message" and item.get("role") == "user"):
             text = text_of(item.get("message", item.get("content")), intake)
             if _SCAFFOLD.match(text):

@@ -7,11 +7,11 @@ the conversation so far: each message is taken once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.core.ids import digest
 from engines.data.sessions.steps import (
     Intake,
     Session,
@@ -64,7 +64,8 @@ class _Span:
             of |= _values(event.get("attributes"))
         of |= _values(span.get("attributes"))
         self.id, self._parent = str(span.get("spanId")), str(span.get("parentSpanId") or "")
-        self.start = int(str(span.get("startTimeUnixNano") or 0))
+        began = str(span.get("startTimeUnixNano"))
+        self.start = int(began) if began.isdecimal() else 0
         self.status = as_object(span.get("status"))
         score = of.get("gen_ai.evaluation.score.value")
         self.score = float(score) if isinstance(score, int | float) else None
@@ -95,10 +96,11 @@ def _side_messages(of: dict[str, Any], whole: str, *flat: str) -> list[dict[str,
 
 
 def _steps(spans: list[_Span], intake: Intake) -> Iterator[Step]:
-    seen: set[str] = set()
+    seen: set[int] = set()
     for span in spans:
         for message in span.messages:
-            key = digest({name: v for name, v in message.items() if name != "finish_reason"})
+            told = {name: v for name, v in message.items() if name != "finish_reason"}
+            key = hash(json.dumps(told, sort_keys=True))
             if key not in seen:
                 seen.add(key)
                 yield from _message_steps(message, intake, span.model)

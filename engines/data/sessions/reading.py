@@ -41,7 +41,9 @@ def read_sessions(name: str, path: Path, intake: Intake) -> Iterator[Session]:
     if not path.exists():
         raise DataError(str(path), "There is no such file or folder.", "Check the path.")
     files = (
-        [path] if path.is_file() else sorted({f for p in format.patterns for f in path.rglob(p)})
+        [path]
+        if path.is_file()
+        else sorted({f for p in format.patterns for f in path.rglob(p) if f.is_file()})
     )
     for file in files:
         try:

@@ -98,14 +98,22 @@ Reader = Callable[[Path, Intake], Iterator[Session]]
 
 
 def parse_json(raw: bytes | str) -> Any:
-    """None where it is none. Half a surrogate pair, which cut texts end in, passes."""
+    """None where it is none, or nested like no message. Half a surrogate pair, as cut texts end
+    in, passes.
+    """
     try:
-        return orjson.loads(raw)
+        found = orjson.loads(raw)
     except ValueError:
         try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
+            found = json.loads(raw)
+        except (ValueError, TypeError, RecursionError):
             return None
+    return found if _is_shallow(found, 60) else None
+
+
+def _is_shallow(value: Any, left: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left > 0 and all(_is_shallow(one, left - 1) for one in inner)
 
 
 def as_object(value: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from engines.data.review_marks import set_mark
+from engines.record.run_dir import Workspace
+from studio.data.item_review import review_items
 from tests.support.fake_endpoint import an_endpoint, says
 from tests.support.run_studio import Result, studio
 from tests.support.session_files import WRITERS, Act, act, say, user, write_claude
@@ -354,3 +356,17 @@ def test_a_try_that_was_not_recorded_has_no_recorded_reward(workspace: Path) -> 
         workspace=workspace,
     )
     assert lone.code == 4 and "this try was not recorded" in lone.stdout + lone.stderr
+
+
+def test_an_item_that_changes_while_it_is_looked_at_is_not_marked(workspace: Path) -> None:
+    import_acts(workspace, SORT, [user("Name it"), say("x")])
+    target, said = workspace / "datasets" / "mine.jsonl", list[str]()
+
+    def ask(_: str) -> str:
+        one, other = rows_of(workspace)
+        write_rows(workspace, {**one, "question": "Sort all of it"}, set_mark(other, True))
+        return "y"
+
+    review_items(Workspace(workspace), target, ask, said.append, lambda text: text)
+    assert any("changed meanwhile" in text for text in said)
+    assert [row["reviewed"] for row in rows_of(workspace)] == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -383,3 +384,59 @@ def test_a_long_try_keeps_its_beginning_and_end_and_says_what_is_missing(tmp_pat
     assert "step 0 " in one.text and "step 199 " in one.text and "step 100 " not in one.text
     left = intake.dropped["steps left out of long tries"]
     assert f"[… {left} steps left out …]" in one.text and len(one.text) < 62_000
+
+
+def _mutate(value: Any, chance: random.Random, rate: float) -> Any:
+    """JSON in which some values are of another kind."""
+    junk: list[Any] = [
+        None,
+        3,
+        -1,
+        1e99,
+        10**30,
+        True,
+        "",
+        "x",
+        [],
+        {},
+        [3],
+        {"type": {}},
+        [[None]],
+    ]
+    if chance.random() < rate:
+        return chance.choice(junk)
+    if isinstance(value, dict):
+        return {key: _mutate(inner, chance, rate) for key, inner in value.items()}
+    return [_mutate(inner, chance, rate) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    "label", [one for one in WRITERS if one not in ("inspect eval", "opencode database")]
+)
+def test_values_of_another_kind_crash_nothing(label: str, tmp_path: Path) -> None:
+    name, write = WRITERS[label]
+    path = write(tmp_path, "s", SESSION)
+    files = {file: file.read_text() for file in tmp_path.rglob("*") if file.is_file()}
+    read = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        for file, text in files.items():
+            lines = [json.loads(line) for line in text.splitlines()]
+            write_lines(file, [_mutate(line, chance, 0.004 * (seed % 12)) for line in lines])
+        try:
+            read += len(tries_of(name, path))
+        except DataError:
+            continue
+    assert read > 5
+
+
+def test_json_that_is_nested_like_no_message_is_unreadable(tmp_path: Path) -> None:
+    lines = claude_lines("s", [user("A"), say("a")])
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+    more = claude_lines("s", [user("A"), act("Edit", {"of": 1}, "x"), say("b")])
+    more[1]["message"]["content"][0]["input"] = deep
+    intake = Intake()
+    assert len(tries_of("claude", with_lines(tmp_path, *lines, *more[1:]), intake)) == 1
+    assert intake.dropped["unreadable lines"] == 1
