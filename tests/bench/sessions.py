@@ -49,7 +49,7 @@ def main() -> None:
         done = import_sessions(Workspace(Path(workspace)), name, Path(path), "long")
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        found = {"tries": done.tries, "s": round(seconds, 2), "cpu_s": round(cpu, 2)}
+        found = {"tries": done["tries"], "s": round(seconds, 2), "cpu_s": round(cpu, 2)}
         print(json.dumps({"format": name, **found, "peak_mb": round(peak)}))
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -98,9 +98,7 @@ Reader = Callable[[Path, Intake], Iterator[Session]]
 
 
 def parse_json(raw: bytes | str) -> Any:
-    """None where it is none, or nested like no message. Half a surrogate pair, as cut texts end
-    in, passes.
-    """
+    """None where it is none, or nested like no message; half a surrogate pair passes."""
     try:
         found = orjson.loads(raw)
     except ValueError:
