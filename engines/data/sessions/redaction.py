@@ -222,6 +222,8 @@ def _from_url(run: str) -> str:
 
 def _from_base64(run: str) -> str:
     """The text that a run of base64 stands for; "" where it is none."""
+    if run.islower() or run.isupper():  # a name, as most such runs are
+        return ""
     bare = run.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         text = b64decode(bare + "=" * (-len(bare) % 4), validate=True).decode()

@@ -106,12 +106,17 @@ def parse_json(raw: bytes | str) -> Any:
             found = json.loads(raw)
         except (ValueError, TypeError, RecursionError):
             return None
-    return found if _is_shallow(found, 60) else None
+    return found if _is_shallow(found) else None
 
 
-def _is_shallow(value: Any, left: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return left > 0 and all(_is_shallow(one, left - 1) for one in inner)
+def _is_shallow(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(60):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for many in inner for one in many if isinstance(one, dict | list)]
+        if not level:
+            return True
+    return False
 
 
 def as_object(value: Any) -> dict[str, Any]:
