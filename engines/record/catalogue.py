@@ -25,6 +25,7 @@ from engines.core.state.curve import curve_row
 from engines.core.state.fold import fold_events
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import add_seal, seal_fits
 
 MOST_TOKENS = 2**63 - 1
 """That JSON writers take. Endpoints were once believed whatever they counted."""
@@ -38,13 +39,17 @@ class AtomicStorage(Storage):
 
     def read(self) -> dict[str, dict[str, Any]] | None:
         try:
-            data = orjson.loads(self._path.read_bytes())
+            raw = self._path.read_bytes()
+            data = orjson.loads(raw)
         except (FileNotFoundError, ValueError):
             return None  # rebuilt from the journals by whoever asks
-        return data if isinstance(data, dict) else None
+        if seal_fits(raw) is False or not isinstance(data, dict):
+            return None
+        data.pop("sha256", None)
+        return data
 
     def write(self, data: dict[str, dict[str, Any]]) -> None:
-        write_atomic(self._path, dumps(data))
+        write_atomic(self._path, add_seal(dumps(data)))
 
 
 @contextmanager

@@ -14,17 +14,18 @@ from engines.core.library import Library
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_atomic
 from engines.record.libraries import experience_row
+from engines.record.seal import add_seal, refuse_altered
 from engines.record.yaml_text import dump_yaml, load_yaml
 
 
 def format_agent_yaml(
     agent: Mapping[str, Any], library: Library, run: str, mask: Mask = NO_SECRETS
 ) -> bytes:
-    """Render `agent.yaml`; `run` is "" outside runs.
+    """Render `agent.yaml`, sealed; `run` is "" outside runs.
 
     `agent` is what the run file says of it, with `${` escaped wherever it stands for itself.
     """
-    return format_agent_head(library, run) + format_agent_body(agent, library, mask)
+    return add_seal(format_agent_head(library, run) + format_agent_body(agent, library, mask))
 
 
 def format_agent_head(library: Library, run: str) -> bytes:
@@ -32,7 +33,8 @@ def format_agent_head(library: Library, run: str) -> bytes:
     return (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
         "# the workspace and write in a run file:  defaults: [/agents/NAME@agent, _self_]\n"
-        f"# Experiences of library {library.name}@{library.version}"
+        "# To change it, delete the line `# sha256: …`: the file is your own then.\n"
+        f"# Experiences ({library.content_hash}) of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     ).encode()
 
@@ -61,7 +63,11 @@ def unescape_interpolation(text: str) -> str:
 
 
 def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRETS) -> None:
-    """Write a run's `agent.yaml` again with the experiences of another version."""
+    """Write a run's `agent.yaml` again with the experiences of another version.
+
+    Raises DamagedError: it was altered, and would be sealed as if it were the studio's.
+    """
+    refuse_altered(path)
     described = load_yaml(path.read_text("utf-8"))
     described.pop("experiences", None)
     write_atomic(path, format_agent_yaml(described, library, run, mask))

@@ -26,6 +26,7 @@ from engines.record import lines
 from engines.record.appender import write_atomic
 from engines.record.journal import Journal, parse_entry
 from engines.record.lock import write_lock
+from engines.record.seal import add_seal
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
@@ -285,7 +286,8 @@ def write_version(folder: Path, library: Library, run: str) -> None:
     from engines.record.yaml_text import dump_yaml
 
     text = dump_yaml(data, width=100)
-    write_atomic(version_path(folder, library.version), text.encode("utf-8", "replace"))
+    sealed = add_seal(text.encode("utf-8", "replace"))
+    write_atomic(version_path(folder, library.version), sealed)
 
 
 def experience_row(experience: Experience) -> dict[str, Any]:

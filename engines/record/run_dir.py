@@ -13,6 +13,7 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.lines import unreadable_error
+from engines.record.seal import must_be_sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class RunDir:
     @property
     def socket(self) -> Path:
         return self.path / "control.sock"
+
+    @property
+    def must_be_sealed(self) -> bool:
+        """Whether its files were sealed from the beginning; False where that cannot be told."""
+        return must_be_sealed(_first_line(self.path, 400))
 
     def started_at(self) -> float:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from engines.core.errors import ConfigError
+from engines.record.seal import refuse_altered
 from engines.record.yaml_text import QUICK_LOADER
 from studio.config.tree import Key
 
@@ -32,6 +33,7 @@ class Place:
 
 
 def parse_yaml(file: Path) -> yaml.Node | None:
+    refuse_altered(file)
     try:
         text = file.read_text(encoding="utf-8")
         try:

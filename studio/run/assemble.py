@@ -28,6 +28,7 @@ from engines.record.appender import write_atomic
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
+from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
 from studio.config.run_yaml import dump_run_yaml
@@ -207,7 +208,7 @@ class _RunParts:
             fold(state, entry.event)
         self.recorder = Recorder(journal, state)
         self.stack.callback(self.remove_left_files)
-        write_atomic(run.run_file, dump_run_yaml(self.config, mask).encode())
+        write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):
             await self.recorder.record(AgentOpened(self.agent_facts))
@@ -250,7 +251,7 @@ class _RunParts:
             ledger=ledger,
             records=records,
             control=control,
-            publisher=make_publisher(plan, state, self.library),
+            publisher=make_publisher(plan.loaded, plan.run, plan.workspace, state, self.library),
             mask=plan.loaded.mask,
             evaluation=open_evaluation(plan, self.sets, setup, writer),
             budget=self.budget,

@@ -12,21 +12,31 @@ from engines.core.text.masking import MASK
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_body, format_agent_head
 from engines.record.libraries import LibraryFolder
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import add_seal
 from studio.config.agent_file import names_only_variables
+from studio.config.loading import LoadedRun
 from studio.config.run_yaml import storable_tree
 from studio.config.settings.run import RunConfig
 from studio.config.tree import replace_value, walk_texts
 from studio.run.models import endpoint_of
-from studio.run.new_or_resume import RunPlan
 
 
 def make_publisher(
-    plan: RunPlan, state: RunState, folder: LibraryFolder
+    loaded: LoadedRun,
+    run: RunDir,
+    workspace: Workspace,
+    state: RunState,
+    folder: LibraryFolder,
+    only: Path | None = None,
 ) -> Callable[[Library], None]:
-    """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows."""
+    """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows.
+
+    `only` is the one of the two files to write; None: both.
+    """
     from engines.record.catalogue import write_library_rows
 
-    config, mask, run = plan.loaded.config, plan.loaded.mask, plan.run
+    config, mask = loaded.config, loaded.mask
 
     def adapter(step: int | None = None) -> str | None:
         """Of what was trained so far, or as it was after a step."""
@@ -42,11 +52,11 @@ def make_publisher(
     def write(file: Path, library: Library, trained: str | None, made_by: str) -> None:
         nonlocal made
         held = (trained, library.name, library.version, library.experiences)
-        if in_files.get(file) == held:
+        if in_files.get(file) == held or only not in (None, file):
             return
         if made[0] != held:
             made = (held, format_agent_body(agent_description(config, trained), library, mask))
-        write_atomic(file, format_agent_head(library, made_by) + made[1])
+        write_atomic(file, add_seal(format_agent_head(library, made_by) + made[1]))
         in_files[file] = held
 
     def publish(library: Library) -> None:
@@ -58,7 +68,7 @@ def make_publisher(
             write(run.best_agent_file, folder.at(version), adapter(step), made_by)
         held = (library.name, library.version, library.experiences)
         if held != in_catalogue:
-            write_library_rows(plan.workspace, library)
+            write_library_rows(workspace, library)
             in_catalogue = held
 
     return publish

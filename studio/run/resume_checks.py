@@ -20,6 +20,7 @@ from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment
 from engines.record.run_dir import RunDir
+from engines.record.seal import seal_fits
 from engines.record.yaml_text import load_yaml
 from studio.config.loading import LoadedRun
 from studio.config.run_yaml import dump_run_yaml
@@ -243,9 +244,10 @@ def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
 
 
 def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
-    """None where it cannot be read or is no mapping."""
+    """None where it cannot be read, was altered or is no mapping."""
     try:
-        tree = load_yaml(run_file.read_text("utf-8"))
+        data = run_file.read_bytes()
+        tree = None if seal_fits(data) is False else load_yaml(data.decode())
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return tree if isinstance(tree, dict) else None

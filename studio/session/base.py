@@ -152,6 +152,7 @@ class LockedRun:
         """Commit the decisions of a finished run; returns what happened."""
         from engines.record.catalogue import write_library_rows
         from engines.record.export import refresh_agent
+        from engines.record.seal import refuse_altered
 
         run, state = self.run, self.state
         if state.status != "finished":
@@ -161,6 +162,7 @@ class LockedRun:
             return f"{what}; decisions are kept: {move}"
         if not state.reviewed_operations:
             return "nothing is decided, so nothing was committed"
+        refuse_altered(run.agent_file)  # before anything is committed
         library = (await self.gate.commit(0)).library
         if not state.curates:  # it has no agent of its own
             refresh_agent(run.agent_file, library, run.run, self.workspace.mask)

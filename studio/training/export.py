@@ -37,6 +37,7 @@ from engines.policies.hf_local.settings import LocalSettings
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_yaml
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
 from studio.library.references import version_at
 from studio.report.fork_history import load_state_with_parents
@@ -134,6 +135,7 @@ def _described_agent(
     if state.started is None or not run.agent_file.exists():
         return None, None
     library = workspace.library(state.started.library).at(version_at(state, step))
+    refuse_altered(run.agent_file)
     described = load_yaml(run.agent_file.read_text("utf-8"))
     described.pop("experiences", None)
     return (described, library) if library.experiences else (None, None)
@@ -240,8 +242,9 @@ def run_settings(run: RunDir) -> dict[str, Any]:
     """The run file by dotted key, as it was written; empty where it cannot be read.
 
     Only the card shows it, and it decides whether the base model's own code may run, so that one
-    which is no longer valid does no harm.
+    which is no longer valid does no harm. Raises DamagedError: it was altered.
     """
+    refuse_altered(run.run_file)
     return dict(_flatten(read_run_yaml(run.run_file) or {}, ""))
 
 

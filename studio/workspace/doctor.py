@@ -32,13 +32,16 @@ from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.runs import run_troubles
+from engines.record.repair.scores import score_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import ALTERED, seal_fits
 from engines.record.yaml_text import load_yaml
 from studio.data.catalogue import listed_data
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.session.client import is_alive
+from studio.workspace.written_files import run_file_troubles, written_troubles
 
 _LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$")
 _PRIVATE = ("journal.jsonl", "run.yaml", "agent*.yaml", "studio.log", "records/*", "evals/*")
@@ -83,10 +86,11 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     for run in runs:
         examine(partial(run_troubles, run, workspace), run.path)
         examine(partial(_leftover_troubles, run), run.path)
-        examine(partial(_run_file_troubles, run))
+        examine(partial(run_file_troubles, run))
+        examine(partial(written_troubles, run, workspace), run.path)
         examine(partial(_checkpoint_troubles, run))
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
-        examine(partial(_score_troubles, path))
+        examine(partial(score_troubles, path))
     examine(partial(_stale_troubles, workspace))
     examine(partial(_permission_troubles, workspace, runs))
     examine(partial(_data_troubles, workspace))
@@ -100,20 +104,6 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     }
     at_work = {run.run: living[run.path] for run in runs if run.path in living}
     return Diagnosis(looked_at, tuple(found), at_work)
-
-
-def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
-    """Whether what it is resumed from can be read; its journal does not need it."""
-    move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
-    cause = "it holds no settings."
-    try:
-        if isinstance(load_yaml(run.run_file.read_text("utf-8")), dict):
-            return
-    except FileNotFoundError:
-        cause = "it is not there."
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        cause = "it cannot be read."
-    yield Trouble(str(run.run_file), cause, move, damage=False)
 
 
 def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
@@ -294,17 +284,6 @@ def _is_process_alive(pid: int) -> bool:
     return True
 
 
-def _score_troubles(path: Path) -> Iterator[Trouble]:
-    """Damaged lines of a file of scores; readers skip them, so each costs one more call."""
-    with path.open("rb") as file:
-        # A line without its end is one that somebody is writing, or was.
-        damaged = sum(raw.endswith(b"\n") and lines.decode(raw) is None for raw in file)
-    if damaged:
-        cause = f"{damaged} of its lines cannot be read."
-        move = "Nothing need be done: they are skipped, and what they told is measured again."
-        yield Trouble(str(path), cause, move, damage=False)
-
-
 def _permission_troubles(workspace: Workspace, runs: Iterable[RunDir]) -> Iterator[Trouble]:
     places = [workspace.catalogue, *workspace.evaluations.glob("*/*")]
     for run in runs:
@@ -342,7 +321,13 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
         return "made anew from the journals"
 
     try:
-        tables = json.loads(workspace.catalogue.read_bytes())
+        content = workspace.catalogue.read_bytes()
+        tables = json.loads(content)
+        if seal_fits(content) is False or not all(
+            isinstance(table, dict) for name, table in tables.items() if name != "sha256"
+        ):
+            yield Trouble(str(workspace.catalogue), ALTERED, move, rebuild_catalogue)
+            return
         runs = {row["run"]: row for row in tables.get("runs", {}).values()}
         libraries = {row["library"]: row for row in tables.get("libraries", {}).values()}
     except (ValueError, AttributeError, TypeError, KeyError):

@@ -36,6 +36,7 @@ from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
 from engines.record.appender import make_folder, write_atomic
 from engines.record.scores import Score, ScoreBook, problem_digest
+from engines.record.seal import add_seal
 from engines.rollouts.manager import RolloutManager
 
 LONGEST_NAME = 200
@@ -287,10 +288,14 @@ async def measure_set(
 def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
     """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
     make_folder(folder)
+    write_atomic(result_path(folder, result), add_seal(mask.line(dumps(result))))
+
+
+def result_path(folder: Path, result: EvaluationFinished) -> Path:
     name = result.data
     if len(name.encode()) > LONGEST_NAME:  # file systems end names at 255 bytes
         name = f"{name[: LONGEST_NAME // 4]}-{digest(name, 6)}"
-    write_atomic(folder / f"step-{result.step:04d}-{name}.json", mask.line(dumps(result)))
+    return folder / f"step-{result.step:04d}-{name}.json"
 
 
 @dataclass(frozen=True, slots=True)

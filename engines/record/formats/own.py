@@ -62,5 +62,9 @@ def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
         worth, pinned = fields.get("worth"), fields.get("pinned") is True
         note = worth if isinstance(worth, str) else ""
         found.append((inside, ForeignEntry(name, unescape(text), note=note, pinned=pinned)))
+    held = tuple(Experience(entry.id, entry.text) for _, entry in found)
+    if data.get("content_hash") not in (None, Library("", 0, held).content_hash):
+        move = "Delete its content_hash to use it as your own, or restore it from a copy."
+        raise source.error("its experiences do not give the content_hash it holds.", move=move)
     losses = [f"the {what} of its experiences" for what in ("uses", "effects") if data.get(what)]
     return source.library(kind, found, losses, data.get("library"))

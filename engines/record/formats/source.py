@@ -17,6 +17,7 @@ import yaml
 
 from engines.core.errors import DataError
 from engines.core.text.sanitize import one_line
+from engines.record.seal import refuse_altered
 from engines.record.yaml_text import load_yaml
 
 MOST_BYTES = 16 << 20
@@ -75,6 +76,7 @@ class Source:
             raise self.error(f"it cannot be read ({error.strerror}).") from error
         if len(data) > MOST_BYTES:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
+        refuse_altered(self.path, data)
         if not (text := self.decode(data)).strip():
             raise self.error("it is empty.")
         if text.count("\n") > MOST_LINES:

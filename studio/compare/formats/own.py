@@ -14,6 +14,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.record import lines
 from engines.record.run_dir import Workspace
+from engines.record.seal import refuse_altered
 from studio.compare.log import Fields, Log, LogRow, Practised, load_json
 from studio.config.loading import load_run
 from studio.library.references import find_version
@@ -28,9 +29,11 @@ MOVE = (
 
 
 def read_evaluation(path: Path, whole: Fields, metric: str | None) -> list[Log]:
-    """A file of a run's evals/."""
+    """A file of a run's evals/. Raises DamagedError: it was altered."""
+    refuse_altered(path)
+    told = {name: value for name, value in whole.row.items() if name != "sha256"}
     try:
-        return [_of_events(str(path), [from_dict(EvaluationFinished, whole.row)])]
+        return [_of_events(str(path), [from_dict(EvaluationFinished, told)])]
     except ValueError as error:
         raise whole.as_error(f"it is no evaluation ({error}).") from error
 

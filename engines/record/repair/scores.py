@@ -1,0 +1,57 @@
+"""What is wrong with a file of scores, and with what is told beside it. Each costs only money."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import orjson
+
+from engines.record import lines
+from engines.record.repair.cut import free_name
+from engines.record.repair.trouble import Trouble
+from engines.record.scores import count_scores
+from engines.record.seal import ALTERED, seal_fits
+
+_AGAIN = "they are skipped, and what they told is measured again when it is needed."
+
+
+def score_troubles(path: Path) -> Iterator[Trouble]:
+    """Damaged lines, a torn end, and scores that were there when the file was last closed."""
+    beside = path.with_name("about.json")
+    about = beside.read_bytes() if beside.is_file() else b"{}"  # first: the scores only grow
+    content = path.read_bytes()
+    every = content.splitlines(keepends=True)
+    damaged = sum(lines.decode(raw) is None for raw in every)
+    if damaged:
+        cause = f"{damaged} of its lines cannot be read."
+        yield Trouble(str(path), cause, f"Nothing need be done: {_AGAIN}", damage=False)
+    try:
+        held = orjson.loads(about).get("scores")
+        fits = seal_fits(about) or (held is None and seal_fits(about) is None)  # an older studio's
+        counted = held is None or _has_prefix(content, held["bytes"], held["sha256"])
+    except (ValueError, AttributeError, TypeError, KeyError):
+        fits, counted = False, True
+    if not fits:
+        move = f"{lines.REPAIR} moves it aside; the next evaluation writes it again."
+        yield Trouble(str(beside), ALTERED, move, partial(_move_aside, beside), False, True)
+    elif not counted:
+        cause = "scores that it held when it was last closed are gone, or stand elsewhere in it."
+        move = f"What is gone is measured again; {lines.REPAIR} takes the file as it is."
+        yield Trouble(str(path), cause, move, partial(_count_anew, path, about), False, True)
+
+
+def _has_prefix(content: bytes, size: int, digest: str) -> bool:
+    return len(content) >= size and hashlib.sha256(content[:size]).hexdigest() == digest
+
+
+def _move_aside(path: Path) -> str:
+    moved = path.rename(free_name(path))
+    return f"moved to {moved.name}"
+
+
+def _count_anew(path: Path, about: bytes) -> str:
+    count_scores(path, about)
+    return "taken as it is"

@@ -1,0 +1,68 @@
+"""The seal of a file: a first line, or first member of JSON, that is the hash of all behind it.
+
+Standing first it also tells of a file that was cut. A file without one is somebody's own or of an
+older studio; whoever changes a sealed one makes it their own by taking the seal away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from engines.core.errors import DamagedError
+
+SEALED_SINCE = 8
+"""Format of the journal line that tells of a run or a version whose files must have seals."""
+ALTERED = "it was altered after the studio wrote it: its seal does not fit the rest."
+_SEAL = re.compile(
+    rb'^# sha256: ([^\n]{64})\r?\n|\A\s*\{\s*"sha256"\s*:\s*"([^"]{64})"', re.MULTILINE
+)
+_FORMAT = re.compile(rb'\{"v":(\d+),')
+
+
+def add_seal(data: bytes) -> bytes:
+    """The file of a YAML text that begins with a key or comment, or of a JSON object."""
+    if not data.startswith(b"{"):
+        return b"# sha256: %s\n%s" % (_hash(data), data)
+    rest = data[1:] if data == b"{}" else b"," + data[1:]
+    return b'{"sha256":"%s"%s' % (_hash(rest), rest)
+
+
+def seal_fits(data: bytes) -> bool | None:
+    """Whether a file is as it was sealed, byte for byte; None: it has no seal."""
+    found = _SEAL.search(data)
+    if found is None:
+        return None
+    rest = data[found.end() :]
+    head = b"# sha256: %s\n" if found[1] else b'{"sha256":"%s"'
+    return data[: found.end()] == head % _hash(rest)
+
+
+def refuse_altered(path: Path, data: bytes | None = None) -> None:
+    """Raise DamagedError where a seal does not fit; what cannot be read is left to its reader.
+
+    `data` is what the file holds; None: it is read.
+    """
+    try:
+        fits = seal_fits(path.read_bytes() if data is None else data)
+    except OSError:
+        return
+    if fits is False:
+        own = 'line "# sha256: …", and that of content_hash if there is one,'
+        own = 'member "sha256"' if path.suffix == ".json" else own
+        move = (
+            f"Delete its {own} to use it as your own file; or restore it from a copy, or, in a "
+            "workspace, run `studio doctor --repair`."
+        )
+        raise DamagedError(str(path), ALTERED, move)
+
+
+def must_be_sealed(line: bytes) -> bool:
+    """Whether the files that a journal's line tells of have seals; `line` holds its envelope."""
+    found = _FORMAT.search(line)
+    return found is not None and int(found[1]) >= SEALED_SINCE
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()

@@ -1,0 +1,148 @@
+"""What the studio writes beside a run's journal, against its seal and the journal.
+
+Owns what is to be done about `run.yaml`, the agent files and evaluations. Those of a run that an
+older studio began have no seals, and are compared where the journal tells what they hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import orjson
+import yaml
+
+from engines.core.codec import from_dict
+from engines.core.errors import StudioError
+from engines.core.events import EvaluationFinished
+from engines.core.state.run_state import RunState
+from engines.pipeline.evaluation.evaluate import result_path, write_result
+from engines.record import lines
+from engines.record.lock import is_held
+from engines.record.repair.cut import free_name
+from engines.record.repair.trouble import Trouble
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import ALTERED, seal_fits
+from engines.record.yaml_text import load_yaml
+
+_OWN = "it has no seal, so it counts as somebody's own."
+_TOLD = re.compile(rb"^# Experiences \((\w+)\) of library (\S+)@(\d+), run ([^\s,]+)[.,]", re.M)
+
+
+def run_file_troubles(run: RunDir) -> Iterator[Trouble]:
+    """Whether what it is resumed from can be read, and is as it was; its journal needs it not."""
+    move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
+    cause, fits = "it holds no settings.", None
+    try:
+        data = run.run_file.read_bytes()
+        fits = seal_fits(data)
+        if isinstance(load_yaml(data.decode()), dict):
+            cause = _OWN if fits is None and run.must_be_sealed else ""
+    except FileNotFoundError:
+        cause = "it is not there."
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        cause = "it cannot be read."
+    if fits is False:
+        move = f"Restore it from a copy, or delete its line `# sha256: …` to keep it so. {move}"
+        yield Trouble(str(run.run_file), ALTERED, move)
+    elif cause:
+        yield Trouble(str(run.run_file), cause, move, damage=False)
+
+
+def written_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
+    """Agents and evaluations that are not what was written; the journal tells of most again."""
+    if is_held(run.path):
+        return  # its process writes them meanwhile
+    try:
+        state = run.state()
+    except StudioError:
+        return  # found before, where its journal was read
+    yield from _evaluation_troubles(run, state)
+    for path in (run.agent_file, run.best_agent_file):
+        if path.is_file():
+            yield from _agent_troubles(path, run, workspace, state)
+
+
+def _evaluation_troubles(run: RunDir, state: RunState) -> Iterator[Trouble]:
+    folder = run.path / "evals"
+    known = {result_path(folder, found): found for found in state.evaluations}
+    for path in sorted(folder.glob("*.json")):
+        data, told = path.read_bytes(), known.get(path)
+        fits, found = seal_fits(data), _read_result(data)
+        if fits or (fits is None and not run.must_be_sealed):
+            if found is not None and told in (None, found):
+                continue
+        move = f"{lines.REPAIR} moves it aside" + (", and writes it again." if told else ".")
+        mend = partial(_rewrite_result, path, told)
+        yield Trouble(str(path), ALTERED, move, mend, alone=True)
+
+
+def _read_result(data: bytes) -> EvaluationFinished | None:
+    try:
+        row = orjson.loads(data)
+        row.pop("sha256", None)
+        return from_dict(EvaluationFinished, row)
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def _rewrite_result(path: Path, told: EvaluationFinished | None) -> str:
+    moved = path.rename(free_name(path))
+    if told is not None:
+        write_result(path.parent, told)
+    return f"moved to {moved.name}" + (", and written again from the journal" if told else "")
+
+
+def _agent_troubles(
+    path: Path, run: RunDir, workspace: Workspace, state: RunState
+) -> Iterator[Trouble]:
+    data = path.read_bytes()
+    fits, place = seal_fits(data), str(path)
+    mend = partial(_rewrite_agent, path, run, workspace)
+    move = f"{lines.REPAIR} moves it aside and writes it again, where the run file can be loaded."
+    if fits is False:
+        yield Trouble(place, ALTERED, f"{move} Or delete its line `# sha256: …`.", mend, alone=True)
+    elif fits is None and run.must_be_sealed:
+        try:
+            is_own = "instructions" in load_yaml(data.decode())
+        except (ValueError, TypeError, yaml.YAMLError, RecursionError):
+            is_own = False
+        if is_own:
+            move = "Nothing need be done: it is read as it is."
+            yield Trouble(place, _OWN, move, damage=False)
+        else:
+            yield Trouble(place, "it holds no agent.", move, mend, alone=True)
+    elif (told := _TOLD.search(data)) and not _is_told(told, run, workspace):
+        name = f"{told[2].decode()}@{told[3].decode()}"
+        cause = f"it is not of this run, or its library does not have what it had as {name}."
+        yield Trouble(place, cause, move, mend, damage=False, alone=True)
+
+
+def _is_told(told: re.Match[bytes], run: RunDir, workspace: Workspace) -> bool:
+    """Whether the library has the version that an agent file was made from."""
+    content, name, version, made_by = (part.decode() for part in told.groups())
+    with suppress(StudioError):  # of the library: told of where it is looked at
+        return made_by == run.run and workspace.library(name).at(int(version)).content_hash == content
+    return True
+
+
+def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
+    """Move a damaged agent file aside and write it as its run left it; "" where that fails."""
+    from studio.config.loading import load_run
+    from studio.run.publish import make_publisher
+
+    try:
+        state = run.state()
+        assert state.started is not None
+        loaded = load_run(str(run.run_file), [], workspace.path)
+        folder = workspace.library(state.started.library)
+        library = folder.at(state.library_version)
+        publish = make_publisher(loaded, run, workspace, state, folder, only=path)
+        moved = path.rename(free_name(path))
+        publish(library)
+    except StudioError:
+        return ""
+    return f"moved to {moved.name}, and written again"
