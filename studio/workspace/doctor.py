@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
 from engines.core.codec import fields_of
@@ -94,7 +95,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     examine(partial(_stale_troubles, workspace))
     examine(partial(_permission_troubles, workspace, runs))
     examine(partial(_data_troubles, workspace))
-    examine(partial(_catalogue_troubles, workspace))
+    examine(partial(catalogue_troubles, workspace))
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
@@ -310,7 +311,7 @@ def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
             yield Trouble(place, cause or data.trouble, f"studio data check {data.path}")
 
 
-def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
+def catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
     """Rows of the catalogue that differ from the journals; a missing row is no damage."""
     if not workspace.catalogue.exists():
         return
@@ -322,7 +323,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
 
     try:
         content = workspace.catalogue.read_bytes()
-        tables = json.loads(content)
+        tables = orjson.loads(content)
         if seal_fits(content) is False or not all(
             isinstance(table, dict) for name, table in tables.items() if name != "sha256"
         ):

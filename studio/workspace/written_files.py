@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -72,9 +71,9 @@ def _evaluation_troubles(run: RunDir, state: RunState) -> Iterator[Trouble]:
     for path in sorted(folder.glob("*.json")):
         data, told = path.read_bytes(), known.get(path)
         fits, found = seal_fits(data), _read_result(data)
-        if fits or (fits is None and not run.must_be_sealed):
-            if found is not None and told in (None, found):
-                continue
+        is_sealed = fits or (fits is None and not run.must_be_sealed)
+        if is_sealed and found is not None and told in (None, found):
+            continue
         move = f"{lines.REPAIR} moves it aside" + (", and writes it again." if told else ".")
         mend = partial(_rewrite_result, path, told)
         yield Trouble(str(path), ALTERED, move, mend, alone=True)
@@ -115,7 +114,7 @@ def _agent_troubles(
             yield Trouble(place, _OWN, move, damage=False)
         else:
             yield Trouble(place, "it holds no agent.", move, mend, alone=True)
-    elif (told := _TOLD.search(data)) and not _is_told(told, run, workspace):
+    elif fits and (told := _TOLD.search(data)) and not _is_told(told, run, workspace):
         name = f"{told[2].decode()}@{told[3].decode()}"
         cause = f"it is not of this run, or its library does not have what it had as {name}."
         yield Trouble(place, cause, move, mend, damage=False, alone=True)
@@ -124,9 +123,11 @@ def _agent_troubles(
 def _is_told(told: re.Match[bytes], run: RunDir, workspace: Workspace) -> bool:
     """Whether the library has the version that an agent file was made from."""
     content, name, version, made_by = (part.decode() for part in told.groups())
-    with suppress(StudioError):  # of the library: told of where it is looked at
-        return made_by == run.run and workspace.library(name).at(int(version)).content_hash == content
-    return True
+    try:
+        found = workspace.library(name).at(int(version))
+    except StudioError:
+        return True  # of the library: told of where it is looked at
+    return (found.content_hash, run.run) == (content, made_by)
 
 
 def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:

@@ -81,7 +81,8 @@ def _hash_of(data: bytes) -> str:
     """Of the experiences in a version's file; "" where it holds none."""
     try:
         rows = load_yaml(data.decode())["experiences"]
-        return Library("", 0, tuple(Experience(row["id"], row["text"]) for row in rows)).content_hash
+        entries = tuple(Experience(row["id"], row["text"]) for row in rows)
+        return Library("", 0, entries).content_hash
     except (ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
         return ""
 

@@ -25,8 +25,9 @@ def score_troubles(path: Path) -> Iterator[Trouble]:
     content = path.read_bytes()
     every = content.splitlines(keepends=True)
     damaged = sum(lines.decode(raw) is None for raw in every)
+    damaged += len(every) - len(set(every))
     if damaged:
-        cause = f"{damaged} of its lines cannot be read."
+        cause = f"{damaged} of its lines cannot be read, or stand there twice."
         yield Trouble(str(path), cause, f"Nothing need be done: {_AGAIN}", damage=False)
     try:
         held = orjson.loads(about).get("scores")
