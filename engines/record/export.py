@@ -33,7 +33,7 @@ def format_agent_head(library: Library, run: str) -> bytes:
     return (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
         "# the workspace and write in a run file:  defaults: [/agents/NAME@agent, _self_]\n"
-        "# To change it, delete the line `# sha256: …`: the file is your own then.\n"
+        "# To change it, delete the line `# sha256 …`: the file is your own then.\n"
         f"# Experiences ({library.content_hash}) of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     ).encode()

@@ -15,8 +15,10 @@ from engines.core.errors import DamagedError
 SEALED_SINCE = 8
 """Format of the journal line that tells of a run or a version whose files must have seals."""
 ALTERED = "it was altered after the studio wrote it: its seal does not fit the rest."
+_LINE = b"# sha256 of all below: %s\n"
+_MEMBER = b'{"sha256":"%s"'
 _SEAL = re.compile(
-    rb'^# sha256: ([^\n]{64})\r?\n|\A\s*\{\s*"sha256"\s*:\s*"([^"]{64})"', re.MULTILINE
+    rb'^# sha256 of all below:([^\n]*)(?:\n|\Z)|\A\s*\{\s*"sha256"\s*:\s*"[^"]*"', re.MULTILINE
 )
 _FORMAT = re.compile(rb'\{"v":(\d+),')
 
@@ -24,9 +26,9 @@ _FORMAT = re.compile(rb'\{"v":(\d+),')
 def add_seal(data: bytes) -> bytes:
     """The file of a YAML text that begins with a key or comment, or of a JSON object."""
     if not data.startswith(b"{"):
-        return b"# sha256: %s\n%s" % (_hash(data), data)
+        return _LINE % _hash(data) + data
     rest = data[1:] if data == b"{}" else b"," + data[1:]
-    return b'{"sha256":"%s"%s' % (_hash(rest), rest)
+    return _MEMBER % _hash(rest) + rest
 
 
 def seal_fits(data: bytes) -> bool | None:
@@ -35,8 +37,7 @@ def seal_fits(data: bytes) -> bool | None:
     if found is None:
         return None
     rest = data[found.end() :]
-    head = b"# sha256: %s\n" if found[1] else b'{"sha256":"%s"'
-    return data[: found.end()] == head % _hash(rest)
+    return data[: found.end()] == (_MEMBER if found[1] is None else _LINE) % _hash(rest)
 
 
 def refuse_altered(path: Path, data: bytes | None = None) -> None:
@@ -49,7 +50,7 @@ def refuse_altered(path: Path, data: bytes | None = None) -> None:
     except OSError:
         return
     if fits is False:
-        own = 'line "# sha256: …", and that of content_hash if there is one,'
+        own = 'line "# sha256 …", and that of content_hash if there is one,'
         own = 'member "sha256"' if path.suffix == ".json" else own
         move = (
             f"Delete its {own} to use it as your own file; or restore it from a copy, or, in a "

@@ -324,9 +324,8 @@ def catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
     try:
         content = workspace.catalogue.read_bytes()
         tables = orjson.loads(content)
-        if seal_fits(content) is False or not all(
-            isinstance(table, dict) for name, table in tables.items() if name != "sha256"
-        ):
+        fits = seal_fits(content)
+        if not fits and (fits is False or not all(isinstance(t, dict) for t in tables.values())):
             yield Trouble(str(workspace.catalogue), ALTERED, move, rebuild_catalogue)
             return
         runs = {row["run"]: row for row in tables.get("runs", {}).values()}

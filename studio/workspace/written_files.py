@@ -20,7 +20,8 @@ from engines.core.events import EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.evaluate import result_path, write_result
 from engines.record import lines
-from engines.record.lock import is_held
+from engines.record.appender import write_atomic
+from engines.record.lock import is_held, write_lock
 from engines.record.repair.cut import free_name
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
@@ -45,7 +46,7 @@ def run_file_troubles(run: RunDir) -> Iterator[Trouble]:
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         cause = "it cannot be read."
     if fits is False:
-        move = f"Restore it from a copy, or delete its line `# sha256: …` to keep it so. {move}"
+        move = f"Restore it from a copy, or delete its line `# sha256 …` to keep it so. {move}"
         yield Trouble(str(run.run_file), ALTERED, move)
     elif cause:
         yield Trouble(str(run.run_file), cause, move, damage=False)
@@ -74,8 +75,8 @@ def _evaluation_troubles(run: RunDir, state: RunState) -> Iterator[Trouble]:
         is_sealed = fits or (fits is None and not run.must_be_sealed)
         if is_sealed and found is not None and told in (None, found):
             continue
-        move = f"{lines.REPAIR} moves it aside" + (", and writes it again." if told else ".")
-        mend = partial(_rewrite_result, path, told)
+        move = f"{lines.REPAIR} moves it aside" + (" and writes it again." if told else ".")
+        mend = partial(_rewrite_result, run, path, told)
         yield Trouble(str(path), ALTERED, move, mend, alone=True)
 
 
@@ -88,11 +89,20 @@ def _read_result(data: bytes) -> EvaluationFinished | None:
         return None
 
 
-def _rewrite_result(path: Path, told: EvaluationFinished | None) -> str:
-    moved = path.rename(free_name(path))
-    if told is not None:
+def _rewrite_result(run: RunDir, path: Path, told: EvaluationFinished | None) -> str:
+    with write_lock(run.path):
+        if told is None:
+            return f"moved to {path.rename(free_name(path)).name}"
+        kept = _copy_aside(path)
         write_result(path.parent, told)
-    return f"moved to {moved.name}" + (", and written again from the journal" if told else "")
+    return f"written again from the journal; {kept} is the file as it was"
+
+
+def _copy_aside(path: Path) -> str:
+    """Keep a file before it is replaced, so that a kill in between leaves both or the old one."""
+    kept = free_name(path)
+    write_atomic(kept, path.read_bytes())
+    return kept.name
 
 
 def _agent_troubles(
@@ -101,13 +111,13 @@ def _agent_troubles(
     data = path.read_bytes()
     fits, place = seal_fits(data), str(path)
     mend = partial(_rewrite_agent, path, run, workspace)
-    move = f"{lines.REPAIR} moves it aside and writes it again, where the run file can be loaded."
+    move = f"{lines.REPAIR} writes it again, where the run file can be loaded, and keeps this one."
     if fits is False:
-        yield Trouble(place, ALTERED, f"{move} Or delete its line `# sha256: …`.", mend, alone=True)
+        yield Trouble(place, ALTERED, f"{move} Or delete its line `# sha256 …`.", mend, alone=True)
     elif fits is None and run.must_be_sealed:
         try:
-            is_own = "instructions" in load_yaml(data.decode())
-        except (ValueError, TypeError, yaml.YAMLError, RecursionError):
+            is_own = isinstance(load_yaml(data.decode()), dict)
+        except (ValueError, yaml.YAMLError, RecursionError):
             is_own = False
         if is_own:
             move = "Nothing need be done: it is read as it is."
@@ -131,19 +141,20 @@ def _is_told(told: re.Match[bytes], run: RunDir, workspace: Workspace) -> bool:
 
 
 def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:
-    """Move a damaged agent file aside and write it as its run left it; "" where that fails."""
+    """Write a damaged agent file as its run left it, and keep it beside; "" where that fails."""
     from studio.config.loading import load_run
     from studio.run.publish import make_publisher
 
     try:
-        state = run.state()
-        assert state.started is not None
-        loaded = load_run(str(run.run_file), [], workspace.path)
-        folder = workspace.library(state.started.library)
-        library = folder.at(state.library_version)
-        publish = make_publisher(loaded, run, workspace, state, folder, only=path)
-        moved = path.rename(free_name(path))
-        publish(library)
+        with write_lock(run.path):
+            state = run.state()
+            assert state.started is not None
+            loaded = load_run(str(run.run_file), [], workspace.path)
+            folder = workspace.library(state.started.library)
+            library = folder.at(state.library_version)
+            publish = make_publisher(loaded, run, workspace, state, folder, only=path)
+            kept = _copy_aside(path)
+            publish(library)
     except StudioError:
         return ""
-    return f"moved to {moved.name}, and written again"
+    return f"written again; {kept} is the file as it was"

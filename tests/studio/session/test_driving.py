@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from engines.core import events as ev
+from engines.core.errors import DamagedError
 from engines.core.types import Decision
 from engines.pipeline.context import RunContext
 from engines.pipeline.reviewers.human import HumanReviewer
@@ -165,6 +168,12 @@ async def test_what_a_finished_run_left_open_is_decided_and_committed(tmp_path: 
     stored = OfflineSession(Workspace(tmp_path), done.run, "ann")
     opened = (await stored.review_queue()).open
     await stored.decide(Decision(opened[0].id, "approve", reviewer="ann"))
+    agent = done.run.agent_file.read_bytes()
+    done.run.agent_file.write_bytes(agent + b"# mine\n")
+    with pytest.raises(DamagedError, match=r"agent\.yaml: it was altered"):
+        await stored.commit()  # it would be sealed as if it were the studio's
+    assert done.run.state().library_version == 0
+    done.run.agent_file.write_bytes(agent)
     assert await stored.commit() == "committed: library rehearsal is at v1"
     assert stored.state == done.run.state()
     assert stored.state.library_version == 1

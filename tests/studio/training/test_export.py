@@ -18,6 +18,7 @@ from engines.core.types import NO_USAGE
 from engines.grpo.checkpoint.contents import write_checkpoint
 from engines.policies.hf_local.model import LocalModel
 from engines.record.journal import Journal
+from engines.record.seal import add_seal
 from tests.engines.grpo.checkpoints import a_state, checkpoint_name, trained
 from tests.engines.grpo.models import a_folder
 from tests.support.builders import a_run
@@ -288,3 +289,14 @@ def test_without_the_extra_one_line_says_what_to_install(
     assert done.code == 2
     assert "pip install" in done.stderr and "[grpo]'" in done.stderr
     assert len(done.stderr.splitlines()) <= 2
+
+
+def test_nothing_is_exported_by_a_run_file_that_was_altered(
+    run: Path, workspace: Path, tmp_path: Path
+) -> None:
+    """It says whether the base model's own code may run."""
+    file = run / "run.yaml"
+    file.write_bytes(add_seal(file.read_bytes()).replace(b"code: false", b"code: true"))
+    done = export(workspace, "r", "--adapter", "--to", str(tmp_path / "out"))
+    assert done.code == 2 and "run.yaml: it was altered" in done.stderr
+    assert not (tmp_path / "out").exists()
