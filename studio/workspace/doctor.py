@@ -24,6 +24,7 @@ import yaml
 from engines.core.codec import fields_of
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
+from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.checkpoints import Checkpoints
 from engines.record import lines
@@ -88,8 +89,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         examine(partial(run_troubles, run, workspace), run.path)
         examine(partial(_leftover_troubles, run), run.path)
         examine(partial(run_file_troubles, run))
-        examine(partial(written_troubles, run, workspace), run.path)
-        examine(partial(_checkpoint_troubles, run))
+        examine(partial(_beside_troubles, run, workspace, libraries), run.path)
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
         examine(partial(score_troubles, path))
     examine(partial(_stale_troubles, workspace))
@@ -107,14 +107,24 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     return Diagnosis(looked_at, tuple(found), at_work)
 
 
-def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
-    """Checkpoints that are not as they were written, or gone although nothing removes them."""
+def _beside_troubles(
+    run: RunDir, workspace: Workspace, libraries: Iterable[LibraryFolder]
+) -> Iterator[Trouble]:
+    """What is wrong with files beside a run's journal, by what that adds up to."""
     if is_held(run.path):
         return  # its process writes and removes some meanwhile
     try:
         state = run.state()
     except StudioError:
         return  # found before, where its journal was read
+    yield from _checkpoint_troubles(run, state)
+    yield from written_troubles(run, state, workspace, libraries)
+
+
+def _checkpoint_troubles(run: RunDir, state: RunState) -> Iterator[Trouble]:
+    """Checkpoints that are not as they were written, or gone although nothing removes them."""
+    if not state.checkpoints:
+        return
     kept = Checkpoints(run.path, run.path, _missing_engine_text, keep=_kept_checkpoints(run))
     removed = kept.removable_checkpoints(state)
     for saved in state.checkpoints:

@@ -7,7 +7,7 @@ older studio began have no seals, and are compared where the journal tells what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +15,14 @@ import orjson
 import yaml
 
 from engines.core.codec import from_dict
-from engines.core.errors import StudioError
+from engines.core.errors import ConflictError, StudioError
 from engines.core.events import EvaluationFinished
 from engines.core.state.run_state import RunState
 from engines.pipeline.evaluation.evaluate import result_path, write_result
 from engines.record import lines
 from engines.record.appender import write_atomic
-from engines.record.lock import is_held, write_lock
+from engines.record.libraries import LibraryFolder
+from engines.record.lock import write_lock
 from engines.record.repair.cut import free_name
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
@@ -39,7 +40,7 @@ def run_file_troubles(run: RunDir) -> Iterator[Trouble]:
     try:
         data = run.run_file.read_bytes()
         fits = seal_fits(data)
-        if isinstance(load_yaml(data.decode()), dict):
+        if fits or isinstance(load_yaml(data.decode()), dict):
             cause = _OWN if fits is None and run.must_be_sealed else ""
     except FileNotFoundError:
         cause = "it is not there."
@@ -52,18 +53,17 @@ def run_file_troubles(run: RunDir) -> Iterator[Trouble]:
         yield Trouble(str(run.run_file), cause, move, damage=False)
 
 
-def written_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
-    """Agents and evaluations that are not what was written; the journal tells of most again."""
-    if is_held(run.path):
-        return  # its process writes them meanwhile
-    try:
-        state = run.state()
-    except StudioError:
-        return  # found before, where its journal was read
+def written_troubles(
+    run: RunDir, state: RunState, workspace: Workspace, libraries: Iterable[LibraryFolder]
+) -> Iterator[Trouble]:
+    """Agents and evaluations that are not what was written; the journal tells of most again.
+
+    `libraries` are those of the workspace, each read once for all runs.
+    """
     yield from _evaluation_troubles(run, state)
     for path in (run.agent_file, run.best_agent_file):
         if path.is_file():
-            yield from _agent_troubles(path, run, workspace, state)
+            yield from _agent_troubles(path, run, workspace, libraries)
 
 
 def _evaluation_troubles(run: RunDir, state: RunState) -> Iterator[Trouble]:
@@ -106,7 +106,7 @@ def _copy_aside(path: Path) -> str:
 
 
 def _agent_troubles(
-    path: Path, run: RunDir, workspace: Workspace, state: RunState
+    path: Path, run: RunDir, workspace: Workspace, libraries: Iterable[LibraryFolder]
 ) -> Iterator[Trouble]:
     data = path.read_bytes()
     fits, place = seal_fits(data), str(path)
@@ -124,20 +124,22 @@ def _agent_troubles(
             yield Trouble(place, _OWN, move, damage=False)
         else:
             yield Trouble(place, "it holds no agent.", move, mend, alone=True)
-    elif fits and (told := _TOLD.search(data)) and not _is_told(told, run, workspace):
+    elif fits and (told := _TOLD.search(data)) and not _is_told(told, run, libraries):
         name = f"{told[2].decode()}@{told[3].decode()}"
         cause = f"it is not of this run, or its library does not have what it had as {name}."
         yield Trouble(place, cause, move, mend, damage=False, alone=True)
 
 
-def _is_told(told: re.Match[bytes], run: RunDir, workspace: Workspace) -> bool:
+def _is_told(told: re.Match[bytes], run: RunDir, libraries: Iterable[LibraryFolder]) -> bool:
     """Whether the library has the version that an agent file was made from."""
     content, name, version, made_by = (part.decode() for part in told.groups())
+    known = {folder.name: folder.at for folder in libraries}
     try:
-        found = workspace.library(name).at(int(version))
-    except StudioError:
+        return made_by == run.run and known[name](int(version)).content_hash == content
+    except ConflictError:
+        return False
+    except (StudioError, KeyError):
         return True  # of the library: told of where it is looked at
-    return (found.content_hash, run.run) == (content, made_by)
 
 
 def _rewrite_agent(path: Path, run: RunDir, workspace: Workspace) -> str:

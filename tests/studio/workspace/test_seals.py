@@ -147,7 +147,9 @@ LOOKS: dict[str, Callable[[Workspace, Path], Iterable[Trouble]]] = {
     "run": lambda workspace, path: run_file_troubles(workspace.run("rehearsal")),
     **dict.fromkeys(
         ("agent", "best agent", "evaluation"),
-        lambda workspace, path: written_troubles(workspace.run("rehearsal"), workspace),
+        lambda workspace, path: written_troubles(
+            (run := workspace.run("rehearsal")), run.state(), workspace, workspace.libraries()
+        ),
     ),
 }
 """What the doctor asks for a file of that kind: the whole takes ten times as long."""
@@ -240,6 +242,18 @@ def test_an_agent_of_another_run_is_noted_and_replaced(measured: Path) -> None:
     found = diagnose(Workspace(measured), repair=True)
     assert "not of this run" in found.findings[0].cause
     assert path.read_bytes() == whole
+
+
+def test_an_agent_follows_its_library_back_where_that_is_cut(measured: Path) -> None:
+    journal, workspace = measured / "libraries/rehearsal/journal.jsonl", Workspace(measured)
+    last = workspace.library("rehearsal").head().version
+    raw = journal.read_bytes().splitlines(keepends=True)
+    at = max(n for n, line in enumerate(raw) if b'"LibraryCommitted"' in line)
+    raw[at] = raw[at].replace(b'"LibraryCommitted"', b'"LibraryCommittee"')
+    journal.write_bytes(b"".join(raw))
+    assert diagnose(workspace, repair=True).is_healthy
+    assert f"rehearsal@{last - 1}, run rehearsal." in the_file("agent", measured).read_text()
+    assert not any(f.damage for f in diagnose(workspace, repair=False).findings)
 
 
 def test_a_damaged_agent_whose_run_file_is_gone_is_told_and_left(measured: Path) -> None:
