@@ -14,7 +14,7 @@ from engines.core.errors import DamagedError
 
 SEALED_SINCE = 8
 """Format of the journal line that tells of a run or a version whose files must have seals."""
-ALTERED = "it was altered after the studio wrote it: its seal does not fit the rest."
+ALTERED = "it was altered after the studio wrote it: its seal is gone or does not fit."
 _LINE = b"# sha256 of all below: %s\n"
 _MEMBER = b'{"sha256":"%s"'
 _SEAL = re.compile(
