@@ -30,6 +30,7 @@ from engines.record.journal import Journal
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
 from engines.training_free.curation import flag_repeats
 
@@ -126,11 +127,12 @@ def _rows_of(workspace: Workspace, library: str) -> list[Row]:
 
 
 def _run_file(workspace: Workspace, rows: Sequence[Row]) -> bytes:
-    """That of the library's newest run; a minimal one where none is left."""
+    """That of the library's newest run, sealed; a minimal one where all are gone or altered."""
     files = (workspace.run(row["run"]).run_file for row in reversed(rows))
-    if (found := next((file for file in files if file.is_file()), None)) is not None:
-        return found.read_bytes()
-    return dump_yaml({"exp_id": "curation", "policy": {"model": "none"}}).encode()
+    for data in (file.read_bytes() for file in files if file.is_file()):
+        if (fits := seal_fits(data)) is not False:
+            return data if fits else add_seal(data)
+    return add_seal(dump_yaml({"exp_id": "curation", "policy": {"model": "none"}}).encode())
 
 
 def _write_journal(run: RunDir, workspace: Workspace, events: Sequence[ev.DurableEvent]) -> None:

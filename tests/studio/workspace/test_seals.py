@@ -330,7 +330,7 @@ def test_a_version_of_an_older_studio_must_give_the_hash_that_it_holds(
     assert held.content_hash == workspace.library("rehearsal").at(1).content_hash
     reword(old, " the ", " no ")
     with pytest.raises(
-        StudioError, match=r"do not give its content_hash.* Delete its line content"
+        StudioError, match=r"do not give the content_hash.* Delete its content_hash"
     ):
         find_version(str(old), workspace)
     lines = old.read_text().splitlines(keepends=True)
@@ -403,3 +403,16 @@ def test_scores_of_an_older_studio_are_quiet(tmp_path: Path) -> None:
     assert not list(score_troubles(file))
     (tmp_path / "about.json").write_bytes(dumps({"model": "m"}))
     assert not list(score_troubles(file))
+
+
+def test_what_is_imported_is_checked_and_its_run_is_sealed(measured: Path) -> None:
+    agent = Path(shutil.copy(the_file("agent", measured), measured / "mine.yaml"))
+    whole, into = agent.read_text(), ("--into", "rehearsal")
+    agent.write_text(whole.replace(" the ", " no "))
+    done = studio("library", "import", str(agent), *into, workspace=measured)
+    assert done.code == 2 and "mine.yaml: it was altered" in done.stderr
+    agent.write_text(whole.replace(" the ", " no ").partition("\n")[2])
+    reword(the_file("run", measured), "group_size: 3", "group_size: 4")  # is not taken over
+    assert studio("library", "import", str(agent), *into, workspace=measured).code == 0
+    (file,) = measured.glob("runs/import*/run.yaml")
+    assert file.read_bytes().count(b"# sha256") == 1 and seal_fits(file.read_bytes())
