@@ -24,7 +24,7 @@ def make_publisher(
     plan: RunPlan, state: RunState, folder: LibraryFolder
 ) -> Callable[[Library], None]:
     """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows."""
-    from engines.record.catalogue import write_library_rows
+    from engines.record.catalogue.rows import write_library_rows
 
     config, mask, run = plan.loaded.config, plan.loaded.mask, plan.run
 

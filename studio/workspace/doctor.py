@@ -26,7 +26,7 @@ from engines.core.ids import digest_bytes
 from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.checkpoints import Checkpoints
 from engines.record import lines
-from engines.record.catalogue import rebuild, run_row
+from engines.record.catalogue.rows import rebuild, run_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held

@@ -12,7 +12,7 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.record.catalogue import load_run_rows, run_row
+from engines.record.catalogue.rows import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
 from studio.report.decisions import to_decide_text

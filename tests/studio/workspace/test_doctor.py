@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from engines.record import lines
-from engines.record.catalogue import load_run_rows
+from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.workspace import preflight

@@ -1,4 +1,4 @@
-"""`catalogue.json`: a TinyDB over the workspace for quick listing.
+"""Rows of runs, libraries, experiences and data sets in `catalogue.json`, for quick listing.
 
 Rows carry the size of the journal they were made from and are made again when it has grown, so a
 lost or stale catalogue costs a second, never a fact.
@@ -7,59 +7,21 @@ lost or stale catalogue costs a second, never a fact.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-import orjson
-from filelock import FileLock
-from tinydb import Query, TinyDB
-from tinydb.middlewares import CachingMiddleware
-from tinydb.storages import Storage
+from tinydb import Query
 
-from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.curve import curve_row
 from engines.core.state.fold import fold_events
-from engines.record.appender import make_folder, write_atomic
+from engines.record.catalogue.storage import open_catalogue
 from engines.record.run_dir import RunDir, Workspace
 
 MOST_TOKENS = 2**63 - 1
 """That JSON writers take. Endpoints were once believed whatever they counted."""
-
-
-class AtomicStorage(Storage):
-    """TinyDB storage that replaces its file whole: TinyDB's own writes in place and tears."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> dict[str, dict[str, Any]] | None:
-        try:
-            data = orjson.loads(self._path.read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None  # rebuilt from the journals by whoever asks
-        return data if isinstance(data, dict) else None
-
-    def write(self, data: dict[str, dict[str, Any]]) -> None:
-        write_atomic(self._path, dumps(data))
-
-
-@contextmanager
-def open_catalogue(workspace: Workspace) -> Iterator[TinyDB]:
-    """The open catalogue, under a lock that keeps two writers apart."""
-    make_folder(workspace.path)
-    with FileLock(workspace.path / ".catalogue.lock", mode=0o600):
-        for stale in workspace.path.glob(".catalogue.json.*.tmp"):
-            stale.unlink(missing_ok=True)
-        # Read once and written once, however much is changed in between.
-        database = TinyDB(workspace.catalogue, storage=CachingMiddleware(AtomicStorage))  # type: ignore[no-untyped-call]
-        try:
-            yield database
-        finally:
-            database.close()
 
 
 def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:

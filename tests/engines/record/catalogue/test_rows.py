@@ -10,13 +10,13 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.types import Usage, Verdict
-from engines.record.catalogue import (
+from engines.record.catalogue.rows import (
     load_run_rows,
-    open_catalogue,
     rebuild,
     write_library_rows,
     write_run_row,
 )
+from engines.record.catalogue.storage import open_catalogue
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from tests.engines.record.test_journal import file_size_limit
