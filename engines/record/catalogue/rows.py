@@ -16,9 +16,9 @@ from tinydb import Query
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.curve import curve_row
-from engines.core.state.fold import fold_events
 from engines.record.catalogue.storage import open_catalogue
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_index import read_run
 
 MOST_TOKENS = 2**63 - 1
 """That JSON writers take. Endpoints were once believed whatever they counted."""
@@ -117,8 +117,8 @@ def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> No
 def run_row(run: RunDir) -> dict[str, Any]:
     """What `runs list` shows of a run; rates come with their n."""
     size = run.journal.stat().st_size
-    entries = run.entries()
-    state = fold_events(entry.event for entry in entries)
+    found = read_run(run.journal)
+    state = found.state
     started = state.started
     return {
         "run": run.run,
@@ -143,7 +143,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "cost_usd": state.total_usage.cost_usd,
         "losses": sum(state.lost.values()),
         "rehearsal": bool(started and started.rehearsal),
-        "began": entries[0].at if entries else None,
-        "last": entries[-1].at if entries else None,
+        "began": found.began,
+        "last": found.last,
         "journal_bytes": size,
     }

@@ -1,0 +1,140 @@
+"""`index.json` beside a run's journal: what it added up to when somebody last read much of it.
+
+A reader goes on behind the last line that the index covers. It may be thrown away at any time, and
+is not believed where the journal was cut, replaced or altered, or where other code wrote it.
+What stands before that line is not checked again; resuming a run and `studio doctor` read it all.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from engines.core.codec import dumps, from_dict
+from engines.core.errors import StudioError
+from engines.core.ids import digest_bytes
+from engines.core.state import fold as folding
+from engines.core.state.run_state import RunState
+from engines.core.state.snapshot import state_data
+from engines.record import lines
+from engines.record.appender import write_atomic
+from engines.record.journal import parse_entry
+
+FEW_EVENTS = 50
+"""Every reader reads so many again, in a few milliseconds, before one writes down what it read."""
+SHARE = 16
+"""The index of a run that goes on covers all but this part of its events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How far into which journal an index reaches."""
+
+    events: int
+    number: int  # of the last line that it covers, as the next four
+    offset: int
+    length: int
+    chain: str
+    raw: str  # the hash of its bytes
+    changed_ns: int  # when the file was changed last, as it ended there
+    code: str  # see `code_digest`
+
+    def is_current(self, journal: Path) -> bool:
+        """Whether the line is where it was; with it, since each is chained, all before."""
+        try:
+            found, end = journal.stat(), self.offset + self.length
+            if found.st_size == end and found.st_ctime_ns != self.changed_ns:
+                return False  # nothing was added, so something else was changed
+            with journal.open("rb", buffering=0) as file:
+                file.seek(self.offset)
+                return digest_bytes(file.read(self.length)) == self.raw
+        except OSError:
+            return False
+
+
+@dataclass(slots=True)
+class ReadRun:
+    """What a journal adds up to, with the times of its first and last entry."""
+
+    state: RunState = field(default_factory=RunState)
+    began: float | None = None
+    last: float | None = None
+
+
+def read_run(journal: Path) -> ReadRun:
+    """All that a journal says, by its index as far as that reaches.
+
+    Raises DamagedError or RecordError as `lines.read` and `parse_entry` do.
+    """
+    run, reach = _load_index(journal)
+    known, last = run.state.events, None
+    after = reach and lines.StoredLine(reach.number, reach.offset, reach.length, reach.chain, b"")
+
+    def take(line: lines.StoredLine) -> None:
+        nonlocal last
+        entry = parse_entry(journal, line)
+        folding.fold(run.state, entry.event)
+        run.began, run.last, last = run.began or entry.at, entry.at, line
+
+    with suppress(OSError):
+        changed_ns = journal.stat().st_ctime_ns
+    contents = lines.read(journal, chained=True, visit=take, after=after)
+    if run.state.events - known > FEW_EVENTS and last and not contents.newline_missing:
+        _write_index(journal, run, last, changed_ns)
+    return run
+
+
+def refresh_index(journal: Path, events: int, covered: int) -> int:
+    """Write the index of a run at work anew if it lags much; returns how much it covers then."""
+    if events - covered <= max(FEW_EVENTS, events // SHARE):
+        return covered
+    with suppress(StudioError):
+        read_run(journal)
+    return events
+
+
+def index_path(journal: Path) -> Path:
+    return journal.with_name("index.json")
+
+
+def _load_index(journal: Path) -> tuple[ReadRun, Reach | None]:
+    with suppress(StudioError, ValueError):
+        head, body = lines.read(index_path(journal), chained=True).lines
+        reach = from_dict(Reach, orjson.loads(head.body))
+        if reach.code == code_digest() and reach.is_current(journal):
+            return from_dict(ReadRun, orjson.loads(body.body)), reach
+    return ReadRun(), None
+
+
+def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns: int) -> None:
+    """Nobody needs it: where it cannot be written, others read the journal."""
+    with suppress(OSError, StudioError, TypeError):  # a full disk; a number too large for JSON
+        with journal.open("rb") as file:
+            file.seek(last.offset)
+            raw = digest_bytes(file.read(last.length))
+        reach = Reach(
+            events=run.state.events,
+            number=last.number,
+            offset=last.offset,
+            length=last.length,
+            chain=last.digest,
+            raw=raw,
+            changed_ns=changed_ns,
+            code=code_digest(),
+        )
+        data = {"state": state_data(run.state), "began": run.began, "last": run.last}
+        head, chain = lines.encode(dumps(reach))
+        body, _ = lines.encode(dumps(data), chain)
+        write_atomic(index_path(journal), head + body, is_needed=False)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of all that makes a state of events: what other code made may mean something else."""
+    core = Path(folding.__file__).parents[1]
+    files = sorted((*core.glob("*.py"), *core.glob("state/*.py"), Path(__file__)))
+    return digest_bytes(b"".join(path.read_bytes() for path in files))
