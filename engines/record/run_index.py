@@ -8,9 +8,11 @@ What stands before that line is not checked again; resuming a run and `studio do
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -18,6 +20,7 @@ from engines.core.codec import dumps, from_dict
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
 from engines.core.state import fold as folding
+from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
 from engines.core.state.snapshot import state_data
 from engines.record import lines
@@ -42,12 +45,17 @@ class Reach:
     raw: str  # the hash of its bytes
     changed_ns: int  # when the file was changed last, as it ended there
     code: str  # see `code_digest`
+    row: Mapping[str, Any]  # see `read_row`
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
 
     def is_current(self, journal: Path) -> bool:
         """Whether the line is where it was; with it, since each is chained, all before."""
         try:
-            found, end = journal.stat(), self.offset + self.length
-            if found.st_size == end and found.st_ctime_ns != self.changed_ns:
+            found = journal.stat()
+            if found.st_size == self.end and found.st_ctime_ns != self.changed_ns:
                 return False  # nothing was added, so something else was changed
             with journal.open("rb", buffering=0) as file:
                 file.seek(self.offset)
@@ -65,17 +73,19 @@ class ReadRun:
     last: float | None = None
 
 
-def read_run(journal: Path) -> ReadRun:
-    """All that a journal says, by its index as far as that reaches.
+def read_run(journal: Path, events: int | None = None) -> ReadRun:
+    """What a journal says, or its first so many events, by its index as far as that reaches.
 
     Raises DamagedError or RecordError as `lines.read` and `parse_entry` do.
     """
-    run, reach = _load_index(journal)
+    run, reach = _load_index(journal, events)
     known, last = run.state.events, None
     after = reach and lines.StoredLine(reach.number, reach.offset, reach.length, reach.chain, b"")
 
     def take(line: lines.StoredLine) -> None:
         nonlocal last
+        if run.state.events == events:
+            return
         entry = parse_entry(journal, line)
         folding.fold(run.state, entry.event)
         run.began, run.last, last = run.began or entry.at, entry.at, line
@@ -83,9 +93,23 @@ def read_run(journal: Path) -> ReadRun:
     with suppress(OSError):
         changed_ns = journal.stat().st_ctime_ns
     contents = lines.read(journal, chained=True, visit=take, after=after)
-    if run.state.events - known > FEW_EVENTS and last and not contents.newline_missing:
+    is_much = run.state.events - known > FEW_EVENTS or run.state.ending
+    if last is not None and events is None and is_much and not contents.newline_missing:
         _write_index(journal, run, last, changed_ns)
     return run
+
+
+def read_row(journal: Path) -> dict[str, Any]:
+    """What a list shows of a run, at once where its index covers all of the journal."""
+    with suppress(OSError, ValueError), index_path(journal).open("rb") as file:
+        reach = _current_reach(journal, lines.decode(file.readline()))
+        if reach is not None and reach.end == journal.stat().st_size:
+            return dict(reach.row)
+    return _row(read_run(journal))
+
+
+def _row(run: ReadRun) -> dict[str, Any]:
+    return {**list_row(run.state), "began": run.began, "last": run.last}
 
 
 def refresh_index(journal: Path, events: int, covered: int) -> int:
@@ -101,13 +125,19 @@ def index_path(journal: Path) -> Path:
     return journal.with_name("index.json")
 
 
-def _load_index(journal: Path) -> tuple[ReadRun, Reach | None]:
+def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Reach | None]:
     with suppress(StudioError, ValueError):
         head, body = lines.read(index_path(journal), chained=True).lines
-        reach = from_dict(Reach, orjson.loads(head.body))
-        if reach.code == code_digest() and reach.is_current(journal):
+        reach = _current_reach(journal, head.body)
+        if reach and (events is None or reach.events <= events):
             return from_dict(ReadRun, orjson.loads(body.body)), reach
     return ReadRun(), None
+
+
+def _current_reach(journal: Path, head: bytes | None) -> Reach | None:
+    """Raises ValueError: it is no first line of an index."""
+    reach = from_dict(Reach, orjson.loads(head or b""))
+    return reach if reach.code == code_digest() and reach.is_current(journal) else None
 
 
 def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns: int) -> None:
@@ -125,6 +155,7 @@ def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns
             raw=raw,
             changed_ns=changed_ns,
             code=code_digest(),
+            row=_row(run),
         )
         data = {"state": state_data(run.state), "began": run.began, "last": run.last}
         head, chain = lines.encode(dumps(reach))

@@ -15,13 +15,9 @@ from tinydb import Query
 
 from engines.core.errors import StudioError
 from engines.core.library import Library
-from engines.core.state.curve import curve_row
 from engines.record.catalogue.storage import open_catalogue
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.run_index import read_run
-
-MOST_TOKENS = 2**63 - 1
-"""That JSON writers take. Endpoints were once believed whatever they counted."""
+from engines.record.run_index import read_row
 
 
 def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
@@ -83,17 +79,17 @@ def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
 def _refresh_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
     with open_catalogue(workspace) as database:
         table = database.table("runs")
-        noted = {row["run"]: dict(row) for row in table}
+        noted, made = {row["run"]: dict(row) for row in table}, dict[str, dict[str, Any]]()
         rows = []
         for run in workspace.runs():
             row = noted.pop(run.run, None)
             size = run.journal.stat().st_size
-            if row is None or row["journal_bytes"] != size or "curve" not in row:
-                row = run_row(run)
-                table.upsert(row, Query().run == run.run)
+            if row is None or row["journal_bytes"] != size or "practises" not in row:
+                row = made[run.run] = run_row(run)
             rows.append(row)
-        for gone in noted:
-            table.remove(Query().run == gone)
+        if changed := noted.keys() | made.keys():  # of removed runs, too
+            table.remove(lambda row: row["run"] in changed)
+            table.insert_multiple(made.values())
     return rows
 
 
@@ -115,35 +111,8 @@ def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> No
 
 
 def run_row(run: RunDir) -> dict[str, Any]:
-    """What `runs list` shows of a run; rates come with their n."""
+    """What `runs list` shows of a run."""
     size = run.journal.stat().st_size
-    found = read_run(run.journal)
-    state = found.state
-    started = state.started
-    return {
-        "run": run.run,
-        "exp_id": started.exp_id if started else run.run,
-        "status": state.status,
-        "ending": state.ending,
-        "reason": state.reason,
-        "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
-        "epochs": state.epochs,
-        "steps": state.steps_finished,
-        "library": started.library if started else "",
-        "version": state.library_version,
-        "policy_version": state.policy_version if state.trains_weights else None,
-        "open": len(state.open_operations),
-        "later": len(state.put_off_operations),  # of these
-        "rewards": {
-            str(epoch): {"mean": pooled.mean, "n": pooled.n}
-            for epoch, pooled in state.rewards_by_epoch().items()
-        },
-        "curve": curve_row(state),
-        "tokens": min(state.total_usage.tokens, MOST_TOKENS),
-        "cost_usd": state.total_usage.cost_usd,
-        "losses": sum(state.lost.values()),
-        "rehearsal": bool(started and started.rehearsal),
-        "began": found.began,
-        "last": found.last,
-        "journal_bytes": size,
-    }
+    row = read_row(run.journal)
+    name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
+    return {**row, **name, "journal_bytes": size}

@@ -15,7 +15,7 @@ from engines.core.types import Usage
 from engines.record import run_index
 from engines.record.journal import Journal, read_journal
 from engines.record.run_dir import RunDir
-from engines.record.run_index import index_path, read_run, refresh_index
+from engines.record.run_index import index_path, read_row, read_run, refresh_index
 from tests.support.builders import a_rollout_finished, a_run, a_step
 from tests.support.long_runs import a_long_run, write_events
 
@@ -56,6 +56,27 @@ def test_a_state_by_its_index_is_that_of_the_whole_journal(journal: Path, seed: 
         entries = tuple(read_journal(journal))
         assert (found.began, found.last) == (entries[0].at, entries[-1].at)
         assert read_run(journal) == found
+
+
+def test_the_first_events_add_up_to_what_they_did(journal: Path) -> None:
+    for count in (len(EVENTS), 7, 100):
+        index_path(journal).unlink(missing_ok=True)
+        assert read_run(journal, count).state == fold_events(EVENTS[:count])  # without an index
+        read_run(journal)
+        assert read_run(journal, count).state == fold_events(EVENTS[:count])  # which covers more
+    append(journal, *[ev.RunPaused()] * 9)
+    assert read_run(journal, len(EVENTS) + 4).state.events == len(EVENTS) + 4
+    assert read_run(journal, 10_000).state.events == len(EVENTS) + 9
+
+
+def test_a_list_needs_the_first_line_of_an_index_alone(journal: Path) -> None:
+    row = read_row(journal)
+    assert row["status"] == "finished" and row["practises"]["model"] == "openai:m"
+    index = index_path(journal)
+    index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
+    assert read_row(journal) == row
+    append(journal, ev.RunPaused())
+    assert read_row(journal)["status"] == "paused"
 
 
 def test_a_reader_reads_only_what_came_since(
