@@ -73,12 +73,14 @@ class ReadRun:
     last: float | None = None
 
 
-def read_run(journal: Path, events: int | None = None) -> ReadRun:
+def read_run(journal: Path, events: int | None = None, *, anew: bool = False) -> ReadRun:
     """What a journal says, or its first so many events, by its index as far as that reaches.
+
+    `anew`: without one, and nothing is written.
 
     Raises DamagedError or RecordError as `lines.read` and `parse_entry` do.
     """
-    run, reach = _load_index(journal, events)
+    run, reach = (ReadRun(), None) if anew else _load_index(journal, events)
     known, last = run.state.events, None
     after = reach and lines.StoredLine(reach.number, reach.offset, reach.length, reach.chain, b"")
 
@@ -94,13 +96,16 @@ def read_run(journal: Path, events: int | None = None) -> ReadRun:
         changed_ns = journal.stat().st_ctime_ns
     contents = lines.read(journal, chained=True, visit=take, after=after)
     is_much = run.state.events - known > FEW_EVENTS or run.state.ending
-    if last is not None and events is None and is_much and not contents.newline_missing:
+    is_asked = events is None and not anew
+    if last is not None and is_asked and is_much and not contents.newline_missing:
         _write_index(journal, run, last, changed_ns)
     return run
 
 
-def read_row(journal: Path) -> dict[str, Any]:
+def read_row(journal: Path, *, anew: bool = False) -> dict[str, Any]:
     """What a list shows of a run, at once where its index covers all of the journal."""
+    if anew:
+        return _row(read_run(journal, anew=True))
     with suppress(OSError, ValueError), index_path(journal).open("rb") as file:
         reach = _current_reach(journal, lines.decode(file.readline()))
         if reach is not None and reach.end == journal.stat().st_size:
@@ -157,10 +162,29 @@ def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns
             code=code_digest(),
             row=_row(run),
         )
-        data = {"state": state_data(run.state), "began": run.began, "last": run.last}
         head, chain = lines.encode(dumps(reach))
-        body, _ = lines.encode(dumps(data), chain)
+        body, _ = lines.encode(_body(run), chain)
         write_atomic(index_path(journal), head + body, is_needed=False)
+
+
+def _body(run: ReadRun) -> bytes:
+    return dumps({"state": state_data(run.state), "began": run.began, "last": run.last})
+
+
+def index_trouble(journal: Path) -> str:
+    """What is wrong with an index that a reader would believe, or ""."""
+    if not index_path(journal).exists():
+        return ""
+    try:
+        head, body = lines.read(index_path(journal), chained=True).lines
+    except (StudioError, ValueError):
+        return "it is damaged."
+    with suppress(ValueError):  # of another release
+        if reach := _current_reach(journal, head.body):
+            right = read_run(journal, reach.events, anew=True)
+            if (dumps(reach.row), body.body) != (dumps(_row(right)), _body(right)):
+                return "it does not say what the journal does."
+    return ""
 
 
 @functools.cache

@@ -30,10 +30,12 @@ from engines.record.catalogue.rows import rebuild, run_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held
+from engines.record.repair.indexes import index_troubles
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.runs import run_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_index import read_run
 from engines.record.yaml_text import load_yaml
 from studio.data.catalogue import listed_data
 from studio.report.summary import count_text
@@ -91,6 +93,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     examine(partial(_permission_troubles, workspace, runs))
     examine(partial(_data_troubles, workspace))
     examine(partial(_catalogue_troubles, workspace))
+    examine(partial(index_troubles, workspace))
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
@@ -121,7 +124,7 @@ def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
     if is_held(run.path):
         return  # its process writes and removes some meanwhile
     try:
-        state = run.state()
+        state = read_run(run.journal, anew=True).state
     except StudioError:
         return  # found before, where its journal was read
     kept = Checkpoints(run.path, run.path, _missing_engine_text, keep=_kept_checkpoints(run))
@@ -222,7 +225,7 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
             continue
         found[run.path] = _pid_text(run.path)
         try:
-            started = run.state().started
+            started = read_run(run.journal, anew=True).state.started
             used = [every[started.library]] if started and started.library in every else []
         except StudioError:
             used = list(every.values())  # which one it commits to is not known
@@ -352,7 +355,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
     # A journal that cannot be read was found before.
     for run in workspace.runs():
         with suppress(StudioError):
-            if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run))):
+            if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run, anew=True))):
                 wrong.append(f"run {run.run}")
     for folder in workspace.libraries():
         with suppress(StudioError):

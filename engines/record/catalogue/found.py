@@ -204,8 +204,9 @@ def _worth(effect: Effect) -> Row:
 
 
 def _finish(row: Row) -> Row:
-    usual = {"names": [row["id"]], "why": "", "reason": "", "reviewer": "", "effect": None}
-    row = {**usual, "verdict": "", "worth": "", **row}
+    usual: Row = {"names": [row["id"]], "why": "", "reason": "", "reviewer": "", "effect": None}
+    usual |= {"verdict": "", "worth": ""}
+    row |= {name: value for name, value in usual.items() if name not in row}
     row["names"] = list(dict.fromkeys(row["names"]))
     if row["status"] == "rejected":
         row["kind"] = "rejection"

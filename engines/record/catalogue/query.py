@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tinydb import Query, TinyDB
 from tinydb.middlewares import CachingMiddleware
 from tinydb.queries import QueryInstance
 from tinydb.storages import MemoryStorage
 
+from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
 from engines.record.catalogue import found
@@ -97,8 +99,7 @@ def _search(
 
     No lock is needed: what is written is the whole, and the same whoever writes it.
     """
-    at, path, condition = journal.stat(), rows_path(journal), wanted.condition()
-    made_from = {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": _code()}
+    made_from, path, condition = _made_from(journal), rows_path(journal), wanted.condition()
     with suppress(OSError, AttributeError, KeyError, TypeError, ValueError):  # it is damaged
         database = TinyDB(path, storage=CachingMiddleware(AtomicStorage))  # type: ignore[no-untyped-call]
         if database.table("made_from").all() == [made_from]:
@@ -113,6 +114,24 @@ def _search(
 
 def rows_path(journal: Path) -> Path:
     return journal.with_name("catalogue.json")
+
+
+def rows_trouble(journal: Path, *, is_run: bool) -> str:
+    """What is wrong with the rows of a journal that whoever asks would believe, or ""."""
+    if not rows_path(journal).exists():
+        return ""
+    if (data := AtomicStorage(rows_path(journal)).read()) is None:
+        return "it is damaged."
+    if data.get("made_from") != {"1": _made_from(journal)}:
+        return ""  # nobody believes it
+    make_rows = found.run_rows if is_run else found.library_rows
+    is_right = dumps([*data.get("rows", {}).values()]) == dumps(make_rows(journal))
+    return "" if is_right else "it does not say what the journal does."
+
+
+def _made_from(journal: Path) -> dict[str, Any]:
+    at = journal.stat()
+    return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": _code()}
 
 
 @cache

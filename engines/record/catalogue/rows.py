@@ -110,9 +110,9 @@ def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> No
         write_dataset_row(workspace, row)
 
 
-def run_row(run: RunDir) -> dict[str, Any]:
-    """What `runs list` shows of a run."""
+def run_row(run: RunDir, *, anew: bool = False) -> dict[str, Any]:
+    """What `runs list` shows of a run; `anew`: by its journal alone, and nothing is written."""
     size = run.journal.stat().st_size
-    row = read_row(run.journal)
+    row = read_row(run.journal, anew=anew)
     name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
     return {**row, **name, "journal_bytes": size}
