@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -26,6 +26,7 @@ from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.pages.text import holds_words
+from studio.tui.terminal.textual_parts import Palette
 
 MOST_HITS = 60
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
@@ -44,6 +45,8 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
         "list": screen.focused or screen,
         host.page_name: page,
     }
+    about = "Operations, experiences, rejections, versions, evaluations of all runs."
+    yield SystemCommand(f"{FIND} …", about, partial(_ask_catalogue, app), True)
     for key in host.keys:
         if key.id in _NOT_HERE:
             continue
@@ -56,6 +59,13 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
         yield SystemCommand(title, key.tooltip, call, near)
         if words := _ALSO.get(key.id):
             yield SystemCommand(f"{title}: {words}", key.tooltip, call, False)
+
+
+FIND = "find in everything learned"
+
+
+def _ask_catalogue(app: App[Any]) -> None:
+    app.push_screen(Palette([LearnedHits], placeholder="words of what was learned or decided"))
 
 
 def _title(key: Key) -> str:
@@ -204,6 +214,52 @@ class StudioCommands(Provider):
             if self.match_style is not None and (at := title.casefold().find(word)) >= 0:
                 shown = shown.stylize(self.match_style, at, at + len(word))
         return shown
+
+
+class LearnedHits(Provider):
+    """What the catalogue finds of the words that are typed."""
+
+    async def search(self, query: str) -> Hits:
+        from engines.record.catalogue.query import Wanted, find_rows
+        from studio.library.find import hit_title
+
+        host, wanted = cast(Host, self.app), Wanted(words=query.split())
+        rows, _ = await asyncio.to_thread(find_rows, host.workspace, wanted)
+        for number, row in enumerate(rows[:MOST_HITS]):
+            title, call = hit_title(row), partial(_open_hit, self.app, host, row)
+            said = escape(one_line(row["text"], 400))
+            yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
+
+
+def _open_hit(app: App[Any], host: Host, row: Mapping[str, Any]) -> None:
+    """The page that shows it, on its run; of what no run here tells, the command that does."""
+    from studio.library.find import next_command
+
+    run, name = row["run"], row["id"]
+    waits = row["status"] in ("open", "deferred")
+    place = {
+        "experience": ("library", name),
+        "version": ("library", ""),
+        "evaluation": ("progress", ""),
+    }.get(row["kind"], ("review" if waits else "inspect", name))
+    if run and (host.workspace.runs_folder / run).is_dir():
+        app.run_worker(_show_on_run(host, run, *place))
+    else:
+        host.tell(f"see {next_command(row, host.workspace)}")
+
+
+async def _show_on_run(host: Host, run: str, page: str, target: str) -> None:
+    def is_shown() -> bool:
+        session = host.session
+        return session is not None and session.run.run == run and session.state.events > 0
+
+    if not is_shown():
+        host.attach(run)
+        for _ in range(100):  # it tells on the screen why it fails
+            if is_shown():
+                break
+            await asyncio.sleep(0.05)
+    host.open_page(page, target)
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

@@ -51,18 +51,18 @@ def run_rows(journal: Path) -> list[Row]:
                     if row := operations.get(decision.operation_id):
                         _decide(row, decision, entry.at)
             case ev.DecisionUndone():
-                _ask_again(operations, (event.operation_id,))
+                _ask_again(operations, (event.operation_id,), entry.at)
                 if event.withdrawn:
                     operations.pop(event.operation_id, None)
             case ev.LessonReturned():
-                _ask_again(operations, event.asked_again)
+                _ask_again(operations, event.asked_again, entry.at)
             case ev.EffectMeasured():
                 for name in event.operations:
                     operations.get(name, {}).update(_worth(event.effect))
             case ev.LessonCommitted():
                 for outcome in event.outcomes:
                     if row := operations.get(outcome.operation_id):
-                        row["names"] += [outcome.id] if outcome.id else []
+                        row["names"] = [*row["names"], *([outcome.id] if outcome.id else [])]
                         if not outcome.applied and row["status"] != "rejected":
                             row |= {"status": "rejected", "reason": outcome.reason}
             case ev.EvaluationFinished():
@@ -110,38 +110,37 @@ def _read_few(journal: Path) -> Iterator[Entry]:
 def _operation_rows(
     operations: Iterable[Operation], at: float, place: dict[str, str]
 ) -> dict[str, Row]:
-    return {
-        op.id: {
+    found = {}
+    for op in operations:
+        names = [op.id, *([op.target] if op.target else []), *op.evidence]
+        proposed = {"target": op.target, "text": op.text, "names": names, "status": "open"}
+        found[op.id] = {
             "kind": "operation",
             "id": op.id,
-            "names": [op.id, *([op.target] if op.target else []), *op.evidence],
             "change": op.kind,
-            "target": op.target,
-            "text": op.text,
-            "proposed": op.text,
+            **proposed,
+            "proposed": proposed,
             "why": op.rationale,
-            "status": "open",
             "step": operation_step(op.id),
             "at": at,
             "problems": list(op.problems),
             **place,
         }
-        for op in operations
-    }
+    return found
 
 
 def _decide(row: Row, decision: Decision, at: float) -> None:
-    row |= {"status": _STATUS[decision.action], "reviewer": decision.reviewer}
-    row |= {"reason": decision.reason, "at": decision.at or at}
-    row["text"] = row["proposed"] if decision.text is None else decision.text
-    row["target"] = decision.assigned or decision.target or row["target"]
-    row["names"] += [row["target"]] if row["target"] else []
+    row |= {**row["proposed"], "status": _STATUS[decision.action], "at": decision.at or at}
+    row |= {"reviewer": decision.reviewer, "reason": decision.reason}
+    if decision.text is not None:
+        row["text"] = decision.text
+    if target := decision.assigned or decision.target:
+        row |= {"target": target, "names": [*row["names"], target]}
 
 
-def _ask_again(operations: dict[str, Row], names: Iterable[str]) -> None:
-    for name in names:
-        row = operations.get(name, {})
-        row.update({"status": "open", "reviewer": "", "reason": "", "text": row.get("proposed")})
+def _ask_again(operations: dict[str, Row], names: Iterable[str], at: float) -> None:
+    for row in filter(None, map(operations.get, names)):
+        row |= {**row["proposed"], "reviewer": "", "reason": "", "at": at}
 
 
 def _evaluation_row(event: ev.EvaluationFinished, at: float, place: dict[str, str]) -> Row:
@@ -210,5 +209,5 @@ def _finish(row: Row) -> Row:
     row["names"] = list(dict.fromkeys(row["names"]))
     if row["status"] == "rejected":
         row["kind"] = "rejection"
-    said = (row[name] for name in ("id", "text", "why", "reason", "status", "reviewer"))
+    said = (row[name] for name in ("id", "kind", "text", "why", "reason", "status", "reviewer"))
     return row | {"words": "\n".join(filter(None, said)).casefold()}
