@@ -80,12 +80,10 @@ def _decoder(hint: Any) -> Decoder:
     if origin is Literal:
         allowed = frozenset(args)
         return lambda data: data if data in allowed else _refuse(data, f"one of {sorted(allowed)}")
-    if origin is Counter:
-        counts = _decoder(dict[args[0], int])  # type: ignore[valid-type]
-        return lambda data: Counter(counts(data))
     if origin is not None and issubclass(origin, Mapping):
-        key, value = _key_decoder(args[0]), _decoder(args[1])
-        return lambda data: {key(k): value(entry) for k, entry in data.items()}
+        key, value = _key_decoder(args[0]), _decoder(int if origin is Counter else args[1])
+        make = Counter if origin is Counter else dict
+        return lambda data: make({key(k): value(entry) for k, entry in data.items()})
     if hint is float:
         return _decode_number
     if isinstance(hint, type):

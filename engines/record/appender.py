@@ -128,26 +128,21 @@ def make_private_folder(path: Path) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def write_atomic(path: Path, data: bytes, *, is_needed: bool = True) -> None:
-    """Replace a file's content in one step: readers see the old or the new, never a part.
-
-    What is not needed may be lost in a power cut: nothing waits for the disk.
-    """
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file's content in one step: readers see the old or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
-            if is_needed:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         cause = f"cannot be written ({error.strerror})."
         raise RecordError(str(path), cause, "Make room or choose another place.") from error
-    if is_needed:
-        sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _open(path: Path) -> int:

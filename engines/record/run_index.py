@@ -7,10 +7,10 @@ What stands before that line is not checked again; resuming a run and `studio do
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from engines.record import lines
 from engines.record.appender import write_atomic
 from engines.record.journal import parse_entry
 
+NAME = "index.json"
 FEW_EVENTS = 50
 """Every reader reads so many again, in a few milliseconds, before one writes down what it read."""
 SHARE = 16
@@ -35,7 +36,7 @@ SHARE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How far into which journal an index reaches."""
+    """How far into which journal an index reaches, and what a list shows of the run."""
 
     events: int
     number: int  # of the last line that it covers, as the next four
@@ -47,21 +48,16 @@ class Reach:
     code: str  # see `code_digest`
     row: Mapping[str, Any]  # see `read_row`
 
-    @property
-    def end(self) -> int:
-        return self.offset + self.length
+    def covers(self, size: int) -> bool:
+        return size == self.offset + self.length
 
     def is_current(self, journal: Path) -> bool:
         """Whether the line is where it was; with it, since each is chained, all before."""
-        try:
-            found = journal.stat()
-            if found.st_size == self.end and found.st_ctime_ns != self.changed_ns:
-                return False  # nothing was added, so something else was changed
-            with journal.open("rb", buffering=0) as file:
-                file.seek(self.offset)
-                return digest_bytes(file.read(self.length)) == self.raw
-        except OSError:
-            return False
+        found = journal.stat()
+        if self.covers(found.st_size) and found.st_ctime_ns != self.changed_ns:
+            return False  # nothing was added, so something else was changed
+        raw = _read_bytes(journal, self.offset, self.length)
+        return self.code == code_digest() and digest_bytes(raw) == self.raw
 
 
 @dataclass(slots=True)
@@ -71,6 +67,13 @@ class ReadRun:
     state: RunState = field(default_factory=RunState)
     began: float | None = None
     last: float | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {**list_row(self.state), "began": self.began, "last": self.last}
+
+    def encode(self) -> bytes:
+        return dumps({"state": state_data(self.state), "began": self.began, "last": self.last})
 
 
 def read_run(journal: Path, events: int | None = None, *, anew: bool = False) -> ReadRun:
@@ -104,17 +107,11 @@ def read_run(journal: Path, events: int | None = None, *, anew: bool = False) ->
 
 def read_row(journal: Path, *, anew: bool = False) -> dict[str, Any]:
     """What a list shows of a run, at once where its index covers all of the journal."""
-    if anew:
-        return _row(read_run(journal, anew=True))
-    with suppress(OSError, ValueError), index_path(journal).open("rb") as file:
-        reach = _current_reach(journal, lines.decode(file.readline()))
-        if reach is not None and reach.end == journal.stat().st_size:
+    with suppress(OSError, ValueError), journal.with_name(NAME).open("rb") as file:
+        reach = None if anew else _current_reach(journal, lines.decode(file.readline()))
+        if reach is not None and reach.covers(journal.stat().st_size):
             return dict(reach.row)
-    return _row(read_run(journal))
-
-
-def _row(run: ReadRun) -> dict[str, Any]:
-    return {**list_row(run.state), "began": run.began, "last": run.last}
+    return read_run(journal, anew=anew).row
 
 
 def refresh_index(journal: Path, events: int, covered: int) -> int:
@@ -126,13 +123,21 @@ def refresh_index(journal: Path, events: int, covered: int) -> int:
     return events
 
 
-def index_path(journal: Path) -> Path:
-    return journal.with_name("index.json")
+def is_wrong(journal: Path) -> bool:
+    """Whether the index of a journal is damaged, or would be believed and says something else."""
+    try:
+        head, body = lines.read(journal.with_name(NAME), chained=True).lines
+    except (StudioError, ValueError):
+        return True
+    if (reach := _current_reach(journal, head.body)) is None:
+        return False
+    right = read_run(journal, reach.events, anew=True)
+    return (dumps(reach.row), body.body) != (dumps(right.row), right.encode())
 
 
 def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Reach | None]:
-    with suppress(StudioError, ValueError):
-        head, body = lines.read(index_path(journal), chained=True).lines
+    with suppress(StudioError, ValueError, OSError):
+        head, body = lines.read(journal.with_name(NAME), chained=True).lines
         reach = _current_reach(journal, head.body)
         if reach and (events is None or reach.events <= events):
             return from_dict(ReadRun, orjson.loads(body.body)), reach
@@ -140,56 +145,39 @@ def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Reach | Non
 
 
 def _current_reach(journal: Path, head: bytes | None) -> Reach | None:
-    """Raises ValueError: it is no first line of an index."""
+    """Raises ValueError: it is no first line of an index, or one of another release."""
     reach = from_dict(Reach, orjson.loads(head or b""))
-    return reach if reach.code == code_digest() and reach.is_current(journal) else None
+    return reach if reach.is_current(journal) else None
 
 
 def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns: int) -> None:
     """Nobody needs it: where it cannot be written, others read the journal."""
     with suppress(OSError, StudioError, TypeError):  # a full disk; a number too large for JSON
-        with journal.open("rb") as file:
-            file.seek(last.offset)
-            raw = digest_bytes(file.read(last.length))
         reach = Reach(
-            events=run.state.events,
-            number=last.number,
-            offset=last.offset,
-            length=last.length,
+            **{"events": run.state.events, "changed_ns": changed_ns, "code": code_digest()},
+            **{"number": last.number, "offset": last.offset, "length": last.length},
             chain=last.digest,
-            raw=raw,
-            changed_ns=changed_ns,
-            code=code_digest(),
-            row=_row(run),
+            raw=digest_bytes(_read_bytes(journal, last.offset, last.length)),
+            row=run.row,
         )
         head, chain = lines.encode(dumps(reach))
-        body, _ = lines.encode(_body(run), chain)
-        write_atomic(index_path(journal), head + body, is_needed=False)
+        write_atomic(journal.with_name(NAME), head + lines.encode(run.encode(), chain)[0])
 
 
-def _body(run: ReadRun) -> bytes:
-    return dumps({"state": state_data(run.state), "began": run.began, "last": run.last})
+def _read_bytes(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        return file.read(length)
 
 
-def index_trouble(journal: Path) -> str:
-    """What is wrong with an index that a reader would believe, or ""."""
-    if not index_path(journal).exists():
-        return ""
-    try:
-        head, body = lines.read(index_path(journal), chained=True).lines
-    except (StudioError, ValueError):
-        return "it is damaged."
-    with suppress(ValueError):  # of another release
-        if reach := _current_reach(journal, head.body):
-            right = read_run(journal, reach.events, anew=True)
-            if (dumps(reach.row), body.body) != (dumps(_row(right)), _body(right)):
-                return "it does not say what the journal does."
-    return ""
-
-
-@functools.cache
+@cache
 def code_digest() -> str:
-    """Of all that makes a state of events: what other code made may mean something else."""
-    core = Path(folding.__file__).parents[1]
-    files = sorted((*core.glob("*.py"), *core.glob("state/*.py"), Path(__file__)))
-    return digest_bytes(b"".join(path.read_bytes() for path in files))
+    """Of all that makes something of events: what other code made may mean something else."""
+    core, here = Path(folding.__file__).parents[1], Path(__file__)
+    files = (
+        *core.glob("*.py"),
+        *core.glob("state/*.py"),
+        *here.parent.glob("catalogue/*.py"),
+        here,
+    )
+    return digest_bytes(b"".join(path.read_bytes() for path in sorted(files)))

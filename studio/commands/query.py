@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -11,38 +11,29 @@ from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json
 from studio.secrets.sanitize import sanitize
 
+Kind = Literal["operation", "experience", "rejection", "version", "evaluation"]
+
+
+def _option(metavar: str, help: str) -> Any:
+    return typer.Option(metavar=metavar, help=help)
+
 
 def query(
     context: typer.Context,
     text: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Words that all stand in it.")
     ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="About E7, op3.1, a version NAME@7 or a rollout s3p0r1."),
-    ] = None,
-    reviewer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Decided by this person or these rules.")
-    ] = None,
-    problem: Annotated[
-        str | None, typer.Option(metavar="ID", help="Drawn from, or measured on, this problem.")
-    ] = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="Of this run.")] = None,
-    library: Annotated[str | None, typer.Option(metavar="NAME", help="Of this library.")] = None,
+    id: Annotated[str | None, _option("ID", "About E7, op3.1, NAME@7 or rollout s3p0r1.")] = None,
+    reviewer: Annotated[str | None, _option("NAME", "Decided by this person or rules.")] = None,
+    problem: Annotated[str | None, _option("ID", "Drawn from or measured on this problem.")] = None,
+    run: Annotated[str | None, _option("RUN", "Of this run.")] = None,
+    library: Annotated[str | None, _option("NAME", "Of this library.")] = None,
     effect: Annotated[
-        str | None,
-        typer.Option(metavar='helps|hurts|">0.05"', help="What it was measured to be worth."),
+        str | None, _option('helps|hurts|">0.05"', "What it was measured to be worth.")
     ] = None,
-    since: Annotated[str | None, typer.Option(metavar="DATE|7d", help="Not before this.")] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="DATE|7d", help="Not after this; a day is whole.")
-    ] = None,
-    kind: Annotated[
-        Literal["operation", "experience", "rejection", "version", "evaluation"] | None,
-        typer.Option(
-            metavar="operation|experience|rejection|version|evaluation", help="Only these."
-        ),
-    ] = None,
+    since: Annotated[str | None, _option("DATE|7d", "Not before this.")] = None,
+    until: Annotated[str | None, _option("DATE|7d", "Not after this; a day is whole.")] = None,
+    kind: Annotated[Kind | None, _option("|".join(get_args(Kind)), "Only these.")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Hits at most.")] = 20,
     json: AsJson = False,
 ) -> None:
@@ -56,32 +47,23 @@ def query(
         studio query --kind rejection --since 7d
         studio query --effect ">0.05" --json
     """
-    from engines.record.catalogue.query import Wanted, find_rows
+    from engines.record.catalogue.query import find_rows, wanted
     from studio.library import find
 
     workspace = open_workspace(context)
     verdict, compare = find.parse_effect(effect)
-    wanted = Wanted(
-        words=" ".join(text or ()).split(),
-        kind=kind,
-        id=id,
-        reviewer=reviewer,
-        problem=problem,
-        run=run,
-        library=library,
-        verdict=verdict,
-        effect=compare,
-        since=find.parse_time("--since", since),
-        until=find.parse_time("--until", until, ends=True),
-    )
-    rows, errors = find_rows(workspace, wanted)
+    times = find.parse_time("--since", since), find.parse_time("--until", until, ends=True)
+    equals = {"reviewer": reviewer, "run": run, "library": library, "verdict": verdict}
+    words = " ".join(text or ()).split()
+    rows, errors = find_rows(workspace, wanted(words, kind, id, problem, compare, *times, **equals))
     if json:
         print_json([find.hit_data(row, workspace) for row in rows[:limit]])
     for row in () if json else rows[:limit]:
         print("\n".join(find.hit_lines(row, workspace)))
-    if errors:
-        print(find.not_asked_text(errors), file=sys.stderr)
+    told = [f"left out: {error}" for error in errors]
     if not rows:
-        print(f"nothing in {sanitize(str(context.obj))} fits", file=sys.stderr)
+        told.append(f"nothing in {context.obj} fits")
     elif len(rows) > limit:
-        print(f"{len(rows) - limit} more: --limit {len(rows)}", file=sys.stderr)
+        told.append(f"{len(rows) - limit} more: --limit {len(rows)}")
+    for line in told:
+        print(sanitize(line), file=sys.stderr)

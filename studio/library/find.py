@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from operator import ge, gt, le, lt
 from shlex import quote
@@ -16,22 +16,19 @@ from engines.record.run_dir import Workspace
 from studio.library.text import date_text
 from studio.secrets.sanitize import one_line, sanitize
 
-_SHOWN_TEXT = 300
-_VERDICTS = ("helps", "hurts", "cannot tell")
-_COMPARED = re.compile(r"\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+))(%?)\s*")
+_SHOWN_TEXT, _SHOWN_PART = 300, 120
+_COMPARED = re.compile(r"\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge}
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
-_MINUTES = {"m": 1, "h": 60, "d": 60 * 24, "w": 60 * 24 * 7}
 
 
 def parse_effect(text: str | None) -> tuple[str | None, Compare | None]:
     """A verdict, or what an effect is compared with. Raises ConfigError: it is neither."""
-    if text is None or text in _VERDICTS:
+    if text in (None, "helps", "hurts", "cannot tell"):
         return text, None
-    if (found := _COMPARED.fullmatch(text)) is None:
-        move = 'Say helps, hurts, "cannot tell", or compare, as in ">0.05" or "<=-2%".'
+    if (found := _COMPARED.fullmatch(text or "")) is None:
+        move = 'Say helps, hurts or "cannot tell", or compare, as in ">0.05" or "<=-0.02".'
         raise ConfigError("--effect", f"{text!r} is no effect.", move)
-    sign, bound = _COMPARE[found[1]], float(found[2]) / (100 if found[3] else 1)
+    sign, bound = _COMPARE[found[1]], float(found[2])
     return None, lambda value: bool(sign(value, bound))
 
 
@@ -42,64 +39,53 @@ def parse_time(option: str, text: str | None, *, ends: bool = False) -> float | 
     """
     if text is None:
         return None
-    if found := _AGO.fullmatch(text):
-        return time.time() - 60 * _MINUTES[found[2]] * int(found[1])
     try:
-        at = datetime.fromisoformat(text)
+        if found := re.fullmatch(r"(\d{1,5})([dh])", text):
+            return time.time() - int(found[1]) * (3_600 if found[2] == "h" else 86_400)
         is_day = ends and len(text) <= len("2026-03-09")
-        return (at + timedelta(days=is_day)).timestamp()
+        return (datetime.fromisoformat(text) + timedelta(days=is_day)).timestamp()
     except (ValueError, OverflowError, OSError):
-        move = "Give a date, as in 2026-03-09, or how long ago: 30m, 12h, 7d, 2w."
+        move = "Give a date, as in 2026-03-09, or how long ago, as in 7d or 12h."
         raise ConfigError(option, f"{text!r} is no time.", move) from None
 
 
 def hit_data(row: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
-    inner = ("words", "proposed")
-    data = {name: value for name, value in row.items() if name not in inner}
+    data = {name: value for name, value in row.items() if name not in ("words", "proposed")}
     return data | {"next": next_command(row, workspace)}
 
 
 def hit_lines(row: Mapping[str, Any], workspace: Workspace) -> list[str]:
     """What it is, what it says, and where to look next."""
-    why = row["reason"] or row["why"]
-    said = one_line(row["text"], _SHOWN_TEXT) + (f" ({one_line(why, 120)})" if why else "")
+    why = one_line(row["reason"] or row["why"], _SHOWN_PART)
+    said = one_line(row["text"], _SHOWN_TEXT) + (f" ({why})" if why else "")
     return [hit_title(row), f"  {said}", f"  {sanitize(next_command(row, workspace))}"]
 
 
 def hit_title(row: Mapping[str, Any]) -> str:
     """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
+    what = f"{row.get('change', row['kind'])} {row.get('target') or ''}".rstrip()
+    status = f", {row['status']}" if row["status"] else ""
     by = f" by {row['reviewer']}" if row["reviewer"] else ""
-    what = {
-        "experience": f"experience, {row['status']}",
-        "version": f"version{by}",
-        "evaluation": f"evaluation of {row['status']}",
-    }.get(row["kind"])
-    if what is None:
-        what = f"{row['change']} {row['target'] or ''}".rstrip() + f", {row['status']}{by}"
     worth = f", {row['worth']}" if row["worth"] else ""
     run = f", run {row['run']}, step {row['step']}" if row["run"] else ""
-    place = f"library {row['library']}{run}"
-    parts = (row["id"], what + worth, place, date_text(row["at"]))
-    return "  ".join(one_line(part, 120) for part in parts)
+    parts = (row["id"], what + status + by + worth, f"library {row['library']}{run}")
+    return "  ".join(one_line(part, _SHOWN_PART) for part in (*parts, date_text(row["at"])))
 
 
 def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
     """The command that shows more of it."""
-    library, run = quote(row["library"]), quote(row["run"])
-    has_run = row["run"] and (workspace.runs_folder / row["run"]).is_dir()
-    if row["kind"] == "version":
+    library, run, kind = quote(row["library"]), quote(row["run"]), row["kind"]
+    if kind == "version":
         version = int(row["id"].rpartition("@")[2])
         return f"studio diff {library}@{version - 1} {library}@{version}"
-    if row["kind"] == "experience" or not has_run:
-        shown = quote(row["id"] if row["kind"] == "experience" else row["target"] or "")
-        return f"studio library history {library} {shown}".removesuffix(" ''")
-    if row["kind"] == "evaluation":
-        return f"studio runs show {run}"
+    if kind == "experience" or not is_here(row, workspace):
+        shown = row["id"] if kind == "experience" else row["target"]
+        return f"studio library history {library}" + (f" {quote(shown)}" if shown else "")
     if row["status"] in ("open", "deferred"):
         return f"studio review {run}"
-    return f"studio runs show {run} --step {row['step']}"
+    return f"studio runs show {run}" + ("" if kind == "evaluation" else f" --step {row['step']}")
 
 
-def not_asked_text(errors: Sequence[str]) -> str:
-    """What is told where journals could not be read."""
-    return "\n".join(f"left out: {sanitize(error)}" for error in errors)
+def is_here(row: Mapping[str, Any], workspace: Workspace) -> bool:
+    """Whether its run is: an edit by hand has none, and runs are removed."""
+    return bool(row["run"]) and (workspace.runs_folder / row["run"]).is_dir()

@@ -46,7 +46,7 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
         host.page_name: page,
     }
     about = "Operations, experiences, rejections, versions, evaluations of all runs."
-    yield SystemCommand(f"{FIND} …", about, partial(_ask_catalogue, app), True)
+    yield SystemCommand("find in everything learned …", about, partial(_find, app), True)
     for key in host.keys:
         if key.id in _NOT_HERE:
             continue
@@ -61,10 +61,7 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
             yield SystemCommand(f"{title}: {words}", key.tooltip, call, False)
 
 
-FIND = "find in everything learned"
-
-
-def _ask_catalogue(app: App[Any]) -> None:
+def _find(app: App[Any]) -> None:
     app.push_screen(Palette([LearnedHits], placeholder="words of what was learned or decided"))
 
 
@@ -220,46 +217,44 @@ class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
     async def search(self, query: str) -> Hits:
-        from engines.record.catalogue.query import Wanted, find_rows
+        from engines.record.catalogue.query import find_rows, wanted
         from studio.library.find import hit_title
 
-        host, wanted = cast(Host, self.app), Wanted(words=query.split())
-        rows, _ = await asyncio.to_thread(find_rows, host.workspace, wanted)
+        workspace = cast(Host, self.app).workspace
+        rows, _ = await asyncio.to_thread(find_rows, workspace, wanted(query.split()))
         for number, row in enumerate(rows[:MOST_HITS]):
-            title, call = hit_title(row), partial(_open_hit, self.app, host, row)
+            title, work = hit_title(row), partial(_open_hit, self.app, row)
+            call = partial(self.app.run_worker, work)
             said = escape(one_line(row["text"], 400))
             yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
 
 
-def _open_hit(app: App[Any], host: Host, row: Mapping[str, Any]) -> None:
+async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
     """The page that shows it, on its run; of what no run here tells, the command that does."""
-    from studio.library.find import next_command
+    from studio.library.find import is_here, next_command
 
-    run, name = row["run"], row["id"]
-    waits = row["status"] in ("open", "deferred")
-    place = {
-        "experience": ("library", name),
-        "version": ("library", ""),
-        "evaluation": ("progress", ""),
-    }.get(row["kind"], ("review" if waits else "inspect", name))
-    if run and (host.workspace.runs_folder / run).is_dir():
-        app.run_worker(_show_on_run(host, run, *place))
-    else:
+    host, name = cast(Host, app), row["id"]
+    if not is_here(row, host.workspace):
         host.tell(f"see {next_command(row, host.workspace)}")
+        return
 
-
-async def _show_on_run(host: Host, run: str, page: str, target: str) -> None:
     def is_shown() -> bool:
         session = host.session
-        return session is not None and session.run.run == run and session.state.events > 0
+        return session is not None and session.run.run == row["run"] and session.state.events > 0
 
     if not is_shown():
-        host.attach(run)
-        for _ in range(100):  # it tells on the screen why it fails
+        host.attach(row["run"])
+        for _ in range(100):  # why it fails, the screen says
             if is_shown():
                 break
             await asyncio.sleep(0.05)
-    host.open_page(page, target)
+    waits = row["status"] in ("open", "deferred")
+    pages = {
+        "experience": ("library", name),
+        "version": ("library", ""),
+        "evaluation": ("progress", ""),
+    }
+    host.open_page(*pages.get(row["kind"], ("review" if waits else "inspect", name)))
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

@@ -1,7 +1,7 @@
-"""What can be asked for of one run or one library, a row each, as its journal tells it.
+"""What can be asked for of one run or one library: a row each, as its journal tells it.
 
-Every row has `kind`, `id`, `names` (ids it is found by), `text`, `why`, `status`, `library`, `run`,
-`step`, `at` (seconds since the epoch), `reviewer`, `problems`, `effect`, `verdict` and `words`.
+`names` are ids that a row is found by, `at` is in seconds since the epoch, `text` what it says,
+`why` and `reason` are of who proposed and who decided, `words` is all that is searched.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from engines.core import events as ev
+from engines.core.codec import fields_of
 from engines.core.effects import Effect
 from engines.core.library import Experience, Library
 from engines.core.state.fold import fold_library
 from engines.core.types import Decision, Operation, operation_step, weights_operation
 from engines.record import lines
-from engines.record.journal import Entry, parse_entry, read_journal
+from engines.record.journal import parse_entry, read_journal
 
 Row = dict[str, Any]
 KINDS = ("operation", "experience", "rejection", "version", "evaluation")
@@ -30,73 +31,68 @@ _STATUS = {"approve": "approved", "edit": "edited", "reject": "rejected", "defer
 
 def run_rows(journal: Path) -> list[Row]:
     """Operations with what became of them, and evaluations."""
-    operations: dict[str, Row] = {}
-    evaluations: list[Row] = []
+    rows: dict[str, Row] = {}
     place = {"run": journal.parent.name, "library": ""}
-    for entry in _read_few(journal):
-        match event := entry.event:
+    for at, event in _read_few(journal):
+        match event:
             case ev.RunStarted():
                 place["library"] = event.library
-            case ev.LessonProposed():
-                found = event.lesson.operations
-                if event.lesson.update is not None:
-                    found += (weights_operation(event.step, event.lesson.update),)
-                operations |= _operation_rows(found, entry.at, place)
-            case ev.OperationProposed():
-                operations |= _operation_rows((event.operation,), entry.at, place)
-            case ev.ReplyMended():
-                operations |= _operation_rows(event.operations, entry.at, place)
+            case ev.LessonProposed() | ev.OperationProposed() | ev.ReplyMended():
+                rows |= {op.id: _operation_row(op, at, place) for op in _proposed(event)}
             case ev.OperationDecided() | ev.OperationsDecided():
                 for decision in event.decisions:
-                    if row := operations.get(decision.operation_id):
-                        _decide(row, decision, entry.at)
-            case ev.DecisionUndone():
-                _ask_again(operations, (event.operation_id,), entry.at)
-                if event.withdrawn:
-                    operations.pop(event.operation_id, None)
-            case ev.LessonReturned():
-                _ask_again(operations, event.asked_again, entry.at)
+                    if row := rows.get(decision.operation_id):
+                        _decide(row, decision, at)
+            case ev.DecisionUndone() | ev.LessonReturned():
+                is_undo = isinstance(event, ev.DecisionUndone)
+                for name in (event.operation_id,) if is_undo else event.asked_again:
+                    if row := rows.get(name):
+                        row |= {**row["proposed"], "at": at}
+                    if is_undo and event.withdrawn:
+                        rows.pop(name, None)
             case ev.EffectMeasured():
-                for name in event.operations:
-                    operations.get(name, {}).update(_worth(event.effect))
+                for row in filter(None, map(rows.get, event.operations)):
+                    row |= _worth(event.effect)
             case ev.LessonCommitted():
                 for outcome in event.outcomes:
-                    if row := operations.get(outcome.operation_id):
-                        row["names"] = [*row["names"], *([outcome.id] if outcome.id else [])]
-                        if not outcome.applied and row["status"] != "rejected":
-                            row |= {"status": "rejected", "reason": outcome.reason}
+                    if (row := rows.get(outcome.operation_id)) and outcome.id:
+                        row["names"] = [*row["names"], outcome.id]
+                    if row and not outcome.applied and row["status"] != "rejected":
+                        row |= {"status": "rejected", "reason": outcome.reason}
             case ev.EvaluationFinished():
-                evaluations.append(_evaluation_row(event, entry.at, place))
-    return [*map(_finish, operations.values()), *map(_finish, evaluations)]
+                mean = "no reward is known" if event.mean is None else f"{event.mean:.3f}"
+                text = f"{event.data} after step {event.step}: {mean} (n={event.n}, k={event.k})"
+                more = {"status": f"v{event.library_version}", "step": event.step, **place}
+                row = _row("evaluation", event.data, at, text, event.problems, **more)
+                rows[f"{event.data} {at}"] = row
+    return [*map(_finish, rows.values())]
 
 
 def library_rows(journal: Path) -> list[Row]:
     """Versions, experiences that are or were, and the operations that its commits decided."""
-    name, library = journal.parent.name, Library("")
-    rows: list[Row] = []
+    library, rows = Library(""), list[Row]()
     problems: dict[str, tuple[str, ...]] = {}  # by operation
     known: dict[str, Experience] = {}
     for entry in read_journal(journal):
         event = entry.event
         library = fold_library(None if isinstance(event, ev.LibraryCreated) else library, event)
         known |= {e.id: e for e in library.experiences}
-        if isinstance(event, ev.LibraryCommitted | ev.LibraryCurated):
-            place = {"run": event.run, "library": name}
-            made = _operation_rows((op for op, _ in event.reviewed), entry.at, place)
-            for operation, decision in event.reviewed:
-                _decide(made[operation.id], decision, entry.at)
-                problems[operation.id] = operation.problems
-            rows += made.values()
-            if isinstance(event, ev.LibraryCommitted):
-                rows.append(_version_row(event, list(made.values()), entry.at, place))
+        if not isinstance(event, ev.LibraryCommitted | ev.LibraryCurated):
+            continue
+        place = {"run": event.run, "library": library.name}
+        made = [_operation_row(op, entry.at, place) for op, _ in event.reviewed]
+        for row, (operation, decision) in zip(made, event.reviewed, strict=True):
+            _decide(row, decision, entry.at)
+            problems[operation.id] = operation.problems
+        rows += made
+        if isinstance(event, ev.LibraryCommitted):
+            rows.append(_version_row(event, made, entry.at, place))
     here = {e.id for e in library.experiences}
-    for one in known.values():
-        row = _experience_row(one, library, problems)
-        rows.append(row | ({} if one.id in here else {"status": "deleted"}))
+    rows += (_experience_row(e, library, problems, e.id in here) for e in known.values())
     return [*map(_finish, rows)]
 
 
-def _read_few(journal: Path) -> Iterator[Entry]:
+def _read_few(journal: Path) -> Iterator[tuple[float, Any]]:
     found: list[lines.StoredLine] = []
 
     def take(line: lines.StoredLine) -> None:
@@ -104,29 +100,32 @@ def _read_few(journal: Path) -> Iterator[Entry]:
             found.append(line)
 
     lines.read(journal, chained=True, visit=take)
-    return (parse_entry(journal, line) for line in found)
+    return ((entry.at, entry.event) for entry in (parse_entry(journal, one) for one in found))
 
 
-def _operation_rows(
-    operations: Iterable[Operation], at: float, place: dict[str, str]
-) -> dict[str, Row]:
-    found = {}
-    for op in operations:
-        names = [op.id, *([op.target] if op.target else []), *op.evidence]
-        proposed = {"target": op.target, "text": op.text, "names": names, "status": "open"}
-        found[op.id] = {
-            "kind": "operation",
-            "id": op.id,
-            "change": op.kind,
-            **proposed,
-            "proposed": proposed,
-            "why": op.rationale,
-            "step": operation_step(op.id),
-            "at": at,
-            "problems": list(op.problems),
-            **place,
-        }
-    return found
+def _proposed(event: ev.LessonProposed | ev.OperationProposed | ev.ReplyMended) -> list[Operation]:
+    if isinstance(event, ev.OperationProposed):
+        return [event.operation]
+    if isinstance(event, ev.ReplyMended):
+        return [*event.operations]
+    update = event.lesson.update
+    weights = [] if update is None else [weights_operation(event.step, update)]
+    return [*event.lesson.operations, *weights]
+
+
+def _row(kind: str, name: str, at: float, text: str, problems: Iterable[str], **more: Any) -> Row:
+    usual = dict.fromkeys(("why", "status", "reviewer", "reason", "verdict", "worth"), "")
+    row = {"kind": kind, "id": name, "at": at, "text": text, "problems": [*problems], **usual}
+    return {**row, "names": [name], "effect": None, "step": 0, **more}
+
+
+def _operation_row(op: Operation, at: float, place: dict[str, str]) -> Row:
+    names = [op.id, *([op.target] if op.target else []), *op.evidence]
+    proposed = {"text": op.text, "target": op.target, "names": names}
+    proposed |= dict.fromkeys(("reviewer", "reason"), "") | {"status": "open"}
+    about = {"change": op.kind, "why": op.rationale, "step": operation_step(op.id), **place}
+    row = _row("operation", op.id, at, op.text, op.problems, **about)
+    return {**row, **proposed, "proposed": proposed}
 
 
 def _decide(row: Row, decision: Decision, at: float) -> None:
@@ -138,64 +137,31 @@ def _decide(row: Row, decision: Decision, at: float) -> None:
         row |= {"target": target, "names": [*row["names"], target]}
 
 
-def _ask_again(operations: dict[str, Row], names: Iterable[str], at: float) -> None:
-    for row in filter(None, map(operations.get, names)):
-        row |= {**row["proposed"], "reviewer": "", "reason": "", "at": at}
-
-
-def _evaluation_row(event: ev.EvaluationFinished, at: float, place: dict[str, str]) -> Row:
-    mean = "no reward is known" if event.mean is None else f"{event.mean:.3f}"
-    return {
-        "kind": "evaluation",
-        "id": event.data,
-        "text": f"{event.data} after step {event.step}: {mean} (n={event.n}, k={event.k})",
-        "status": f"library v{event.library_version}",
-        "step": event.step,
-        "at": at,
-        "problems": list(event.problems),
-        **place,
-    }
-
-
 def _version_row(
     event: ev.LibraryCommitted, made: list[Row], at: float, place: dict[str, str]
 ) -> Row:
     done = [row for row in made if row["status"] in ("approved", "edited")]
-    shown = [f"{row['change']} {row['target'] or ''}".rstrip() for row in done]
-    name = f"{place['library']}@{event.version}"
-    return {
-        "kind": "version",
-        "id": name,
-        "names": [name, *(each for row in done for each in row["names"])],
-        "text": ", ".join(shown),
-        "status": event.content_hash,
-        "reviewer": ", ".join(sorted({row["reviewer"] for row in done})),
-        "step": event.step,
-        "at": at,
-        "problems": sorted({one for row in done for one in row["problems"]}),
-        **place,
-    }
+    name, problems = f"{place['library']}@{event.version}", {p for r in done for p in r["problems"]}
+    text = ", ".join(f"{row['change']} {row['target'] or ''}".rstrip() for row in done)
+    names = [name, *(each for row in done for each in row["names"])]
+    by = ", ".join(sorted({row["reviewer"] for row in done}))
+    more = {"names": names, "reviewer": by, "step": event.step, **place}
+    return _row("version", name, at, text, sorted(problems), **more)
 
 
-def _experience_row(one: Experience, library: Library, problems: dict[str, tuple[str, ...]]) -> Row:
-    last = one.history[-1] if one.history else None
+def _experience_row(
+    one: Experience, library: Library, problems: dict[str, tuple[str, ...]], is_here: bool
+) -> Row:
+    status = ("pinned" if one.pinned else "live") if is_here else "deleted"
     drawn = {each for made in one.history for each in problems.get(made.operation_id, ())}
-    effect = library.effects.get(one.id)
-    return {
-        "kind": "experience",
-        "id": one.id,
-        "names": [one.id, *(last.evidence if last else ())],
-        "text": one.text,
-        "why": last.rationale if last else "",
-        "status": "pinned" if one.pinned else "live",
-        "library": library.name,
-        "run": last.run if last else "",
-        "step": last.step if last else 0,
-        "at": last.at if last else 0.0,
-        "reviewer": last.reviewer if last else "",
-        "problems": sorted(drawn),
-        **(_worth(effect) if effect else {}),
-    }
+    more: Row = {"status": status, "library": library.name, "run": "", "at": 0.0}
+    if one.history:
+        last = one.history[-1]
+        more |= {**fields_of(last, "run", "step", "at", "reviewer"), "why": last.rationale}
+        more["names"] = [one.id, *last.evidence]
+    if effect := library.effects.get(one.id):
+        more |= _worth(effect)
+    return _row("experience", one.id, more.pop("at"), one.text, sorted(drawn), **more)
 
 
 def _worth(effect: Effect) -> Row:
@@ -203,11 +169,7 @@ def _worth(effect: Effect) -> Row:
 
 
 def _finish(row: Row) -> Row:
-    usual: Row = {"names": [row["id"]], "why": "", "reason": "", "reviewer": "", "effect": None}
-    usual |= {"verdict": "", "worth": ""}
-    row |= {name: value for name, value in usual.items() if name not in row}
-    row["names"] = list(dict.fromkeys(row["names"]))
     if row["status"] == "rejected":
         row["kind"] = "rejection"
     said = (row[name] for name in ("id", "kind", "text", "why", "reason", "status", "reviewer"))
-    return row | {"words": "\n".join(filter(None, said)).casefold()}
+    return {**row, "names": list(dict.fromkeys(row["names"])), "words": "\n".join(said).casefold()}

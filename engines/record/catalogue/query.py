@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,120 +18,93 @@ from tinydb.storages import MemoryStorage
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
-from engines.core.ids import digest_bytes
 from engines.record.catalogue import found
 from engines.record.catalogue.storage import AtomicStorage
 from engines.record.run_dir import Workspace
 from engines.record.run_index import code_digest
 
+NAME = "catalogue.json"
 Compare = Callable[[float], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is asked for; what is left as it is asks for nothing."""
+def wanted(
+    words: Sequence[str] = (),
+    kind: str | None = None,
+    id: str | None = None,
+    problem: str | None = None,
+    effect: Compare | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    **equals: str | None,
+) -> QueryInstance:
+    """The condition of a question; None asks for nothing.
 
-    words: Sequence[str] = ()  # all of them, whatever their case
-    kind: str | None = None
-    id: str | None = None
-    reviewer: str | None = None
-    problem: str | None = None
-    run: str | None = None
-    library: str | None = None
-    verdict: str | None = None
-    effect: Compare | None = None
-    since: float | None = None
-    until: float | None = None  # before this
-
-    def condition(self) -> QueryInstance:
-        row = Query()
-        kinds = {None: found.KINDS, "operation": ("operation", "rejection")}
-        conditions: list[QueryInstance] = [row.kind.one_of(kinds.get(self.kind, (self.kind,)))]
-        for name in ("reviewer", "run", "library", "verdict"):
-            if (value := getattr(self, name)) is not None:
-                conditions.append(row[name] == value)
-        if self.id is not None:
-            conditions.append(row.names.any([self.id]))
-        if self.problem is not None:
-            conditions.append(row.problems.any([self.problem]))
-        if (effect := self.effect) is not None:
-            conditions.append(row.effect.test(lambda value: value is not None and effect(value)))
-        if self.since is not None:
-            conditions.append(row.at >= self.since)
-        if self.until is not None:
-            conditions.append(row.at < self.until)
-        if asked := [word.casefold() for word in self.words]:
-            conditions.append(row.words.test(lambda said: all(word in said for word in asked)))
-        whole = conditions[0]
-        for one in conditions[1:]:
-            whole &= one
-        return whole
+    All words are meant, whatever their case; `until` is before that time; `equals` are fields.
+    """
+    row, asked = Query(), [word.casefold() for word in words]
+    kinds = {None: found.KINDS, "operation": ("operation", "rejection")}.get(kind, (kind,))
+    fits = row.kind.one_of(kinds) & row.words.test(lambda said: all(map(said.__contains__, asked)))
+    for name, value in equals.items():
+        fits = fits & (row[name] == value) if value is not None else fits
+    for name, value in (("names", id), ("problems", problem)):
+        fits = fits & row[name].any([value]) if value is not None else fits
+    if effect is not None:
+        fits &= row.effect.test(lambda value: value is not None and effect(value))
+    fits = fits & (row.at >= since) if since is not None else fits
+    return fits & (row.at < until) if until is not None else fits
 
 
-def find_rows(workspace: Workspace, wanted: Wanted) -> tuple[list[found.Row], list[str]]:
+def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[found.Row], list[str]]:
     """What is found, newest first, and why journals could not be asked."""
     hits, errors = list[found.Row](), list[str]()
-    runs = sorted(workspace.runs_folder.glob("*/journal.jsonl"))
-    libraries = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
-    # A run that is here tells of its operations itself, and tells more.
-    told = {path.parent.name for path in runs}
-    for path in (*runs, *libraries):
-        is_run, name = path.parents[1] == workspace.runs_folder, path.parent.name
-        if (wanted.run if is_run else wanted.library) not in (None, name):
-            continue
+    runs = {path.parent.name: path for path in workspace.runs_folder.glob("*/journal.jsonl")}
+    for journal in (*runs.values(), *(workspace.path / "libraries").glob("*/journal.jsonl")):
         try:
-            rows = _search(path, found.run_rows if is_run else found.library_rows, wanted)
+            rows = _search(journal, fits)
         except (StudioError, ValueError, OSError) as error:
             errors.append(str(error))
             continue
+        # A run that is here tells of its operations itself, and tells more.
         lasting = ("experience", "version")
-        hits += (r for r in rows if is_run or r["kind"] in lasting or r["run"] not in told)
-    hits.sort(key=lambda row: row["at"], reverse=True)
-    return hits, errors
+        is_run = _is_run(journal)
+        hits += (r for r in rows if is_run or r["kind"] in lasting or r["run"] not in runs)
+    return sorted(hits, key=lambda row: (-row["at"], row["id"], row["library"])), sorted(errors)
 
 
-def _search(
-    journal: Path, make_rows: Callable[[Path], list[found.Row]], wanted: Wanted
-) -> list[found.Row]:
+def _search(journal: Path, fits: QueryInstance) -> list[found.Row]:
     """The rows of a journal as it is now, of which those are returned that fit.
 
     No lock is needed: what is written is the whole, and the same whoever writes it.
     """
-    made_from, path, condition = _made_from(journal), rows_path(journal), wanted.condition()
+    made_from, path = _made_from(journal), journal.with_name(NAME)
     with suppress(OSError, AttributeError, KeyError, TypeError, ValueError):  # it is damaged
         database = TinyDB(path, storage=CachingMiddleware(AtomicStorage))  # type: ignore[no-untyped-call]
         if database.table("made_from").all() == [made_from]:
-            return [dict(row) for row in database.table("rows").search(condition)]
+            return [dict(row) for row in database.table("rows").search(fits)]
     database = TinyDB(storage=MemoryStorage)
     database.table("made_from").insert(made_from)
-    database.table("rows").insert_multiple(make_rows(journal))
+    database.table("rows").insert_multiple(_make_rows(journal))
     with suppress(StudioError, OSError):  # where it cannot be written, it is made each time
         AtomicStorage(path).write(database.storage.read() or {})
-    return [dict(row) for row in database.table("rows").search(condition)]
+    return [dict(row) for row in database.table("rows").search(fits)]
 
 
-def rows_path(journal: Path) -> Path:
-    return journal.with_name("catalogue.json")
+def is_wrong(journal: Path) -> bool:
+    """Whether the rows beside a journal are damaged, or would be believed and are others."""
+    data = AtomicStorage(journal.with_name(NAME)).read()
+    if data is not None and data.get("made_from") != {"1": _made_from(journal)}:
+        return False  # nobody believes them
+    return data is None or dumps([*data.get("rows", {}).values()]) != dumps(_make_rows(journal))
 
 
-def rows_trouble(journal: Path, *, is_run: bool) -> str:
-    """What is wrong with the rows of a journal that whoever asks would believe, or ""."""
-    if not rows_path(journal).exists():
-        return ""
-    if (data := AtomicStorage(rows_path(journal)).read()) is None:
-        return "it is damaged."
-    if data.get("made_from") != {"1": _made_from(journal)}:
-        return ""  # nobody believes it
-    make_rows = found.run_rows if is_run else found.library_rows
-    is_right = dumps([*data.get("rows", {}).values()]) == dumps(make_rows(journal))
-    return "" if is_right else "it does not say what the journal does."
+def _is_run(journal: Path) -> bool:
+    return journal.parents[1].name == "runs"
+
+
+def _make_rows(journal: Path) -> list[found.Row]:
+    return found.run_rows(journal) if _is_run(journal) else found.library_rows(journal)
 
 
 def _made_from(journal: Path) -> dict[str, Any]:
     at = journal.stat()
-    return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": _code()}
-
-
-@cache
-def _code() -> str:
-    return digest_bytes(Path(found.__file__).read_bytes() + code_digest().encode())
+    return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": code_digest()}

@@ -12,10 +12,10 @@ from engines.core import events as ev
 from engines.core.errors import DamagedError
 from engines.core.state.fold import fold_events
 from engines.core.types import Usage
-from engines.record import run_index
+from engines.record import lines, run_index
 from engines.record.journal import Journal, read_journal
 from engines.record.run_dir import RunDir
-from engines.record.run_index import index_path, read_row, read_run, refresh_index
+from engines.record.run_index import NAME, is_wrong, read_row, read_run, refresh_index
 from tests.support.builders import a_rollout_finished, a_run, a_step
 from tests.support.long_runs import a_long_run, write_events
 
@@ -60,7 +60,7 @@ def test_a_state_by_its_index_is_that_of_the_whole_journal(journal: Path, seed: 
 
 def test_the_first_events_add_up_to_what_they_did(journal: Path) -> None:
     for count in (len(EVENTS), 7, 100):
-        index_path(journal).unlink(missing_ok=True)
+        journal.with_name(NAME).unlink(missing_ok=True)
         assert read_run(journal, count).state == fold_events(EVENTS[:count])  # without an index
         read_run(journal)
         assert read_run(journal, count).state == fold_events(EVENTS[:count])  # which covers more
@@ -72,7 +72,7 @@ def test_the_first_events_add_up_to_what_they_did(journal: Path) -> None:
 def test_a_list_needs_the_first_line_of_an_index_alone(journal: Path) -> None:
     row = read_row(journal)
     assert row["status"] == "finished" and row["practises"]["model"] == "openai:m"
-    index = index_path(journal)
+    index = journal.with_name(NAME)
     index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
     assert read_row(journal) == row
     append(journal, ev.RunPaused())
@@ -109,14 +109,14 @@ def test_the_index_of_another_run_is_not_believed(journal: Path, tmp_path: Path)
     events = list(a_long_run("exp-2", steps=8, batch=3, group=4))
     write_events(second, events)
     read_run(journal)
-    index_path(second).write_bytes(index_path(journal).read_bytes())
+    second.with_name(NAME).write_bytes(journal.with_name(NAME).read_bytes())
     assert read_run(second).state == fold_events(events)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_index_is_made_anew_without_a_word(journal: Path, seed: int) -> None:
     right = read_run(journal)
-    index, chance = index_path(journal), random.Random(seed)
+    index, chance = journal.with_name(NAME), random.Random(seed)
     raw = bytearray(index.read_bytes())
     at = chance.choice((chance.randrange(400), chance.randrange(len(raw))))
     match seed % 4:
@@ -159,7 +159,7 @@ def test_what_was_being_written_is_left_out_and_not_indexed(journal: Path) -> No
     raw = journal.read_bytes()
     journal.write_bytes(raw[:-1])  # it lacks nothing but its newline
     assert read_run(journal).state == fold_events(EVENTS)
-    assert not index_path(journal).exists()
+    assert not journal.with_name(NAME).exists()
     journal.write_bytes(raw[:-9])
     assert read_run(journal).state == fold_events(EVENTS[:-1])
     journal.write_bytes(raw)
@@ -167,7 +167,7 @@ def test_what_was_being_written_is_left_out_and_not_indexed(journal: Path) -> No
 
 
 def test_a_run_that_cannot_be_indexed_is_read(journal: Path) -> None:
-    index_path(journal).mkdir()  # as in a folder that only others may write
+    journal.with_name(NAME).mkdir()  # as in a folder that only others may write
     assert read_run(journal).state == fold_events(EVENTS)
     assert [path.name for path in sorted(journal.parent.iterdir())] == [
         "index.json",
@@ -213,9 +213,25 @@ def test_a_run_at_work_writes_its_index_once_it_lags(
 ) -> None:
     monkeypatch.setattr(run_index, "FEW_EVENTS", 50)
     assert refresh_index(journal, 50, 0) == 0
-    assert not index_path(journal).exists()
+    assert not journal.with_name(NAME).exists()
     assert refresh_index(journal, len(EVENTS), 50) == len(EVENTS)
-    assert index_path(journal).exists()
+    assert journal.with_name(NAME).exists()
     assert refresh_index(journal, 100_000, 95_000) == 95_000  # a sixteenth is less than it costs
     journal.write_bytes(b"damaged\n")
     assert refresh_index(journal, 1_000, 0) == 1_000  # it is told by whoever needs the journal
+
+
+def test_an_index_that_would_be_believed_and_is_wrong_is_told(journal: Path) -> None:
+    read_run(journal)
+    index = journal.with_name(NAME)
+    assert not is_wrong(journal)
+    right, (head, body) = index.read_bytes(), lines.read(index, chained=True).lines
+    index.write_bytes(right[:-20])
+    assert is_wrong(journal)
+    first, chain = lines.encode(head.body)
+    other = body.body.replace(b'"status":"finished"', b'"status":"stopped"')
+    index.write_bytes(first + lines.encode(other, chain)[0])
+    assert is_wrong(journal)
+    append(journal, ev.RunPaused())
+    index.write_bytes(right)
+    assert not is_wrong(journal)  # it does not reach so far

@@ -322,7 +322,7 @@ async def test_what_was_learned_is_found_by_its_words_and_opened(
             if found_only(app, first.id):
                 break
         shown = "\n".join(picture(app))
-        assert f"{first.id}  experience, live  library" in shown
+        assert f"{first.id}  experience, live by auto" in shown
         await pilot.press("enter")
         for _ in range(200):
             await pilot.pause()

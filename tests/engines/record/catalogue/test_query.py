@@ -14,7 +14,7 @@ from engines.core.library import OperationOutcome
 from engines.core.state.step_history import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
 from engines.record.catalogue import query
-from engines.record.catalogue.query import Wanted, find_rows, rows_path, rows_trouble
+from engines.record.catalogue.query import NAME, find_rows, is_wrong, wanted
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_run, a_step, an_effect, an_operation, approved
@@ -85,14 +85,14 @@ def workspace(tmp_path: Path) -> Workspace:
     return workspace
 
 
-def names(workspace: Workspace, **wanted: Any) -> list[str]:
-    rows, errors = find_rows(workspace, Wanted(**wanted))
+def names(workspace: Workspace, **asked: Any) -> list[str]:
+    rows, errors = find_rows(workspace, wanted(**asked))
     assert errors == []
     return sorted(row["id"] for row in rows)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
+    ("asked", "expected"),
     [
         ({"kind": "rejection"}, ["op1.2", "op1.6"]),
         ({"kind": "operation", "reviewer": "ann"}, ["op1.1", "op1.2", "op1.3", "op1.4", "op1.6"]),
@@ -118,14 +118,14 @@ def names(workspace: Workspace, **wanted: Any) -> list[str]:
     ids=str,
 )
 def test_what_is_asked_for_is_found(
-    workspace: Workspace, wanted: dict[str, Any], expected: list[str]
+    workspace: Workspace, asked: dict[str, Any], expected: list[str]
 ) -> None:
     for _ in range(2):  # as the rows are made, and as they were written
-        assert names(workspace, **wanted) == expected
+        assert names(workspace, **asked) == expected
 
 
 def test_each_operation_says_what_became_of_it(workspace: Workspace) -> None:
-    rows, _ = find_rows(workspace, Wanted(kind="operation", run="exp"))
+    rows, _ = find_rows(workspace, wanted(kind="operation", run="exp"))
     found = {row["id"]: (row["status"], row["reviewer"], row["reason"]) for row in rows}
     assert found == {
         "op1.1": ("approved", "ann", ""),
@@ -138,12 +138,12 @@ def test_each_operation_says_what_became_of_it(workspace: Workspace) -> None:
     }
     edited = next(row for row in rows if row["id"] == "op1.3")
     assert (edited["text"], edited["target"]) == ("Add the TENS first.", "E2")
-    experiences, _ = find_rows(workspace, Wanted(kind="experience"))
+    experiences, _ = find_rows(workspace, wanted(kind="experience"))
     assert {row["id"]: row["status"] for row in experiences} == {"E1": "live", "E2": "deleted"}
 
 
 def test_the_newest_comes_first(workspace: Workspace) -> None:
-    rows, _ = find_rows(workspace, Wanted())
+    rows, _ = find_rows(workspace, wanted())
     assert [row["at"] for row in rows] == sorted((row["at"] for row in rows), reverse=True)
 
 
@@ -160,7 +160,7 @@ def test_the_library_tells_of_the_operations_of_a_run_that_was_removed(
 ) -> None:
     assert names(workspace, id="op1.1") == ["lib@1", "op1.1"]
     (workspace.runs_folder / "exp" / "journal.jsonl").unlink()
-    rows, _ = find_rows(workspace, Wanted(id="op1.1", kind="operation"))
+    rows, _ = find_rows(workspace, wanted(id="op1.1", kind="operation"))
     assert [(row["run"], row["status"], row["reviewer"]) for row in rows] == [
         ("exp", "approved", "ann")
     ]
@@ -173,7 +173,7 @@ def test_every_operation_of_a_long_run_is_there_once_and_as_it_was_decided(
     workspace, events = Workspace(tmp_path), list(a_long_run("exp", steps=30, seed=seed))
     write_events(workspace.runs_folder / "exp" / "journal.jsonl", events)
     history = run_history(events)
-    rows, _ = find_rows(workspace, Wanted(kind="operation"))
+    rows, _ = find_rows(workspace, wanted(kind="operation"))
     found = {row["id"]: row for row in rows}
     assert len(found) == len(rows)
     operations = {op.id: op for step in history.steps.values() for op in step.operations}
@@ -206,16 +206,16 @@ def test_rows_follow_their_journal(workspace: Workspace) -> None:
     ],
 )
 def test_damaged_rows_are_made_anew_without_a_word(workspace: Workspace, damage: bytes) -> None:
-    before = find_rows(workspace, Wanted())
+    before = find_rows(workspace, wanted())
     for path in (workspace.run("exp").journal, workspace.library("lib").journal_path):
-        rows_path(path).write_bytes(damage)
-    assert find_rows(workspace, Wanted()) == before
-    assert rows_path(workspace.run("exp").journal).read_bytes() != damage
+        path.with_name(NAME).write_bytes(damage)
+    assert find_rows(workspace, wanted()) == before
+    assert workspace.run("exp").journal.with_name(NAME).read_bytes() != damage
 
 
 def test_rows_that_cannot_be_written_are_found_all_the_same(workspace: Workspace) -> None:
     for path in (workspace.run("exp").journal, workspace.library("lib").journal_path):
-        rows_path(path).mkdir()  # as in a folder that only others may write
+        path.with_name(NAME).mkdir()  # as in a folder that only others may write
     assert names(workspace, id="E1") == ["E1", "lib@1", "op1.1"]
 
 
@@ -223,21 +223,21 @@ def test_a_damaged_journal_is_named_and_hides_nothing_else(workspace: Workspace)
     write_long_run(workspace, "long", steps=2)
     for path in (workspace.run("exp").journal, workspace.library("long").journal_path):
         path.write_bytes(path.read_bytes().replace(b"check", b"chock").replace(b"Check", b"Chock"))
-    rows, errors = find_rows(workspace, Wanted())
+    rows, errors = find_rows(workspace, wanted())
     assert {(row["run"], row["library"]) for row in rows} >= {("long", "long"), ("exp", "lib")}
     assert [error.partition(": this line")[0].rpartition(":")[0] for error in errors] == [
-        str(workspace.run("exp").journal),
         str(workspace.library("long").journal_path),
+        str(workspace.run("exp").journal),
     ]
 
 
 def test_many_who_ask_at_once_are_answered_alike(workspace: Workspace) -> None:
     write_long_run(workspace, "long", steps=4)
-    right, found = find_rows(workspace, Wanted()), list[Any]()
+    right, found = find_rows(workspace, wanted()), list[Any]()
     for path in workspace.path.glob("*/*/catalogue.json"):
         path.unlink()
     askers = [
-        threading.Thread(target=lambda: found.append(find_rows(workspace, Wanted())))
+        threading.Thread(target=lambda: found.append(find_rows(workspace, wanted())))
         for _ in range(6)
     ]
     for asker in askers:
@@ -251,18 +251,17 @@ def test_rows_that_a_reader_would_believe_and_are_wrong_are_told(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = workspace.run("exp").journal
-    assert rows_trouble(journal, is_run=True) == ""
-    find_rows(workspace, Wanted())
-    assert rows_trouble(journal, is_run=True) == ""
-    path, right = rows_path(journal), rows_path(journal).read_bytes()
+    find_rows(workspace, wanted())
+    assert not is_wrong(journal)
+    path, right = journal.with_name(NAME), journal.with_name(NAME).read_bytes()
     path.write_bytes(right[:-7])
-    assert rows_trouble(journal, is_run=True)
+    assert is_wrong(journal)
     path.write_bytes(right)
     with monkeypatch.context() as other:
-        other.setattr(query, "_code", lambda: "of the next release")
-        assert rows_trouble(journal, is_run=True) == ""  # nobody believes them
+        other.setattr(query, "code_digest", lambda: "of the next release")
+        assert not is_wrong(journal)  # nobody believes them
     data = query.AtomicStorage(path).read()
     assert data is not None
     next(iter(data["rows"].values()))["status"] = "rejected"
     query.AtomicStorage(path).write(data)
-    assert "does not say what the journal does" in rows_trouble(journal, is_run=True)
+    assert is_wrong(journal)
