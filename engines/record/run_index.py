@@ -48,6 +48,10 @@ class Reach:
     code: str  # see `code_digest`
     row: Mapping[str, Any]  # see `read_row`
 
+    @property
+    def line(self) -> lines.StoredLine:
+        return lines.StoredLine(self.number, self.offset, self.length, self.chain, b"")
+
     def covers(self, size: int) -> bool:
         return size == self.offset + self.length
 
@@ -85,7 +89,6 @@ def read_run(journal: Path, events: int | None = None, *, anew: bool = False) ->
     """
     run, reach = (ReadRun(), None) if anew else _load_index(journal, events)
     known, last = run.state.events, None
-    after = reach and lines.StoredLine(reach.number, reach.offset, reach.length, reach.chain, b"")
 
     def take(line: lines.StoredLine) -> None:
         nonlocal last
@@ -97,7 +100,7 @@ def read_run(journal: Path, events: int | None = None, *, anew: bool = False) ->
 
     with suppress(OSError):
         changed_ns = journal.stat().st_ctime_ns
-    contents = lines.read(journal, chained=True, visit=take, after=after)
+    contents = lines.read(journal, chained=True, visit=take, after=reach.line if reach else None)
     is_much = run.state.events - known > FEW_EVENTS or run.state.ending
     is_asked = events is None and not anew
     if last is not None and is_asked and is_much and not contents.newline_missing:
@@ -154,9 +157,13 @@ def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns
     """Nobody needs it: where it cannot be written, others read the journal."""
     with suppress(OSError, StudioError, TypeError):  # a full disk; a number too large for JSON
         reach = Reach(
-            **{"events": run.state.events, "changed_ns": changed_ns, "code": code_digest()},
-            **{"number": last.number, "offset": last.offset, "length": last.length},
+            events=run.state.events,
+            number=last.number,
+            offset=last.offset,
+            length=last.length,
             chain=last.digest,
+            changed_ns=changed_ns,
+            code=code_digest(),
             raw=digest_bytes(_read_bytes(journal, last.offset, last.length)),
             row=run.row,
         )

@@ -37,7 +37,7 @@ def query(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Hits at most.")] = 20,
     json: AsJson = False,
 ) -> None:
-    """Find what was proposed, decided, learned and measured, newest first.
+    """Find what was proposed, decided and learned, newest first.
 
     It asks the catalogue, which is made from the journals of all runs and libraries.
 
@@ -53,9 +53,9 @@ def query(
     workspace = open_workspace(context)
     verdict, compare = find.parse_effect(effect)
     times = find.parse_time("--since", since), find.parse_time("--until", until, ends=True)
-    equals = {"reviewer": reviewer, "run": run, "library": library, "verdict": verdict}
-    words = " ".join(text or ()).split()
-    rows, errors = find_rows(workspace, wanted(words, kind, id, problem, compare, *times, **equals))
+    asked = (" ".join(text or ()).split(), kind, id, problem, compare, *times)
+    fits = wanted(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
+    rows, errors = find_rows(workspace, fits)
     if json:
         print_json([find.hit_data(row, workspace) for row in rows[:limit]])
     for row in () if json else rows[:limit]:

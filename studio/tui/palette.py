@@ -213,6 +213,9 @@ class StudioCommands(Provider):
         return shown
 
 
+_PAGES = {"experience": "library", "version": "library", "evaluation": "progress"}
+
+
 class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
@@ -223,38 +226,36 @@ class LearnedHits(Provider):
         workspace = cast(Host, self.app).workspace
         rows, _ = await asyncio.to_thread(find_rows, workspace, wanted(query.split()))
         for number, row in enumerate(rows[:MOST_HITS]):
-            title, work = hit_title(row), partial(_open_hit, self.app, row)
-            call = partial(self.app.run_worker, work)
+            title, call = hit_title(row), partial(_open_hit, self.app, row)
             said = escape(one_line(row["text"], 400))
             yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
 
 
-async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
+def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
     """The page that shows it, on its run; of what no run here tells, the command that does."""
     from studio.library.find import is_here, next_command
 
-    host, name = cast(Host, app), row["id"]
-    if not is_here(row, host.workspace):
+    host, waits = cast(Host, app), row["status"] in ("open", "deferred")
+    page = "review" if waits else _PAGES.get(row["kind"], "inspect")
+    target = "" if row["kind"] in ("version", "evaluation") else row["id"]
+    if is_here(row, host.workspace):
+        app.run_worker(_show_on_run(host, row["run"], page, target))
+    else:
         host.tell(f"see {next_command(row, host.workspace)}")
-        return
 
+
+async def _show_on_run(host: Host, run: str, page: str, target: str) -> None:
     def is_shown() -> bool:
         session = host.session
-        return session is not None and session.run.run == row["run"] and session.state.events > 0
+        return session is not None and session.run.run == run and session.state.events > 0
 
     if not is_shown():
-        host.attach(row["run"])
-        for _ in range(100):  # why it fails, the screen says
-            if is_shown():
-                break
-            await asyncio.sleep(0.05)
-    waits = row["status"] in ("open", "deferred")
-    pages = {
-        "experience": ("library", name),
-        "version": ("library", ""),
-        "evaluation": ("progress", ""),
-    }
-    host.open_page(*pages.get(row["kind"], ("review" if waits else "inspect", name)))
+        host.attach(run)
+    for _ in range(100):  # why it fails, the screen says
+        if is_shown():
+            break
+        await asyncio.sleep(0.05)
+    host.open_page(page, target)
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

@@ -43,13 +43,13 @@ def run_rows(journal: Path) -> list[Row]:
                 for decision in event.decisions:
                     if row := rows.get(decision.operation_id):
                         _decide(row, decision, at)
-            case ev.DecisionUndone() | ev.LessonReturned():
-                is_undo = isinstance(event, ev.DecisionUndone)
-                for name in (event.operation_id,) if is_undo else event.asked_again:
-                    if row := rows.get(name):
-                        row |= {**row["proposed"], "at": at}
-                    if is_undo and event.withdrawn:
-                        rows.pop(name, None)
+            case ev.DecisionUndone(withdrawn=True):
+                rows.pop(event.operation_id, None)
+            case ev.DecisionUndone(operation_id=name) if row := rows.get(name):
+                row |= {**row["proposed"], "at": at}
+            case ev.LessonReturned():
+                for row in filter(None, map(rows.get, event.asked_again)):
+                    row |= {**row["proposed"], "at": at}
             case ev.EffectMeasured():
                 for row in filter(None, map(rows.get, event.operations)):
                     row |= _worth(event.effect)

@@ -43,15 +43,16 @@ def wanted(
     """
     row, asked = Query(), [word.casefold() for word in words]
     kinds = {None: found.KINDS, "operation": ("operation", "rejection")}.get(kind, (kind,))
-    fits = row.kind.one_of(kinds) & row.words.test(lambda said: all(map(said.__contains__, asked)))
+    fits: QueryInstance = row.kind.one_of(kinds)
+    fits &= row.words.test(lambda said: all(map(said.__contains__, asked)))
     for name, value in equals.items():
-        fits = fits & (row[name] == value) if value is not None else fits
+        fits = fits if value is None else fits & (row[name] == value)
     for name, value in (("names", id), ("problems", problem)):
-        fits = fits & row[name].any([value]) if value is not None else fits
+        fits = fits if value is None else fits & row[name].any([value])
     if effect is not None:
         fits &= row.effect.test(lambda value: value is not None and effect(value))
-    fits = fits & (row.at >= since) if since is not None else fits
-    return fits & (row.at < until) if until is not None else fits
+    fits = fits if since is None else fits & (row.at >= since)
+    return fits if until is None else fits & (row.at < until)
 
 
 def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[found.Row], list[str]]:
@@ -66,7 +67,7 @@ def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[found.Row
             continue
         # A run that is here tells of its operations itself, and tells more.
         lasting = ("experience", "version")
-        is_run = _is_run(journal)
+        is_run = journal in runs.values()
         hits += (r for r in rows if is_run or r["kind"] in lasting or r["run"] not in runs)
     return sorted(hits, key=lambda row: (-row["at"], row["id"], row["library"])), sorted(errors)
 
@@ -97,12 +98,9 @@ def is_wrong(journal: Path) -> bool:
     return data is None or dumps([*data.get("rows", {}).values()]) != dumps(_make_rows(journal))
 
 
-def _is_run(journal: Path) -> bool:
-    return journal.parents[1].name == "runs"
-
-
 def _make_rows(journal: Path) -> list[found.Row]:
-    return found.run_rows(journal) if _is_run(journal) else found.library_rows(journal)
+    is_run = journal.parents[1].name == "runs"
+    return found.run_rows(journal) if is_run else found.library_rows(journal)
 
 
 def _made_from(journal: Path) -> dict[str, Any]:
