@@ -56,7 +56,7 @@ async def _run_steps(practice: RunContext) -> Ending:
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.wait_while_paused()
         await practise_step(practice, step)
-        indexed = await asyncio.to_thread(refresh_index, journal, state.events, indexed)
+        indexed = await refresh_index(journal, state.events, indexed)
         if await practice.control.finish_step(step) and step < practice.sampler.total_steps:
             return "stopped"
     await practice.measure_cells()

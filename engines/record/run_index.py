@@ -7,6 +7,7 @@ What stands before that line is not checked again; resuming a run and `studio do
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -117,12 +118,12 @@ def read_row(journal: Path, *, anew: bool = False) -> dict[str, Any]:
     return read_run(journal, anew=anew).row
 
 
-def refresh_index(journal: Path, events: int, covered: int) -> int:
+async def refresh_index(journal: Path, events: int, covered: int) -> int:
     """Write the index of a run at work anew if it lags much; returns how much it covers then."""
     if events - covered <= max(FEW_EVENTS, events // SHARE):
         return covered
     with suppress(StudioError):
-        read_run(journal)
+        await asyncio.to_thread(read_run, journal)
     return events
 
 

@@ -56,6 +56,7 @@ def test_a_state_by_its_index_is_that_of_the_whole_journal(journal: Path, seed: 
         entries = tuple(read_journal(journal))
         assert (found.began, found.last) == (entries[0].at, entries[-1].at)
         assert read_run(journal) == found
+        assert not is_wrong(journal)
 
 
 def test_the_first_events_add_up_to_what_they_did(journal: Path) -> None:
@@ -208,17 +209,17 @@ def test_many_readers_and_a_writer_at_once_agree(journal: Path) -> None:
     assert read_run(journal).state == fold_events(EVENTS)
 
 
-def test_a_run_at_work_writes_its_index_once_it_lags(
+async def test_a_run_at_work_writes_its_index_once_it_lags(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_index, "FEW_EVENTS", 50)
-    assert refresh_index(journal, 50, 0) == 0
+    assert await refresh_index(journal, 50, 0) == 0
     assert not journal.with_name(NAME).exists()
-    assert refresh_index(journal, len(EVENTS), 50) == len(EVENTS)
+    assert await refresh_index(journal, len(EVENTS), 50) == len(EVENTS)
     assert journal.with_name(NAME).exists()
-    assert refresh_index(journal, 100_000, 95_000) == 95_000  # a sixteenth is less than it costs
+    assert await refresh_index(journal, 100_000, 95_000) == 95_000  # it lags too little
     journal.write_bytes(b"damaged\n")
-    assert refresh_index(journal, 1_000, 0) == 1_000  # it is told by whoever needs the journal
+    assert await refresh_index(journal, 1_000, 0) == 1_000  # others tell of it
 
 
 def test_an_index_that_would_be_believed_and_is_wrong_is_told(journal: Path) -> None:
