@@ -28,6 +28,7 @@ from studio.commands import (
     export,
     headless,
     library,
+    query,
     rehearsal,
     review,
     runs,
@@ -110,6 +111,7 @@ app.command("gate")(review.gate)
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(evaluate.compare)
 app.command("diff")(diff.diff)
+app.command("query")(query.query)
 app.add_typer(library.app, name="library")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

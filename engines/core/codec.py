@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -70,6 +71,9 @@ def _decoder(hint: Any) -> Decoder:
     if origin is tuple:
         items = [_decoder(arg) for arg in args]
         return lambda data: tuple(decode(entry) for decode, entry in zip(items, data, strict=True))
+    if origin in (list, set):
+        item, make = _decoder(args[0]), origin
+        return lambda data: make(map(item, data))
     if origin in (Union, types.UnionType):
         inner = _decoder(next(arg for arg in args if arg is not type(None)))
         return lambda data: None if data is None else inner(data)
@@ -77,14 +81,23 @@ def _decoder(hint: Any) -> Decoder:
         allowed = frozenset(args)
         return lambda data: data if data in allowed else _refuse(data, f"one of {sorted(allowed)}")
     if origin is not None and issubclass(origin, Mapping):
-        key, value = (_decoder(arg) for arg in args)
-        whole = args[0] is int
-        return lambda data: {key(int(k) if whole else k): value(entry) for k, entry in data.items()}
+        key, value = _key_decoder(args[0]), _decoder(int if origin is Counter else args[1])
+        make = Counter if origin is Counter else dict
+        return lambda data: make({key(k): value(entry) for k, entry in data.items()})
     if hint is float:
         return _decode_number
     if isinstance(hint, type):
         return lambda data: data if isinstance(data, hint) else _refuse(data, hint.__name__)
     return lambda data: data
+
+
+def _key_decoder(hint: Any) -> Decoder:
+    """JSON's keys are texts: "3" is a number, "3 1" a pair of them."""
+    if hint is int:
+        return int
+    if get_origin(hint) is tuple:
+        return lambda key: tuple(map(int, key.split()))
+    return _decoder(hint)
 
 
 def _dataclass_decoder(cls: type[Any]) -> Decoder:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import ConflictError, RecordError, suggest_name
-from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.lines import unreadable_error
+from engines.record.run_index import read_run
 from engines.record.seal import must_be_sealed
 
 
@@ -74,7 +74,7 @@ class RunDir:
 
     def state(self) -> RunState:
         """What the journal adds up to right now, also while the run goes on."""
-        return fold_events(entry.event for entry in self.entries())
+        return read_run(self.journal).state
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,10 @@ def show(
         studio runs show rehearsal --step 1 --prompts
         studio runs show rehearsal --rollout s1p0r2
     """
+    from studio.report.fork_history import load_state_with_parents
     from studio.report.next_step import command_after_run, tell_next
     from studio.report.rollout import rollout_facts, rollout_text
-    from studio.report.run import run_facts, run_text
+    from studio.report.run import run_text, state_facts
     from studio.report.step import step_facts, step_text
     from studio.session.client import is_alive
 
@@ -88,6 +89,7 @@ def show(
         raise ConfigError("--rollout", "it shows a rollout, --step a step.", "Give one of them.")
     workspace = open_workspace(context)
     folder = workspace.run(run)
+    state = load_state_with_parents(folder, workspace)
     if rollout is not None:
         facts = rollout_facts(folder, rollout)
         text = rollout_text(facts)
@@ -95,10 +97,10 @@ def show(
         facts = step_facts(folder, step)
         text = step_text(facts, prompts=prompts)
     else:
-        facts = run_facts(folder, workspace, alive=is_alive(folder))
+        facts = state_facts(state, folder, workspace, alive=is_alive(folder))
         text = run_text(facts)
     print_result(facts, text, json=json)
-    following = command_after_run(folder.state())
+    following = command_after_run(state)
     if not json and not following.startswith("studio runs show"):
         tell_next(following, context.obj)
 

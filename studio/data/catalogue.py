@@ -17,7 +17,7 @@ from engines.data.folder import find_splits
 from engines.data.rows import Unit, open_table
 from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
 from engines.record.appender import make_folder, write_atomic
-from engines.record.catalogue import write_dataset_row
+from engines.record.catalogue.rows import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
 

@@ -61,7 +61,7 @@ def origin_line(mark: Provenance) -> str:
     parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]
     if mark.run:
         parts.append(f"proposed by {sanitize(mark.proposer)}")
-    parts.append(f"approved by {sanitize(mark.reviewer)}{edited} {_date_text(mark.at)}".rstrip())
+    parts.append(f"approved by {sanitize(mark.reviewer)}{edited} {date_text(mark.at)}".rstrip())
     if mark.evidence:
         more = f" and {len(mark.evidence) - 4} more" if len(mark.evidence) > 4 else ""
         parts.append(f"from {', '.join(mark.evidence[:4])}{more}")
@@ -168,7 +168,7 @@ def _find_marks(
     return made[-1:]
 
 
-def _date_text(at: float) -> str:
+def date_text(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M") if at else ""
 
 

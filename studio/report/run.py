@@ -1,6 +1,6 @@
 """One run in full, as `studio runs show` prints it: facts first, text from the facts.
 
-Pure but for `run_facts`, which reads the journal; both look which files there are.
+Pure, but that it looks which files there are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from engines.core.events import EvaluationFinished, RunStarted
 from engines.core.state.run_state import RunState, Stage, StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.diagnosis.epochs import diagnosis_lines, diagnosis_title
-from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import (
     calls_per_try,
     cell_lines,
@@ -44,15 +43,10 @@ _SHOWN_LOSSES = 10
 _SHOWN_TEXT = 150
 
 
-def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, Any]:
-    """Everything the journal adds up to, as plain JSON values; `alive`: it has a process."""
-    return state_facts(load_state_with_parents(run, workspace), run, workspace, alive=alive)
-
-
 def state_facts(
     state: RunState, run: RunDir, workspace: Workspace, *, alive: bool
 ) -> dict[str, Any]:
-    """The same of a state that has been read already."""
+    """Everything a journal adds up to, as plain JSON values; `alive`: it has a process."""
     started = state.started
     stages = [stage for stage in get_args(Stage) if stage in state.spent_on]
     row = fields_of(state, "status", "ending", "reason", "curates", "proposed")

@@ -122,7 +122,8 @@ def shared_facts(state: RunState) -> dict[str, Any]:
 
 def group_data(state: RunState) -> dict[GroupOutcome, int]:
     """How many groups had which outcome, zeros included."""
-    return {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES}
+    found = state.group_outcomes()
+    return {name: found[name] for name in GROUP_OUTCOMES}
 
 
 def counted_outcomes(groups: Mapping[GroupOutcome, int]) -> str:

@@ -19,7 +19,7 @@ from engines.core.protocols import Linter
 from engines.core.state.fold import fold, fold_events
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Listener, Recorder
-from engines.record.catalogue import write_run_row
+from engines.record.catalogue.rows import write_run_row
 from engines.record.journal import Journal
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace

@@ -15,9 +15,10 @@ from typing import Any
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, event_from_dict
-from engines.core.state.fold import fold, fold_events
+from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import RunDir
+from engines.record.run_index import read_run
 from studio.session.base import (
     ControllerChanged,
     Disconnected,
@@ -351,11 +352,11 @@ def _parse_controller(driver: dict[str, Any]) -> tuple[bool, str]:
 
 def _state_at(run: RunDir, events: int | None) -> RunState:
     """What the first so many events of a journal add up to."""
-    found = run.entries()
-    if events is not None and len(found) < events:
+    state = read_run(run.journal, events).state
+    if events is not None and state.events < events:
         raise ConflictError(
             f"run {run.run}",
-            f"its process is at event {events}, and its journal holds {len(found)}.",
+            f"its process is at event {events}, and its journal holds {state.events}.",
             "See `studio doctor`.",
         )
-    return fold_events(entry.event for entry in found[:events])
+    return state

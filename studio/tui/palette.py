@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -26,6 +26,7 @@ from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.pages.text import holds_words
+from studio.tui.terminal.textual_parts import Palette
 
 MOST_HITS = 60
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
@@ -44,6 +45,8 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
         "list": screen.focused or screen,
         host.page_name: page,
     }
+    about = "Operations, experiences, rejections, versions, evaluations of all runs."
+    yield SystemCommand("find in everything learned …", about, partial(_find, app), True)
     for key in host.keys:
         if key.id in _NOT_HERE:
             continue
@@ -56,6 +59,10 @@ def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]
         yield SystemCommand(title, key.tooltip, call, near)
         if words := _ALSO.get(key.id):
             yield SystemCommand(f"{title}: {words}", key.tooltip, call, False)
+
+
+def _find(app: App[Any]) -> None:
+    app.push_screen(Palette([LearnedHits], placeholder="words of what was learned or decided"))
 
 
 def _title(key: Key) -> str:
@@ -204,6 +211,51 @@ class StudioCommands(Provider):
             if self.match_style is not None and (at := title.casefold().find(word)) >= 0:
                 shown = shown.stylize(self.match_style, at, at + len(word))
         return shown
+
+
+_PAGES = {"experience": "library", "version": "library", "evaluation": "progress"}
+
+
+class LearnedHits(Provider):
+    """What the catalogue finds of the words that are typed."""
+
+    async def search(self, query: str) -> Hits:
+        from engines.record.catalogue.query import find_rows, wanted
+        from studio.library.find import hit_title
+
+        workspace = cast(Host, self.app).workspace
+        rows, _ = await asyncio.to_thread(find_rows, workspace, wanted(query.split()))
+        for number, row in enumerate(rows[:MOST_HITS]):
+            title, call = hit_title(row), partial(_open_hit, self.app, row)
+            said = escape(one_line(row["text"], 400))
+            yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
+
+
+def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
+    """The page that shows it, on its run; of what no run here tells, the command that does."""
+    from studio.library.find import is_here, next_command
+
+    host, waits = cast(Host, app), row["status"] in ("open", "deferred")
+    page = "review" if waits else _PAGES.get(row["kind"], "inspect")
+    target = "" if row["kind"] in ("version", "evaluation") else row["id"]
+    if is_here(row, host.workspace):
+        app.run_worker(_show_on_run(host, row["run"], page, target))
+    else:
+        host.tell(f"see {next_command(row, host.workspace)}")
+
+
+async def _show_on_run(host: Host, run: str, page: str, target: str) -> None:
+    def is_shown() -> bool:
+        session = host.session
+        return session is not None and session.run.run == run and session.state.events > 0
+
+    if not is_shown():
+        host.attach(run)
+    for _ in range(100):  # why it fails, the screen says
+        if is_shown():
+            break
+        await asyncio.sleep(0.05)
+    host.open_page(page, target)
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

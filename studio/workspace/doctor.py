@@ -28,15 +28,17 @@ from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.checkpoints import Checkpoints
 from engines.record import lines
-from engines.record.catalogue import rebuild, run_row
+from engines.record.catalogue.rows import rebuild, run_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held
+from engines.record.repair.indexes import index_troubles
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.runs import run_troubles
 from engines.record.repair.scores import score_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_index import read_run
 from engines.record.seal import ALTERED, seal_fits
 from engines.record.yaml_text import load_yaml
 from studio.data.catalogue import listed_data
@@ -96,6 +98,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     examine(partial(_permission_troubles, workspace, runs))
     examine(partial(_data_troubles, workspace))
     examine(partial(catalogue_troubles, workspace))
+    examine(partial(index_troubles, workspace))
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
@@ -114,7 +117,7 @@ def _beside_troubles(
     if is_held(run.path):
         return  # its process writes and removes some meanwhile
     try:
-        state = run.state()
+        state = read_run(run.journal, anew=True).state
     except StudioError:
         return  # found before, where its journal was read
     yield from _checkpoint_troubles(run, state)
@@ -223,7 +226,7 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
             continue
         found[run.path] = _pid_text(run.path)
         try:
-            started = run.state().started
+            started = read_run(run.journal, anew=True).state.started
             used = [every[started.library]] if started and started.library in every else []
         except StudioError:
             used = list(every.values())  # which one it commits to is not known
@@ -347,7 +350,7 @@ def catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
     # A journal that cannot be read was found before.
     for run in workspace.runs():
         with suppress(StudioError):
-            if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run))):
+            if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run, anew=True))):
                 wrong.append(f"run {run.run}")
     for folder in workspace.libraries():
         with suppress(StudioError):

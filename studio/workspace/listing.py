@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from engines.core.codec import from_dict
 from engines.core.errors import StudioError
-from engines.core.state.run_state import RunState
-from engines.record.catalogue import load_run_rows, run_row
+from engines.record.catalogue.rows import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
 from studio.report.decisions import to_decide_text
@@ -75,59 +75,12 @@ class KnownRun:
         return str(self.listed.row["run"])
 
 
-def known_runs(
-    workspace: Workspace, before: Mapping[str, KnownRun] | None = None
-) -> tuple[KnownRun, ...]:
-    """Every run of a workspace with what it practises, newest first.
-
-    Of runs whose journal has not grown since, that is taken from `before`, by run-id.
-    """
-
-    def read_background(listed: ListedRun) -> Background | None:
-        name, size = str(listed.row["run"]), listed.row.get("journal_bytes")
-        old = (before or {}).get(name)
-        if old is not None and size is not None and old.listed.row.get("journal_bytes") == size:
-            return old.background
-        try:
-            return background(workspace.run(name).state())
-        except StudioError:
-            return None
-
-    return tuple(KnownRun(listed, read_background(listed)) for listed in listed_runs(workspace))
-
-
-def background(state: RunState) -> Background | None:
-    """What a state says of what is practised; None before anything is known, or of no practice."""
-    started = state.started
-    if started is None or state.curates:
-        return None
-    settings = {**started.settings, **state.settings}
-    verifier = settings.get("verifier")
-    named = verifier.get("name", "") if isinstance(verifier, Mapping) else verifier
-    return Background(
-        model=str(settings.get("policy.model", "")),
-        data=str(settings.get("data.practice", "")),
-        verifier=str(named or ""),
-        reviewer=state.reviewer,
-        seed=started.seed,
-        batch_size=int(settings.get("practice.batch_size") or 0),
-        group_size=started.group_size,
-        steps=started.steps_per_epoch * state.epochs,
-        measured=_measured_sets(state),
-        step=state.step,
-    )
-
-
-def _measured_sets(state: RunState) -> tuple[MeasuredSet, ...]:
-    by_set: dict[str, list[tuple[float, int]]] = {}
-    for found in state.evaluations:
-        if found.mean is not None:
-            by_set.setdefault(found.data, []).append((found.mean, found.n))
+def known_runs(workspace: Workspace) -> tuple[KnownRun, ...]:
+    """Every run of a workspace with what it practises, newest first."""
     return tuple(
-        MeasuredSet(
-            data, means[0][0], means[-1][0], means[-1][1], means[0][1] if len(means) > 1 else None
-        )
-        for data, means in by_set.items()
+        KnownRun(found, from_dict(Background, practised) if practised else None)
+        for found in listed_runs(workspace)
+        for practised in [found.row.get("practises")]
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import RunStarted
-from engines.record.catalogue import load_run_rows
+from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.client import is_alive

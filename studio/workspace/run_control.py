@@ -58,7 +58,7 @@ def check_alive(run: RunDir, do: str) -> None:
     """Raise ConflictError where no process of the run is left to be asked to `do` something."""
     if client.is_alive(run):
         return
-    from engines.record.catalogue import run_row
+    from engines.record.catalogue.rows import run_row
     from studio.report.status import shown_status
 
     shown = shown_status(run.run, run_row(run), alive=False)

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from engines.record.catalogue import load_run_rows
+from engines.core.codec import from_dict
+from engines.core.state.fold import fold
+from engines.record import run_index
+from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.report.status import shown_status
@@ -222,3 +226,21 @@ def test_a_step_that_never_was_is_refused_with_those_that_were(practised: Path) 
     shown = studio("runs", "show", "rehearsal", "--step", "99", workspace=practised)
     assert shown.code == 2
     assert "Choose 1 to" in shown.stderr
+
+
+def test_every_state_of_a_run_comes_back_from_json_equal(practised: Path) -> None:
+    run = run_index.ReadRun()
+    for entry in Workspace(practised).run("rehearsal").entries():
+        fold(run.state, entry.event)
+        assert from_dict(run_index.ReadRun, orjson.loads(run.encode())) == run
+
+
+def test_a_run_leaves_an_index_that_may_be_thrown_away(practised: Path) -> None:
+    folder = practised / "runs" / "rehearsal"
+    assert not run_index.is_wrong(folder / "journal.jsonl")
+    shown = studio("runs", "show", "rehearsal", workspace=practised).stdout
+    (folder / run_index.NAME).unlink()
+    assert studio("runs", "show", "rehearsal", workspace=practised).stdout == shown
+    (folder / run_index.NAME).write_bytes(b"not an index")
+    assert studio("runs", "show", "rehearsal", workspace=practised).stdout == shown
+    assert not run_index.is_wrong(folder / "journal.jsonl")

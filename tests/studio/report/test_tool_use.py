@@ -21,7 +21,7 @@ from engines.record.step_history import read_history
 from studio.evaluation.try_text import print_piece
 from studio.report.rates import evaluation_text, mean_acts_text, try_acts_text
 from studio.report.rollout import rollout_facts, rollout_text
-from studio.report.run import run_facts, run_text
+from studio.report.run import run_text, state_facts
 from tests.support.harness import practised
 
 SMALL = (
@@ -80,7 +80,7 @@ def test_a_run_counts_turns_and_calls_those_of_failed_tries_too(tmp_path: Path) 
     }
     whole = {"s1p0r0": (2, 1, 1), "s1p0r1": (2, 1, 0)}
     assert found == whole | {f"s1p1r{index}": (1, 1, 0) for index in (0, 1)}
-    facts = run_facts(run, workspace, alive=False)
+    facts = state_facts(run.state(), run, workspace, alive=False)
     assert (facts["steps"][0]["turns"], facts["steps"][0]["failed_calls"]) == (6, 1)
     text = run_text(facts)
     assert "tools    1.5 turns and 1.0 tool calls a try (n=4), 1 call failed" in text
@@ -93,7 +93,7 @@ def test_a_run_counts_turns_and_calls_those_of_failed_tries_too(tmp_path: Path) 
 
 def test_of_agents_that_give_one_reply_nothing_is_told(tmp_path: Path) -> None:
     run = asyncio.run(practised(tmp_path, *SMALL)).run
-    facts = run_facts(run, Workspace(tmp_path), alive=False)
+    facts = state_facts(run.state(), run, Workspace(tmp_path), alive=False)
     assert facts["steps"][0]["turns"] == facts["steps"][0]["rollouts_done"] == 4
     assert "turn" not in run_text(facts).lower() and "tools" not in run_text(facts).lower()
     assert "turn" not in rollout_text(rollout_facts(run, "s1p0r0"))

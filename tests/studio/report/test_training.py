@@ -15,7 +15,7 @@ from engines.core.state.run_state import RunState
 from studio.library.diff import as_data, as_html, as_lines
 from studio.library.references import find_version
 from studio.report.progress import LinePrinter, display_lines
-from studio.report.run import run_facts, run_text
+from studio.report.run import run_text, state_facts
 from studio.report.step import step_facts, step_text
 from studio.report.summary import summary_data, summary_text
 from studio.report.training import (
@@ -243,7 +243,8 @@ def test_a_training_run_that_was_cut_early_is_told_all_the_same() -> None:
 
 def test_runs_show_lists_the_figures_of_every_step(tmp_path: Path) -> None:
     workspace = training_workspace(tmp_path, finished())
-    text = run_text(run_facts(workspace.run("tiny"), workspace, alive=False))
+    tiny = workspace.run("tiny")
+    text = run_text(state_facts(tiny.state(), tiny, workspace, alive=False))
     assert "policy v0 -> v4" in text
     row = next(line for line in text.splitlines() if line.split()[:1] == ["3"])
     assert row.split() == [

@@ -292,3 +292,41 @@ async def test_the_manual_is_found_read_and_searched_under_the_palette(tmp_path:
         await pilot.press("escape", "escape")
         await pilot.pause()
         assert len(app.screen_stack) == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_was_learned_is_found_by_its_words_and_opened(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = FakeSession(workspace.run("rehearsal"))
+    first = session.library.experiences[0]
+    app = app_on(session, workspace)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("colon")
+        await pilot.pause()
+        await pilot.press(*"everything")
+        for _ in range(200):
+            await pilot.pause()
+            if found_only(app, "everything"):
+                break
+        first_palette = app.screen
+        await pilot.press("enter")
+        for _ in range(200):
+            await pilot.pause()
+            if app.screen is not first_palette and app.screen.query(CommandList):
+                break
+        await pilot.press(*f"{first.id} experience")
+        for _ in range(400):
+            await pilot.pause()
+            if found_only(app, first.id):
+                break
+        shown = "\n".join(picture(app))
+        assert f"{first.id}  experience, live by auto" in shown
+        await pilot.press("enter")
+        for _ in range(200):
+            await pilot.pause()
+            if app.page_name == "library":
+                break
+        assert (app.page_name, len(app.screen_stack)) == ("library", 1)
+        assert app.screen.focused is not None and getattr(app.screen.focused, "key", "") == first.id

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from engines.record import lines
-from engines.record.catalogue import load_run_rows
+from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.workspace import preflight
@@ -374,3 +374,18 @@ def test_a_run_file_that_cannot_be_read_is_noted_and_is_no_damage(
     done = studio("doctor", workspace=practised)
     assert done.code == 0, done.stdout
     assert said in done.stdout and "--name rehearsal" in done.stdout
+
+
+def test_what_was_made_from_a_journal_and_is_damaged_is_removed(practised: Path) -> None:
+    assert studio("query", "carry", workspace=practised).code == 0
+    assert studio("runs", "list", workspace=practised).code == 0
+    made = [*practised.glob("*/*/index.json"), *practised.glob("*/*/catalogue.json")]
+    assert len(made) == 3
+    for path in made:
+        path.write_bytes(path.read_bytes()[:-30] + b"}")
+    found = studio("doctor", "--json", workspace=practised)
+    places = {finding["place"] for finding in json.loads(found.stdout)["findings"]}
+    assert places >= {str(path) for path in made} and found.code == 0  # they are no damage
+    assert studio("doctor", "--repair", workspace=practised).code == 0
+    assert not any(path.exists() for path in made)
+    assert studio("query", "carry", workspace=practised).stdout.count("\n") > 2

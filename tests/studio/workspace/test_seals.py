@@ -13,7 +13,7 @@ import pytest
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
-from engines.record.catalogue import load_run_rows
+from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.scores import score_troubles

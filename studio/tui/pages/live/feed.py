@@ -11,6 +11,7 @@ from engines.core.errors import StudioError
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id, try_id
+from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
 from studio.report.training import is_fine_tuning
 from studio.session.base import (
@@ -136,7 +137,7 @@ def load_event_history(
 
     print_line = LinePrinter(state, say)
     try:
-        for number, entry in enumerate(run.entries()):
+        for number, entry in enumerate(read_journal(run.journal)):
             now = entry.at
             fold(state, entry.event)
             if isinstance(entry.event, ev.StepStarted):

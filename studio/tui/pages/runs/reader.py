@@ -39,10 +39,10 @@ class RunsReader:
 
         if self._is_reading:
             return
-        host, before = self._page.host, {run.run: run for run in self.runs or ()}
+        host = self._page.host
         self._is_reading, began = True, host.clock()
         try:
-            self.runs = await asyncio.to_thread(known_runs, host.workspace, before)
+            self.runs = await asyncio.to_thread(known_runs, host.workspace)
             self.trouble = ""
         except (StudioError, OSError) as error:
             self.trouble = str(error)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.exit_codes import run_exit_code
-from studio.report.run import run_facts, run_text
+from studio.report.run import run_text, state_facts
 from studio.review.review_run import RunReview, open_session
 from studio.run.linter import LazyLinter
 from studio.session.client import ask
@@ -79,6 +80,11 @@ def run_of(workspace: Path) -> RunDir:
     return Workspace(workspace).run("rehearsal")
 
 
+def page_facts(workspace: Path) -> dict[str, Any]:
+    run = run_of(workspace)
+    return state_facts(run.state(), run, Workspace(workspace), alive=False)
+
+
 def texts(workspace: Path) -> list[str]:
     head = Workspace(workspace).library("rehearsal").head()
     return [e.text for e in head.experiences]
@@ -103,7 +109,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     assert waiting, "rehearsal makes no slip in this batch: choose another"
     assert run_exit_code(done.state) == 4, "lost, not open"
     outcomes = done.state.group_outcomes()
-    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
+    page = run_text(page_facts(tmp_path))
     assert f"{waiting[0]}  extraction reply that could not be understood" in page
     assert "studio review rehearsal" in page
     typed = [f"e {new(f'Rule {name}: mind it.')}" for name in waiting]
@@ -117,7 +123,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     ]
     assert (after.repairs, dict(after.lost), run_exit_code(after)) == ({}, {}, 0)
     assert sum(after.group_outcomes().values()) == sum(outcomes.values())
-    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
+    page = run_text(page_facts(tmp_path))
     assert f"{waiting[0]}  mended by ann" in page
     ((name, counted),) = [(n, c) for n, c in after.curation.items() if n == "ann"]
     assert (name, counted.approved, counted.n) == ("ann", len(waiting), len(waiting))
@@ -232,7 +238,7 @@ async def test_a_dropped_reply_stays_lost_and_is_asked_no_more(tmp_path: Path) -
     await asyncio.to_thread(at_desk, tmp_path, "d mere prose")
     state = run_of(tmp_path).state()
     assert (state.repairs, run_exit_code(state)) == ({}, 4)
-    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
+    page = run_text(page_facts(tmp_path))
     assert "s1  dropped by ann" in page
 
 

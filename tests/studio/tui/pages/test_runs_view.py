@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from engines.core.codec import from_dict
+from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
 from studio.report.status import ShownStatus
 from studio.tui.drawing.lines import plain_text, width_of
@@ -27,7 +29,6 @@ from studio.workspace.listing import (
     KnownRun,
     ListedRun,
     MeasuredSet,
-    background,
 )
 from tests.studio.tui.stage import finished_workspace
 
@@ -176,9 +177,7 @@ def measured_of(state: RunState, most: int) -> tuple[MeasuredSet, ...]:
     state = copy(state)
     first = state.evaluations[0]
     state.evaluations = [one for one in state.evaluations if one.data == first.data][:most]
-    found = background(state)
-    assert found is not None
-    return found.measured
+    return from_dict(Background, list_row(state)["practises"]).measured
 
 
 def test_scripted_rewards_are_called_a_rehearsal_in_the_detail() -> None:

@@ -10,13 +10,13 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.types import Usage, Verdict
-from engines.record.catalogue import (
+from engines.record.catalogue.rows import (
     load_run_rows,
-    open_catalogue,
     rebuild,
     write_library_rows,
     write_run_row,
 )
+from engines.record.catalogue.storage import open_catalogue
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from tests.engines.record.test_journal import file_size_limit
@@ -53,7 +53,7 @@ def test_a_run_row_gives_rates_with_their_n(tmp_path: Path) -> None:
     assert (row["tokens"], row["cost_usd"], row["open"]) == (21, None, 0)
 
 
-def test_rows_of_an_earlier_release_without_a_curve_are_made_again(tmp_path: Path) -> None:
+def test_rows_of_an_earlier_release_that_lack_a_field_are_made_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     judged = (ev.RolloutJudged(1, 0, n, Verdict(float(n))) for n in range(2))
     tried = (a_rollout_finished(0, n) for n in range(2))
@@ -63,7 +63,7 @@ def test_rows_of_an_earlier_release_without_a_curve_are_made_again(tmp_path: Pat
     with open_catalogue(workspace) as database:
         table = database.table("runs")
         table.truncate()
-        table.insert({name: value for name, value in row.items() if name != "curve"})
+        table.insert({name: value for name, value in row.items() if name != "practises"})
     assert load_run_rows(workspace) == [row]
 
 

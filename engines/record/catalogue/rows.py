@@ -1,0 +1,118 @@
+"""Rows of runs, libraries, experiences and data sets in `catalogue.json`, for quick listing.
+
+Rows carry the size of the journal they were made from and are made again when it has grown, so a
+lost or stale catalogue costs a second, never a fact.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from tinydb import Query
+
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.record.catalogue.storage import open_catalogue
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_index import read_row
+
+
+def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
+    """Write the row of a run from its journal, and return it."""
+    row = run_row(run)
+    with open_catalogue(workspace) as database:
+        database.table("runs").upsert(row, Query().run == run.run)
+    return row
+
+
+def write_library_rows(workspace: Workspace, library: Library) -> None:
+    """Write a library and its live experiences, one record each."""
+    with open_catalogue(workspace) as database:
+        database.table("libraries").upsert(
+            {
+                "library": library.name,
+                "version": library.version,
+                "experiences": len(library.experiences),
+                "content_hash": library.content_hash,
+            },
+            Query().library == library.name,
+        )
+        table = database.table("experiences")
+        table.remove(lambda row: row["library"] == library.name)  # a Query takes ten times as long
+        table.insert_multiple(
+            {
+                "library": library.name,
+                "id": e.id,
+                "text": e.text,
+                "born": e.born,
+                "revised": e.revised,
+                "run": e.history[-1].run if e.history else "",
+                "operation": e.history[-1].operation_id if e.history else "",
+                "reviewer": e.history[-1].reviewer if e.history else "",
+                "evidence": list(e.history[-1].evidence) if e.history else [],
+            }
+            for e in library.experiences
+        )
+
+
+def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> None:
+    with open_catalogue(workspace) as database:
+        database.table("datasets").upsert(row, Query().name == row["name"])
+
+
+def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
+    """A row for every run, oldest first; rows older than their journal are made again.
+
+    Where nothing can be written, as in a copy to read from, every journal is read.
+    """
+    try:
+        return _refresh_run_rows(workspace)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return [run_row(run) for run in workspace.runs()]
+
+
+def _refresh_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
+    with open_catalogue(workspace) as database:
+        table = database.table("runs")
+        noted, made = {row["run"]: dict(row) for row in table}, dict[str, dict[str, Any]]()
+        rows = []
+        for run in workspace.runs():
+            row = noted.pop(run.run, None)
+            size = run.journal.stat().st_size
+            if row is None or row["journal_bytes"] != size or "practises" not in row:
+                row = made[run.run] = run_row(run)
+            rows.append(row)
+        if changed := noted.keys() | made.keys():  # of removed runs, too
+            table.remove(lambda row: row["run"] in changed)
+            table.insert_multiple(made.values())
+    return rows
+
+
+def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> None:
+    """Make the catalogue anew from the journals and rows of the data sets.
+
+    What is damaged is left out: it has no row until it is mended.
+    """
+    with open_catalogue(workspace) as database:
+        database.drop_tables()
+    for run in workspace.runs():
+        with suppress(StudioError):
+            write_run_row(workspace, run)
+    for folder in workspace.libraries():
+        with suppress(StudioError):
+            write_library_rows(workspace, folder.head())
+    for row in datasets:
+        write_dataset_row(workspace, row)
+
+
+def run_row(run: RunDir, *, anew: bool = False) -> dict[str, Any]:
+    """What `runs list` shows of a run; `anew`: by its journal alone, and nothing is written."""
+    size = run.journal.stat().st_size
+    row = read_row(run.journal, anew=anew)
+    name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
+    return {**row, **name, "journal_bytes": size}

@@ -1,0 +1,69 @@
+"""`studio query`: questions to all that was proposed, decided, learned and measured."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from studio.commands import AsJson, open_workspace
+from studio.report.tables import print_json
+from studio.secrets.sanitize import sanitize
+
+Kind = Literal["operation", "experience", "rejection", "version", "evaluation"]
+
+
+def _option(metavar: str, help: str) -> Any:
+    return typer.Option(metavar=metavar, help=help)
+
+
+def query(
+    context: typer.Context,
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Words that all stand in it.")
+    ] = None,
+    id: Annotated[str | None, _option("ID", "About E7, op3.1, NAME@7 or rollout s3p0r1.")] = None,
+    reviewer: Annotated[str | None, _option("NAME", "Decided by this person or rules.")] = None,
+    problem: Annotated[str | None, _option("ID", "Drawn from or measured on this problem.")] = None,
+    run: Annotated[str | None, _option("RUN", "Of this run.")] = None,
+    library: Annotated[str | None, _option("NAME", "Of this library.")] = None,
+    effect: Annotated[
+        str | None, _option('helps|hurts|">0.05"', "What it was measured to be worth.")
+    ] = None,
+    since: Annotated[str | None, _option("DATE|7d", "Not before this.")] = None,
+    until: Annotated[str | None, _option("DATE|7d", "Not after this; a day is whole.")] = None,
+    kind: Annotated[Kind | None, _option("|".join(get_args(Kind)), "Only these.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Hits at most.")] = 20,
+    json: AsJson = False,
+) -> None:
+    """Find what was proposed, decided and learned, newest first.
+
+    It asks the catalogue, which is made from the journals of all runs and libraries.
+
+    Examples:
+        studio query carry
+        studio query --id E1 --library rehearsal
+        studio query --kind rejection --since 7d
+        studio query --effect ">0.05" --json
+    """
+    from engines.record.catalogue.query import find_rows, wanted
+    from studio.library import find
+
+    workspace = open_workspace(context)
+    verdict, compare = find.parse_effect(effect)
+    times = find.parse_time("--since", since), find.parse_time("--until", until, ends=True)
+    asked = (" ".join(text or ()).split(), kind, id, problem, compare, *times)
+    fits = wanted(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
+    rows, errors = find_rows(workspace, fits)
+    if json:
+        print_json([find.hit_data(row, workspace) for row in rows[:limit]])
+    for row in () if json else rows[:limit]:
+        print("\n".join(find.hit_lines(row, workspace)))
+    told = [f"left out: {error}" for error in errors]
+    if not rows:
+        told.append(f"nothing in {context.obj} fits")
+    elif len(rows) > limit:
+        told.append(f"{len(rows) - limit} more: --limit {len(rows)}")
+    for line in told:
+        print(sanitize(line), file=sys.stderr)

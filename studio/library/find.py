@@ -1,0 +1,91 @@
+"""What `studio query` and the palette ask of the catalogue, and how a hit reads."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from operator import ge, gt, le, lt
+from shlex import quote
+from typing import Any
+
+from engines.core.errors import ConfigError
+from engines.record.catalogue.query import Compare
+from engines.record.run_dir import Workspace
+from studio.library.text import date_text
+from studio.secrets.sanitize import one_line, sanitize
+
+_SHOWN_TEXT, _SHOWN_PART = 300, 120
+_COMPARED = re.compile(r"\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*")
+_COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def parse_effect(text: str | None) -> tuple[str | None, Compare | None]:
+    """A verdict, or what an effect is compared with. Raises ConfigError: it is neither."""
+    if text in (None, "helps", "hurts", "cannot tell"):
+        return text, None
+    if (found := _COMPARED.fullmatch(text or "")) is None:
+        move = 'Say helps, hurts or "cannot tell", or compare, as in ">0.05" or "<=-0.02".'
+        raise ConfigError("--effect", f"{text!r} is no effect.", move)
+    sign, bound = _COMPARE[found[1]], float(found[2])
+    return None, lambda value: bool(sign(value, bound))
+
+
+def parse_time(option: str, text: str | None, *, ends: bool = False) -> float | None:
+    """Seconds since the epoch of `2026-03-09`, a time of that day, or `7d` ago.
+
+    A day that `ends` is meant with all of its hours. Raises ConfigError: it is none of these.
+    """
+    if text is None:
+        return None
+    try:
+        if found := re.fullmatch(r"(\d{1,5})([dh])", text):
+            return time.time() - int(found[1]) * (3_600 if found[2] == "h" else 86_400)
+        is_day = ends and len(text) <= len("2026-03-09")
+        return (datetime.fromisoformat(text) + timedelta(days=is_day)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        move = "Give a date, as in 2026-03-09, or how long ago, as in 7d or 12h."
+        raise ConfigError(option, f"{text!r} is no time.", move) from None
+
+
+def hit_data(row: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
+    data = {name: value for name, value in row.items() if name not in ("words", "proposed")}
+    return data | {"next": next_command(row, workspace)}
+
+
+def hit_lines(row: Mapping[str, Any], workspace: Workspace) -> list[str]:
+    """What it is, what it says, and where to look next."""
+    why = one_line(row["reason"] or row["why"], _SHOWN_PART)
+    said = one_line(row["text"], _SHOWN_TEXT) + (f" ({why})" if why else "")
+    return [hit_title(row), f"  {said}", f"  {sanitize(next_command(row, workspace))}"]
+
+
+def hit_title(row: Mapping[str, Any]) -> str:
+    """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
+    what = f"{row.get('change', row['kind'])} {row.get('target') or ''}".rstrip()
+    status = f", {row['status']}" if row["status"] else ""
+    by = f" by {row['reviewer']}" if row["reviewer"] else ""
+    worth = f", {row['worth']}" if row["worth"] else ""
+    run = f", run {row['run']}, step {row['step']}" if row["run"] else ""
+    parts = (row["id"], what + status + by + worth, f"library {row['library']}{run}")
+    return "  ".join(one_line(part, _SHOWN_PART) for part in (*parts, date_text(row["at"])))
+
+
+def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
+    """The command that shows more of it."""
+    library, run, kind = quote(row["library"]), quote(row["run"]), row["kind"]
+    if kind == "version":
+        version = int(row["id"].rpartition("@")[2])
+        return f"studio diff {library}@{version - 1} {library}@{version}"
+    if kind == "experience" or not is_here(row, workspace):
+        shown = row["id"] if kind == "experience" else row["target"]
+        return f"studio library history {library}" + (f" {quote(shown)}" if shown else "")
+    if row["status"] in ("open", "deferred"):
+        return f"studio review {run}"
+    return f"studio runs show {run}" + ("" if kind == "evaluation" else f" --step {row['step']}")
+
+
+def is_here(row: Mapping[str, Any], workspace: Workspace) -> bool:
+    """Whether its run is: an edit by hand has none, and runs are removed."""
+    return bool(row["run"]) and (workspace.runs_folder / row["run"]).is_dir()
