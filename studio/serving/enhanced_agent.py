@@ -32,7 +32,7 @@ from engines.rollouts.manager import RolloutManager
 from studio.config.loading import load_run
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, without_lessons
-from studio.library.references import follow_library
+from studio.library.references import follow_version
 from studio.report.progress import to_stderr
 from studio.report.summary import usage_text
 from studio.run.acting import sampling_of
@@ -102,9 +102,9 @@ class EnhancedAgent:
 def load_enhanced(
     target: str, overrides: Sequence[str], workspace: Workspace, run_file: str | None
 ) -> EnhancedAgent:
-    """Load an agent file, or the library NAME or NAME@V, which follows its commits."""
+    """Load an agent file, or a library, which follows its commits, or NAME@LABEL its label."""
     file = Path(target) if target.endswith(".yaml") else None
-    read_library = None if file else follow_library(target, workspace)
+    read_library = None if file else follow_version(target, workspace)[1]
     if not file and not run_file and not any(text.startswith("policy") for text in overrides):
         move = "Add policy=openai:MODEL, or --run-file FILE to ask the model of a run file."
         if (agent := workspace.path / "runs" / target.partition("@")[0] / "agent.yaml").is_file():

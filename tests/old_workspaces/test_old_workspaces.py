@@ -58,7 +58,7 @@ _COUNTED |= {"experiences.[].history.[].uses_before"}
 _ACTED = {"turns", "tool_calls", "failed_calls", "files", "verdict.step_rewards"}
 _NOW = _PINS | _READ | {"remarks"} | _COUNTED
 _TRIED = _NOW | _ACTED | {"effects", "shown_questions", "left_out", "spares"}
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED, 7: _TRIED}
+ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED, 7: _TRIED, 8: _TRIED}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}

@@ -125,8 +125,8 @@ def test_a_journal_of_another_format_or_with_an_unknown_event_is_refused(tmp_pat
     path = tmp_path / "journal.jsonl"
     for body, told in (
         (
-            {"v": 8, "seq": 1, "at": 0, "kind": "RunPaused"},
-            "has format 8, this studio reads formats 1 to 7",
+            {"v": 9, "seq": 1, "at": 0, "kind": "RunPaused"},
+            "has format 9, this studio reads formats 1 to 8",
         ),
         ({"v": 1, "seq": 1, "at": 0, "kind": "RunVanished"}, "unknown event"),
     ):
@@ -136,7 +136,7 @@ def test_a_journal_of_another_format_or_with_an_unknown_event_is_refused(tmp_pat
         assert refused.value.place == f"{path}:1"
 
 
-def test_a_journal_of_format_1_is_read_goes_on_in_format_7_and_adds_up_the_same(
+def test_a_journal_of_format_1_is_read_goes_on_in_format_8_and_adds_up_the_same(
     tmp_path: Path,
 ) -> None:
     path, old = tmp_path / "journal.jsonl", tmp_path / "old.jsonl"
@@ -165,7 +165,7 @@ def test_a_journal_of_format_1_is_read_goes_on_in_format_7_and_adds_up_the_same(
     journal.append_now(ev.RunEnded("stopped"))
     journal.close()
     versions = [orjson.loads(line.body)["v"] for line in lines.read(old, chained=True).lines]
-    assert versions == [1, 1, 1, 1, 7]
+    assert versions == [1, 1, 1, 1, 8]
     assert old.read_bytes().startswith(raw)  # reading never rewrites what is there
     assert events_of(old)[-1] == ev.RunEnded("stopped")
 
