@@ -62,3 +62,19 @@ def open_workspace(context: typer.Context) -> Workspace:
     from engines.record.run_dir import Workspace  # a good third of the start of `ctl status`
 
     return Workspace(context.obj)
+
+
+def require_mcp() -> None:
+    """Refuse to serve by MCP where its SDK is not installed."""
+    import logging
+
+    from engines.core.errors import ConfigError
+
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        from engines.core.extras import install_command
+
+        move = f"Run: {install_command('mcp')}"
+        raise ConfigError("the package mcp", "it is not installed.", move) from error
+    logging.getLogger("mcp").addHandler(logging.NullHandler())

@@ -189,9 +189,8 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
     """The version a run left behind, or the one that did best on its held-out sets."""
     state = run.state()
     if which == "last" and state.curates and state.started:
-        name, version = state.started.library, state.library_version
-        label = f"{run.run}@last ({name}@{version})"
-        return _find_in_library(workspace.library(name), version, workspace, label)
+        named = f"{state.started.library}@{state.library_version}"
+        return replace(_find_named(named, workspace), label=f"{run.run}@last ({named})")
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
         raise ConflictError(

@@ -170,13 +170,19 @@ def status_of(failed: BaseException | None) -> int:
     return getattr(failed, "status", None) or own.get(getattr(failed, "kind", ""), 502)
 
 
-def read_token(host: str, file: Path | None, variable: str | None, env: Mapping[str, str]) -> str:
+def is_loopback(host: str) -> bool:
+    return re.fullmatch(r"localhost|::1|127(\.\d+){3}", host) is not None
+
+
+def read_token(
+    host: str, file: Path | None, variable: str | None, env: Mapping[str, str], what: str = "model"
+) -> str:
     """What clients must send; "" for nothing, where only this machine can ask."""
     if file is None and variable is None:
-        if re.fullmatch(r"localhost|::1|127(\.\d+){3}", host):
+        if is_loopback(host):
             return ""
-        move = "Add --token-file FILE or --token-env NAME, or leave --host out."
-        raise ConfigError(f"--host {host}", "others could ask your model.", move)
+        move = "Add --token-file FILE or --token-env NAME, or listen on 127.0.0.1."
+        raise ConfigError(f"host {host}", f"others could ask your {what}.", move)
     token = (env.get(variable or "", "") if file is None else file.read_text("latin-1")).strip()
     remember([token] if token else ())
     if len(token) < 16 or not token.isascii() or not token.isprintable():

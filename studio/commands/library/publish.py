@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from engines.core.errors import ConfigError
+from studio import exit_codes
+from studio.commands import AsObject, require_mcp
 from studio.process import login_name
 
 
@@ -30,3 +36,65 @@ def label(
 
     workspace = masking_workspace(context.obj)
     print(set_label(workspace, reference, label, person=login_name(), reason=reason, remove=remove))
+
+
+_HTTP = "Listen here, not on stdio; an address that others can reach needs a token."
+_FILE, _VARIABLE = "File with the token that clients send.", "Environment variable that holds it."
+
+
+def serve(
+    context: typer.Context,
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@V]",
+            help="A library: NAME follows its commits, NAME@LABEL its label, NAME@V stays.",
+        ),
+    ],
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HTTP)] = None,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help=_FILE)] = None,
+    token_env: Annotated[str | None, typer.Option(metavar="VARIABLE", help=_VARIABLE)] = None,
+    json: AsObject = False,
+) -> int:
+    """Serve a library to agents by MCP, as a skill and a prompt. They are told when it changes.
+
+    Examples:
+        studio library serve rehearsal@production
+        studio library serve rehearsal --http 127.0.0.1:8313
+        studio library serve rehearsal --http 0.0.0.0:8313 --token-env MY_TOKEN
+    """
+    import asyncio
+
+    from studio.commands import open_workspace
+    from studio.process import serve_until_signal
+    from studio.report.progress import to_stderr
+    from studio.report.tables import print_result
+    from studio.secrets.sanitize import sanitize
+    from studio.serving.enhanced_agent import read_token
+
+    require_mcp()
+    from studio.serving.library_mcp import LibraryService, serve_http, serve_stdio
+
+    service = LibraryService(reference, open_workspace(context))
+    served = service.read()
+    library, described = served.library, f"{sanitize(reference)} as {served.uri}"
+    to_stderr(f"serving {described}: v{library.version}, experiences {len(library.experiences)}")
+    if http is None:
+        if json or token_file or token_env:
+            raise ConfigError("studio library serve", "that is of --http.", "Add --http HOST:PORT.")
+        to_stderr("on stdio; Ctrl-C, or the end of the input, ends it")
+        asyncio.run(serve_stdio(service.server))
+        return exit_codes.DONE
+    host, _, port = http.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdecimal():
+        raise ConfigError(f"--http {http}", "it is not HOST:PORT.", "Write 127.0.0.1:8313, say.")
+    token = read_token(host, token_file, token_env, os.environ, "library")
+
+    def print_ready(url: str) -> None:
+        print_result({"url": url, "skill": served.uri}, url, json=json)
+        sys.stdout.flush()
+        to_stderr("Ctrl-C ends it")
+
+    asyncio.run(serve_until_signal(serve_http(service.server, host, int(port), token), print_ready))
+    return exit_codes.INTERRUPTED

@@ -1,0 +1,346 @@
+"""A library as a skill that agents read by MCP, and the ways in which a server of ours is reached.
+
+Owns what is served of a library, and that subscribers are told once another version is meant.
+Imports the SDK, which is an extra: commands import this module when they are called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+from mcp import MCPError
+from mcp import types as mt
+from mcp.server import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+)
+from mcp.server.transport_security import TransportSecuritySettings
+
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.policies.rehearsal.server import background_server
+from engines.record.run_dir import Workspace
+from engines.record.yaml_text import dump_yaml, load_yaml
+from studio.library.references import follow_version
+from studio.secrets.output import mask_text
+from studio.serving.enhanced_agent import is_loopback
+
+WATCH_S = 0.2
+"""Between two looks whether the library's journal has grown."""
+SKILLS = "io.modelcontextprotocol/skills"
+INDEX = "skill://index.json"
+_SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
+_FRONT = re.compile(r"---\n(.*?)^---\n", re.M | re.S)
+Context = ServerRequestContext[Any, Any]
+
+
+def render_skill(library: Library) -> tuple[str, dict[str, bytes]]:
+    """The name of a library's skill, and its files by their path in the skill's folder."""
+    name = re.sub(r"[^a-z0-9]+", "-", library.name.lower()).strip("-")[:64].rstrip("-") or "library"
+    head = {
+        "name": name,
+        "description": f"Experiences from practice, for tasks like those of {library.name}.",
+        "metadata": {"source": f"practice studio, library {library.name}@{library.version}"},
+    }
+    front = dump_yaml(head, width=10**6)
+    return name, {"SKILL.md": f"---\n{front}---\n\n{library.guidance()}\n".encode()}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """A version with all that is served of it, by URI; of the skill itself are `files`."""
+
+    library: Library
+    name: str
+    files: Mapping[str, str]
+
+    @classmethod
+    def render(cls, library: Library) -> ServedVersion:
+        name, files = render_skill(library)
+        texts = {path: mask_text(data.decode("utf-8", "replace")) for path, data in files.items()}
+        return cls(library, name, {f"skill://{name}/{path}": text for path, text in texts.items()})
+
+    @property
+    def uri(self) -> str:
+        return f"skill://{self.name}/SKILL.md"
+
+    @property
+    def front(self) -> dict[str, Any]:
+        found = _FRONT.match(self.files[self.uri])
+        return cast("dict[str, Any]", load_yaml(found[1]) if found else {})
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The skill in the words of the skills extension."""
+        contents = {uri: text.encode() for uri, text in self.files.items()}
+        resources = [
+            {"uri": u, "digest": f"sha256:{hashlib.sha256(c).hexdigest()}", "size": len(c)}
+            for u, c in contents.items()
+        ]
+        return {"uri": self.uri, "frontmatter": self.front, "resources": resources}
+
+    @property
+    def guidance(self) -> str:
+        return mask_text(self.library.guidance()) or "Nothing has been learned yet."
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Every resource: the skill's, an index for older hosts, and what a prompt would hold."""
+        about = {"type": "skill-md", "description": self.front["description"], "url": self.uri}
+        index = {"$schema": _SCHEMA, "skills": [{"name": self.name, **about}]}
+        more = {INDEX: json.dumps(index), f"library://{self.name}/prompt.txt": self.guidance}
+        return {**self.files, **more}
+
+
+class NoticingServer(Server[Any]):
+    """Tells older clients, too, that lists may change, and whoever asks why a request failed."""
+
+    def __init__(self, name: str, **handlers: Any) -> None:
+        super().__init__(name, version=installed_version("practice-studio"), **handlers)
+        self.middleware.append(tell_failure)
+
+    def get_capabilities(self, *given: Any, **named: Any) -> mt.ServerCapabilities:
+        changes = NotificationOptions(prompts_changed=True, resources_changed=True)
+        return super().get_capabilities(changes, *given[1:], **named)
+
+
+async def tell_failure(context: Context, call_next: CallNext) -> HandlerResult:
+    """A library that is gone is told to the client; the server stays for when it is back."""
+    try:
+        return await call_next(context)
+    except StudioError as error:
+        raise MCPError(mt.INTERNAL_ERROR, mask_text(str(error))) from error
+
+
+class LibraryService:
+    """Answers with the version that a reference names as of now."""
+
+    def __init__(self, reference: str, workspace: Workspace) -> None:
+        self._folder, self._read_version = follow_version(reference, workspace)
+        self._announced = self._rendered = ServedVersion.render(self._read_version())
+        self._bus = InMemorySubscriptionBus()
+        # Of clients that shook hands, as older ones do, by what is one object a connection.
+        self._older: dict[int, tuple[ServerSession, set[str]]] = {}
+        self.server = NoticingServer(
+            "practice-studio",
+            instructions=f"What was learned by practice: read {self._announced.uri} before tasks "
+            "that its description fits.",
+            lifespan=self._watching,
+            on_list_resources=self._list_resources,
+            on_read_resource=self._read_resource,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_subscribe_resource=self._subscribe,
+            on_unsubscribe_resource=self._unsubscribe,
+            on_subscriptions_listen=ListenHandler(self._bus),
+        )
+        self.server.extensions[SKILLS] = {}
+        self.server.add_request_handler("skills/list", mt.PaginatedRequestParams, self._list_skills)
+        self.server.add_request_handler("skills/get", mt.ReadResourceRequestParams, self._get_skill)
+        self.server.add_notification_handler(
+            "notifications/initialized", mt.NotificationParams, self._note_older
+        )
+
+    def read(self) -> ServedVersion:
+        """Raises StudioError: the library or the label is gone."""
+        library = self._read_version()
+        if library is not self._rendered.library:
+            self._rendered = ServedVersion.render(library)
+        return self._rendered
+
+    # -- what is asked -----------------------------------------------------------------------
+
+    async def _list_resources(self, context: Context, params: Any) -> mt.ListResourcesResult:
+        served = self.read()
+        known = {INDEX: "The skills of this server.", served.uri: served.front["description"]}
+        return mt.ListResourcesResult(
+            resources=[
+                mt.Resource(
+                    uri=uri,
+                    name=served.name if uri == served.uri else uri.partition("://")[2],
+                    description=known.get(uri),
+                    mime_type=_mime_type(uri),
+                    size=len(text.encode()),
+                )
+                for uri, text in served.texts.items()
+            ]
+        )
+
+    async def _read_resource(
+        self, context: Context, params: mt.ReadResourceRequestParams
+    ) -> mt.ReadResourceResult:
+        uri, texts = str(params.uri), self.read().texts
+        if uri not in texts:
+            raise _unknown(uri, texts)
+        text = mt.TextResourceContents(uri=uri, mime_type=_mime_type(uri), text=texts[uri])
+        return mt.ReadResourceResult(contents=[text])
+
+    async def _list_skills(self, context: Context, params: Any) -> dict[str, Any]:
+        return {"skills": [self.read().entry], **_FRESH}
+
+    async def _get_skill(
+        self, context: Context, params: mt.ReadResourceRequestParams
+    ) -> dict[str, Any]:
+        served = self.read()
+        if str(params.uri) != served.uri:
+            raise _unknown(str(params.uri), [served.uri])
+        return {"skill": served.entry, **_FRESH}
+
+    async def _list_prompts(self, context: Context, params: Any) -> mt.ListPromptsResult:
+        served = self.read()
+        about = f"What practice taught: library {served.library.name}@{served.library.version}"
+        return mt.ListPromptsResult(prompts=[mt.Prompt(name=served.name, description=about)])
+
+    async def _get_prompt(
+        self, context: Context, params: mt.GetPromptRequestParams
+    ) -> mt.GetPromptResult:
+        served = self.read()
+        if params.name != served.name:
+            raise _unknown(params.name, [served.name])
+        text = mt.TextContent(type="text", text=served.guidance)
+        return mt.GetPromptResult(messages=[mt.PromptMessage(role="user", content=text)])
+
+    # -- who is told ---------------------------------------------------------------------------
+
+    async def _note_older(self, context: Context, params: Any) -> None:
+        self._older.setdefault(id(context.session.client_params), (context.session, set()))
+
+    async def _subscribe(self, context: Context, params: mt.SubscribeRequestParams) -> Any:
+        await self._note_older(context, params)
+        self._older[id(context.session.client_params)][1].add(str(params.uri))
+        return mt.EmptyResult()
+
+    async def _unsubscribe(self, context: Context, params: mt.UnsubscribeRequestParams) -> Any:
+        await self._note_older(context, params)
+        self._older[id(context.session.client_params)][1].discard(str(params.uri))
+        return mt.EmptyResult()
+
+    @asynccontextmanager
+    async def _watching(self, server: object) -> AsyncIterator[dict[str, Any]]:
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield {}
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        seen: object = None
+        while True:
+            with suppress(OSError, StudioError):  # who asks for what is gone is told so
+                found = os.stat(self._folder.journal_path)
+                mark = (found.st_ino, found.st_size, found.st_mtime_ns)
+                if mark != seen:
+                    await self._announce(self.read())
+                    seen = mark
+            await asyncio.sleep(WATCH_S)
+
+    async def _announce(self, served: ServedVersion) -> None:
+        before, now = self._announced.texts, served.texts
+        changed = [uri for uri in {**before, **now} if before.get(uri) != now.get(uri)]
+        self._announced = served
+        if not changed:
+            return
+        for event in (ResourcesListChanged(), PromptsListChanged(), *map(ResourceUpdated, changed)):
+            await self._bus.publish(event)
+        for key, (session, uris) in list(self._older.items()):
+            try:
+                await session.send_resource_list_changed()
+                await session.send_prompt_list_changed()
+                for uri in uris.intersection(changed):
+                    await session.send_resource_updated(uri)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has left
+                self._older.pop(key, None)
+
+
+_FRESH = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def _mime_type(uri: str) -> str:
+    endings = {".json": "application/json", ".md": "text/markdown"}
+    return endings.get(Path(uri).suffix, "text/plain")
+
+
+def _unknown(name: str, known: Any) -> MCPError:
+    return MCPError(mt.INVALID_PARAMS, f"there is no {name!r}; there are: {', '.join(known)}")
+
+
+# -- by which way ------------------------------------------------------------------------------
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Answer the client that started this process until it closes its end, or a signal comes."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+    try:
+        # What anything else prints goes to standard error meanwhile.
+        async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _lines())) as streams:
+            await server.run(*streams, server.create_initialization_options())
+    except* BrokenPipeError:
+        pass  # the client has left
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _lines() -> AsyncIterator[str]:
+    """Standard input. A thread of its own reads it: none that waits there could be called off."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+
+    def read() -> None:
+        with suppress(RuntimeError), os.fdopen(os.dup(0), "rb") as file:  # the loop has ended
+            for line in file:
+                loop.call_soon_threadsafe(queue.put_nowait, line)
+            loop.call_soon_threadsafe(queue.put_nowait, b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    while line := await queue.get():
+        yield line.decode("utf-8", "replace")
+
+
+def serve_http(
+    server: Server[Any], host: str, port: int, token: str
+) -> AbstractAsyncContextManager[str]:
+    """Serve inside the `with`, which yields the URL; a `token` is asked for where there is one.
+
+    Where only this machine can ask, pages of a browser are kept out by their Host and Origin.
+    """
+    names = [host, "127.0.0.1", "localhost", "[::1]"]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=is_loopback(host),
+        allowed_hosts=[*names, *(f"{name}:*" for name in names)],
+        allowed_origins=[f"http://{name}{end}" for name in names for end in ("", ":*")],
+    )
+    served = server.streamable_http_app(transport_security=security)
+    wanted = f"Bearer {token}".encode()
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] != "http" or not token or hmac.compare_digest(given, wanted):
+            await served(scope, receive, send)
+            return
+        head = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 401, "headers": head})
+        await send({"type": "http.response.body", "body": b""})
+
+    return background_server(port, host, application=guarded, path="/mcp", lifespan="on")
