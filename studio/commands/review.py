@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from studio.commands import AsJson, DryRun, NewestRun, Run
+from studio.commands import AsJson, DryRun, NewestRun, Run, require_mcp
 from studio.process import login_name
 from studio.report.tables import wrap_text
+
+if TYPE_CHECKING:
+    from engines.record.run_dir import RunDir, Workspace
 
 
 def review(
@@ -18,6 +22,9 @@ def review(
     run: NewestRun = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay for the next steps of the run, until it ends.")
+    ] = False,
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Serve the review to an agent's session, on stdio.")
     ] = False,
 ) -> None:
     """Decide open operations one by one, as `git add -p` does it.
@@ -27,6 +34,7 @@ def review(
     Examples:
         studio review
         studio review mine --wait
+        studio review mine --mcp
     """
     import shutil
 
@@ -56,6 +64,9 @@ def review(
 
     workspace = masking_workspace(context.obj)
     folder, person = choose_run(workspace, run), login_name()
+    if mcp:
+        _serve(workspace, folder, person, tell)
+        return
     linter = LazyLinter(workspace, folder, tell)
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=say, tell=tell)
@@ -65,6 +76,22 @@ def review(
         tell_next(f"studio attach {quote(folder.run)}", context.obj)
     else:
         tell_next(command_after_run(state), context.obj)
+
+
+def _serve(workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]) -> None:
+    """Let an agent's session ask its person, until it ends."""
+    import asyncio
+
+    require_mcp()
+    from studio.serving.library_mcp import serve_stdio
+    from studio.serving.review_mcp import ReviewService
+
+    async def serve() -> None:
+        async with ReviewService(workspace, run, person, tell) as service:
+            await serve_stdio(service.server)
+
+    tell(f"serving the review of run {run.run} on stdio; the end of the input ends it")
+    asyncio.run(serve())
 
 
 def gate(

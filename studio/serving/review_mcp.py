@@ -1,0 +1,282 @@
+"""Review from an agent's session: it lists what is open by MCP, and a person there decides.
+
+Owns the questions to that person. A client that cannot ask one gets no way to decide.
+Imports the SDK, as `studio.serving.library_mcp` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from mcp import types as mt
+
+from engines.core.codec import to_dict
+from engines.core.types import GATE, Decision, DecisionAction, Operation
+from engines.record.run_dir import RunDir, Workspace
+from studio.report.decisions import DONE, misfit_text
+from studio.review.actions import check_edit
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_text import flag_text, operation_text
+from studio.run.linter import LazyLinter
+from studio.secrets.output import current_mask, mask_text
+from studio.secrets.sanitize import one_line, sanitize
+from studio.serving.library_mcp import Context, NoticingServer
+from studio.session.base import ReviewQueue
+from studio.session.live import LiveSession
+from studio.session.offline import OfflineSession
+
+PERSON_NEEDED = (
+    "A person must decide, and this client cannot ask one (it has no elicitation). "
+    "Ask the person to run: studio review {run}"
+)
+_MOST_ASKED = 1_000
+"""Questions that wait for their answers; the oldest is forgotten, and asked once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the person is asked about an operation; `decision` is what is to be confirmed."""
+
+    operation: Operation
+    message: str
+    properties: Mapping[str, Any]
+    decision: Decision | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def request(self) -> mt.ElicitRequestFormParams:
+        first = next(iter(self.properties))
+        schema = {"type": "object", "properties": dict(self.properties), "required": [first]}
+        return mt.ElicitRequestFormParams(message=self.message, requested_schema=schema)
+
+
+class ReviewService:
+    """One client's review of one run. Used as a context manager; what was decided is on disk."""
+
+    def __init__(
+        self, workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]
+    ) -> None:
+        self._run, self._person, self._tell = run, person, tell
+        linter = LazyLinter(workspace, run, tell)
+        holder = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
+        self._session = LiveSession(
+            run,
+            person,
+            as_screen=False,
+            fallback=lambda: OfflineSession(workspace, run, person, linter=linter, holder=holder),
+        )
+        self._evidence: EvidenceLoader | None = None
+        self._asked: dict[str, Question] = {}  # of clients that come again with the answer
+        self._later: set[str] = set()
+        self._deciding = asyncio.Lock()  # an answer that comes twice is not recorded twice
+        self.server = NoticingServer(
+            "practice-studio-review",
+            instructions="Changes of a library wait for a person. List them by pending_operations; "
+            "decide_operation asks the person at this client about one. You cannot decide.",
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+
+    async def __aenter__(self) -> ReviewService:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if closing := await self._commit():
+            self._tell(closing)
+        await self._session.close()
+
+    # -- tools -----------------------------------------------------------------------------------
+
+    async def _list_tools(self, context: Context, params: Any) -> mt.ListToolsResult:
+        name = {"type": "string", "description": "Id of an operation, such as op1.2."}
+        pending = mt.Tool(
+            name="pending_operations",
+            description="Lists changes that wait for a person: each with words before and after, "
+            "why, evidence and flags; of one operation where it is named.",
+            input_schema={"type": "object", "properties": {"operation": name}},
+            annotations=mt.ToolAnnotations(read_only_hint=True),
+        )
+        decide = mt.Tool(
+            name="decide_operation",
+            description="Asks the person at this client to approve, edit, reject or put off one "
+            "operation, and records the answer.",
+            input_schema={
+                "type": "object",
+                "properties": {"operation": name},
+                "required": ["operation"],
+            },
+        )
+        return mt.ListToolsResult(tools=[pending, *([decide] if can_ask(context) else [])])
+
+    async def _call_tool(
+        self, context: Context, params: mt.CallToolRequestParams
+    ) -> mt.CallToolResult | mt.InputRequiredResult:
+        name = str((params.arguments or {}).get("operation") or "")
+        if params.name == "pending_operations":
+            return await self._list_pending(name)
+        if params.name != "decide_operation":
+            return _said(f"there is no tool {params.name!r}", failed=True)
+        if not can_ask(context):
+            return _said(PERSON_NEEDED.format(run=self._run.run), failed=True)
+        step = await self._take_or_ask(context, params, name)
+        while isinstance(step, Question):
+            if not context.session.can_send_request:  # it calls once more, with the answer
+                key = secrets.token_hex(16)
+                self._asked[key] = step
+                if len(self._asked) > _MOST_ASKED:
+                    del self._asked[next(iter(self._asked))]
+                asked: Any = {"decision": mt.ElicitRequest(params=step.request)}
+                return mt.InputRequiredResult(input_requests=asked, request_state=key)
+            form, schema = step.request, step.request.requested_schema
+            answer = await context.session.elicit_form(form.message, schema, context.request_id)
+            step = await self._take(step, answer, self._who(context))
+        return step
+
+    async def _list_pending(self, name: str) -> mt.CallToolResult:
+        queue, state = await self._session.review_queue(), self._session.state
+        texts = dict(queue.draft)
+        chosen = [op for op in queue.open if name in ("", op.id)]
+        shown = [await self._text_of(op, queue) for op in chosen]
+        if name and not chosen:
+            return _said(f"{name} is not open; open are: {_names(queue.open)}", failed=True)
+        shown.append(f"run {self._run.run}: {len(queue.open)} open")
+        if queue.repairs:
+            shown.append(f"{len(queue.repairs)} replies to mend: studio review {self._run.run}")
+        put_off = {op.id for op in state.put_off_operations}
+        rows = [
+            {
+                **to_dict(op),
+                "before": texts.get(op.target or "", ""),
+                "put_off": op.id in put_off,
+                "note": queue.notes.get(op.id, ""),
+            }
+            for op in chosen
+        ]
+        facts = {"run": self._run.run, "base_version": queue.base_version, "operations": rows}
+        return _said("\n".join(shown), facts=facts)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    async def _take_or_ask(
+        self, context: Context, params: mt.CallToolRequestParams, name: str
+    ) -> Question | mt.CallToolResult:
+        """Take the answer that comes with a call; one to nothing that was asked counts for none."""
+        question = self._asked.pop(params.request_state or "", None)
+        answer = (params.input_responses or {}).get("decision")
+        if question is not None and isinstance(answer, mt.ElicitResult):
+            return await self._take(question, answer, self._who(context))
+        queue = await self._session.review_queue()
+        operation = next((op for op in queue.open if op.id == name), None)
+        if operation is None:
+            return _said(f"{name} is not open; open are: {_names(queue.open)}", failed=True)
+        form: dict[str, Any] = {
+            "action": {"type": "string", "title": "Decision", "enum": actions_of(operation)}
+        }
+        if "edit" in form["action"]["enum"]:
+            form["text"] = {
+                "type": "string",
+                "title": "Wording",
+                "description": "Counts where the decision is edit.",
+                "default": mask_text(operation.text),
+            }
+        form["reason"] = {"type": "string", "title": "Why", "description": "Recorded with it."}
+        return Question(operation, mask_text(await self._text_of(operation, queue)), form)
+
+    async def _text_of(self, operation: Operation, queue: ReviewQueue) -> str:
+        if self._evidence is None:
+            self._evidence = await asyncio.to_thread(EvidenceLoader, self._run)
+        groups = await asyncio.to_thread(self._evidence.operation_groups, operation)
+        note = queue.notes.get(operation.id, "")
+        return operation_text(operation, queue, groups, note).strip()
+
+    async def _take(
+        self, question: Question, answer: mt.ElicitResult, who: str
+    ) -> Question | mt.CallToolResult:
+        """What an answer amounts to: one more question, or what was done."""
+        operation, content = question.operation, answer.content or {}
+        if answer.action != "accept" or (question.decision and content.get("anyway") is not True):
+            return _said(f"{operation.id}: the person decided nothing; it stays open")
+        if question.decision is not None:
+            return await self._decide(operation, question.decision)
+        action, text = str(content.get("action")), str(content.get("text") or "").strip()
+        if action not in actions_of(operation) or (action == "edit" and not text):
+            wrong = "no wording was given" if action == "edit" else f"{action!r} is no decision"
+            return _said(f"{operation.id}: {wrong}, so nothing is decided", failed=True)
+        decision = Decision(
+            operation.id,
+            cast("DecisionAction", action),
+            text=text if action == "edit" else None,
+            reason=str(content.get("reason") or ""),
+            reviewer=who,
+            took_s=round(time.monotonic() - question.asked_at, 3),
+        )
+        if action == "edit":
+            found = await check_edit(self._session, operation, decision)
+            if found.objection:
+                said = f"{operation.id}: {sanitize(found.objection)}, so nothing is decided"
+                return _said(said, failed=True)
+            if found.flags:
+                flags = "\n".join(f"flag  {flag_text(flag)}" for flag in found.flags)
+                ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
+                message = f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}"
+                return Question(operation, mask_text(message), ask, decision, question.asked_at)
+        return await self._decide(operation, decision)
+
+    async def _decide(self, operation: Operation, decision: Decision) -> mt.CallToolResult:
+        async with self._deciding:
+            queue = await self._session.review_queue()
+            if all(op.id != operation.id for op in queue.open):
+                return _said(f"{operation.id} was decided meanwhile", failed=True)
+            result = await self._session.decide(decision)
+        made = result.decision
+        if made.action == "defer":
+            self._later.add(operation.id)
+        said = f"{operation.id}: {DONE[made.action]}"
+        said += f" ({sanitize(result.note)})" if result.note else ""
+        if made.reviewer == GATE:
+            said = f"{operation.id} {misfit_text(sanitize(made.reason))}"
+        left = {op.id for op in self._session.state.open_operations} - self._later
+        left.discard(operation.id)  # its event may come later than the answer
+        said += f"\n{len(left)} left" if left else f"\nnothing is left. {await self._commit()}"
+        return _said(said.rstrip())
+
+    async def _commit(self) -> str:
+        """Commit the decisions of a finished run, as a review does at its end."""
+        session, state = self._session, self._session.state
+        if session.living or (state.status == "finished" and not state.reviewed_operations):
+            return ""
+        return await session.commit() if state.reviewed_operations else ""
+
+    def _who(self, context: Context) -> str:
+        client = context.session.client_params
+        return f"{self._person} via {one_line(client.client_info.name, 60) if client else 'MCP'}"
+
+
+def can_ask(context: Context) -> bool:
+    """Whether the client can put a form before a person."""
+    able = context.session.client_capabilities
+    asks = able.elicitation if able else None
+    return asks is not None and (asks.form is not None or asks.url is None)
+
+
+def actions_of(operation: Operation) -> list[str]:
+    """What can become of it: a wording alone can be edited, and weights are not put off."""
+    edit = ["edit"] if operation.kind in ("add", "modify") else []
+    return ["approve", *edit, "reject", *(["defer"] if operation.kind != "weights" else [])]
+
+
+def _names(operations: tuple[Operation, ...]) -> str:
+    return ", ".join(op.id for op in operations) or "none"
+
+
+def _said(
+    text: str, *, failed: bool = False, facts: Mapping[str, Any] | None = None
+) -> mt.CallToolResult:
+    content = [mt.TextContent(type="text", text=mask_text(text))]
+    told = None if facts is None else current_mask().tree(dict(facts))
+    return mt.CallToolResult(content=content, structured_content=told, is_error=failed)
