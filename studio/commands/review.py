@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from studio.commands import AsJson, DryRun, NewestRun, Run, require_mcp
 from studio.process import login_name
 from studio.report.tables import wrap_text
-
-if TYPE_CHECKING:
-    from engines.record.run_dir import RunDir, Workspace
 
 
 def review(
@@ -65,7 +61,12 @@ def review(
     workspace = masking_workspace(context.obj)
     folder, person = choose_run(workspace, run), login_name()
     if mcp:
-        _serve(workspace, folder, person, tell)
+        import asyncio
+
+        require_mcp()
+        from studio.serving.review_mcp import serve_review
+
+        asyncio.run(serve_review(workspace, folder, person, tell))
         return
     linter = LazyLinter(workspace, folder, tell)
     with open_session(workspace, folder, person, linter) as (session, wait_for):
@@ -76,22 +77,6 @@ def review(
         tell_next(f"studio attach {quote(folder.run)}", context.obj)
     else:
         tell_next(command_after_run(state), context.obj)
-
-
-def _serve(workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]) -> None:
-    """Let an agent's session ask its person, until it ends."""
-    import asyncio
-
-    require_mcp()
-    from studio.serving.library_mcp import serve_stdio
-    from studio.serving.review_mcp import ReviewService
-
-    async def serve() -> None:
-        async with ReviewService(workspace, run, person, tell) as service:
-            await serve_stdio(service.server)
-
-    tell(f"serving the review of run {run.run} on stdio; the end of the input ends it")
-    asyncio.run(serve())
 
 
 def gate(

@@ -24,18 +24,11 @@ from typing import Any, cast
 import anyio
 from mcp import MCPError
 from mcp import types as mt
-from mcp.server import ServerRequestContext
+from mcp.server import ServerRequestContext, subscriptions
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import (
-    InMemorySubscriptionBus,
-    ListenHandler,
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-)
 from mcp.server.transport_security import TransportSecuritySettings
 
 from engines.core.errors import StudioError
@@ -52,7 +45,6 @@ WATCH_S = 0.2
 SKILLS = "io.modelcontextprotocol/skills"
 INDEX = "skill://index.json"
 _SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
-_FRONT = re.compile(r"---\n(.*?)^---\n", re.M | re.S)
 Context = ServerRequestContext[Any, Any]
 
 
@@ -87,19 +79,20 @@ class ServedVersion:
         return f"skill://{self.name}/SKILL.md"
 
     @property
-    def front(self) -> dict[str, Any]:
-        found = _FRONT.match(self.files[self.uri])
-        return cast("dict[str, Any]", load_yaml(found[1]) if found else {})
-
-    @property
     def entry(self) -> dict[str, Any]:
         """The skill in the words of the skills extension."""
-        contents = {uri: text.encode() for uri, text in self.files.items()}
         resources = [
-            {"uri": u, "digest": f"sha256:{hashlib.sha256(c).hexdigest()}", "size": len(c)}
-            for u, c in contents.items()
+            {"uri": uri, "digest": f"sha256:{hashlib.sha256(content).hexdigest()}", "size": size}
+            for uri, text in self.files.items()
+            for content in [text.encode()]
+            for size in [len(content)]
         ]
-        return {"uri": self.uri, "frontmatter": self.front, "resources": resources}
+        front = load_yaml(self.files[self.uri].split("---\n")[1])
+        return {"uri": self.uri, "frontmatter": front, "resources": resources}
+
+    @property
+    def about(self) -> str:
+        return str(self.entry["frontmatter"]["description"])
 
     @property
     def guidance(self) -> str:
@@ -108,10 +101,9 @@ class ServedVersion:
     @property
     def texts(self) -> dict[str, str]:
         """Every resource: the skill's, an index for older hosts, and what a prompt would hold."""
-        about = {"type": "skill-md", "description": self.front["description"], "url": self.uri}
-        index = {"$schema": _SCHEMA, "skills": [{"name": self.name, **about}]}
-        more = {INDEX: json.dumps(index), f"library://{self.name}/prompt.txt": self.guidance}
-        return {**self.files, **more}
+        skill = {"name": self.name, "type": "skill-md", "description": self.about, "url": self.uri}
+        index = json.dumps({"$schema": _SCHEMA, "skills": [skill]})
+        return {**self.files, INDEX: index, f"library://{self.name}/prompt.txt": self.guidance}
 
 
 class NoticingServer(Server[Any]):
@@ -126,10 +118,10 @@ class NoticingServer(Server[Any]):
         return super().get_capabilities(changes, *given[1:], **named)
 
 
-async def tell_failure(context: Context, call_next: CallNext) -> HandlerResult:
+async def tell_failure(ctx: Context, call_next: CallNext) -> HandlerResult:
     """A library that is gone is told to the client; the server stays for when it is back."""
     try:
-        return await call_next(context)
+        return await call_next(ctx)
     except StudioError as error:
         raise MCPError(mt.INTERNAL_ERROR, mask_text(str(error))) from error
 
@@ -140,7 +132,7 @@ class LibraryService:
     def __init__(self, reference: str, workspace: Workspace) -> None:
         self._folder, self._read_version = follow_version(reference, workspace)
         self._announced = self._rendered = ServedVersion.render(self._read_version())
-        self._bus = InMemorySubscriptionBus()
+        self._bus = subscriptions.InMemorySubscriptionBus()
         # Of clients that shook hands, as older ones do, by what is one object a connection.
         self._older: dict[int, tuple[ServerSession, set[str]]] = {}
         self.server = NoticingServer(
@@ -153,8 +145,8 @@ class LibraryService:
             on_list_prompts=self._list_prompts,
             on_get_prompt=self._get_prompt,
             on_subscribe_resource=self._subscribe,
-            on_unsubscribe_resource=self._unsubscribe,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_unsubscribe_resource=self._subscribe,
+            on_subscriptions_listen=subscriptions.ListenHandler(self._bus),
         )
         self.server.extensions[SKILLS] = {}
         self.server.add_request_handler("skills/list", mt.PaginatedRequestParams, self._list_skills)
@@ -173,20 +165,14 @@ class LibraryService:
     # -- what is asked -----------------------------------------------------------------------
 
     async def _list_resources(self, context: Context, params: Any) -> mt.ListResourcesResult:
-        served = self.read()
-        known = {INDEX: "The skills of this server.", served.uri: served.front["description"]}
-        return mt.ListResourcesResult(
-            resources=[
-                mt.Resource(
-                    uri=uri,
-                    name=served.name if uri == served.uri else uri.partition("://")[2],
-                    description=known.get(uri),
-                    mime_type=_mime_type(uri),
-                    size=len(text.encode()),
-                )
-                for uri, text in served.texts.items()
-            ]
-        )
+        served, found = self.read(), list[mt.Resource]()
+        for uri, text in served.texts.items():
+            is_skill, size = uri == served.uri, len(text.encode())
+            name = served.name if is_skill else uri.partition("://")[2]
+            about, kind = served.about if is_skill else None, _mime_type(uri)
+            resource = mt.Resource(uri=uri, name=name, description=about, mime_type=kind, size=size)
+            found.append(resource)
+        return mt.ListResourcesResult(resources=found)
 
     async def _read_resource(
         self, context: Context, params: mt.ReadResourceRequestParams
@@ -227,14 +213,10 @@ class LibraryService:
     async def _note_older(self, context: Context, params: Any) -> None:
         self._older.setdefault(id(context.session.client_params), (context.session, set()))
 
-    async def _subscribe(self, context: Context, params: mt.SubscribeRequestParams) -> Any:
+    async def _subscribe(self, context: Context, params: Any) -> mt.EmptyResult:
         await self._note_older(context, params)
-        self._older[id(context.session.client_params)][1].add(str(params.uri))
-        return mt.EmptyResult()
-
-    async def _unsubscribe(self, context: Context, params: mt.UnsubscribeRequestParams) -> Any:
-        await self._note_older(context, params)
-        self._older[id(context.session.client_params)][1].discard(str(params.uri))
+        uris = self._older[id(context.session.client_params)][1]
+        (uris.add if context.method == "resources/subscribe" else uris.discard)(str(params.uri))
         return mt.EmptyResult()
 
     @asynccontextmanager
@@ -262,8 +244,10 @@ class LibraryService:
         self._announced = served
         if not changed:
             return
-        for event in (ResourcesListChanged(), PromptsListChanged(), *map(ResourceUpdated, changed)):
-            await self._bus.publish(event)
+        await self._bus.publish(subscriptions.ResourcesListChanged())
+        await self._bus.publish(subscriptions.PromptsListChanged())
+        for uri in changed:
+            await self._bus.publish(subscriptions.ResourceUpdated(uri))
         for key, (session, uris) in list(self._older.items()):
             try:
                 await session.send_resource_list_changed()
@@ -295,8 +279,9 @@ async def serve_stdio(server: Server[Any]) -> None:
     loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     try:
         # What anything else prints goes to standard error meanwhile.
-        async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _lines())) as streams:
-            await server.run(*streams, server.create_initialization_options())
+        lines = cast("anyio.AsyncFile[str]", _lines())
+        async with stdio_server(stdin=lines) as (received, sent):
+            await server.run(received, sent, server.create_initialization_options())
     except* BrokenPipeError:
         pass  # the client has left
     finally:

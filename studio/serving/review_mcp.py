@@ -11,11 +11,11 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from mcp import types as mt
 
-from engines.core.codec import to_dict
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.decisions import DONE, misfit_text
@@ -23,19 +23,18 @@ from studio.review.actions import check_edit
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text
 from studio.run.linter import LazyLinter
-from studio.secrets.output import current_mask, mask_text
+from studio.secrets.output import mask_text
 from studio.secrets.sanitize import one_line, sanitize
-from studio.serving.library_mcp import Context, NoticingServer
+from studio.serving.library_mcp import Context, NoticingServer, serve_stdio
 from studio.session.base import ReviewQueue
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 
+HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
 PERSON_NEEDED = (
     "A person must decide, and this client cannot ask one (it has no elicitation). "
     "Ask the person to run: studio review {run}"
 )
-_MOST_ASKED = 1_000
-"""Questions that wait for their answers; the oldest is forgotten, and asked once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,11 @@ class ReviewService:
     ) -> None:
         self._run, self._person, self._tell = run, person, tell
         linter = LazyLinter(workspace, run, tell)
-        holder = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
-        self._session = LiveSession(
-            run,
-            person,
-            as_screen=False,
-            fallback=lambda: OfflineSession(workspace, run, person, linter=linter, holder=holder),
-        )
-        self._evidence: EvidenceLoader | None = None
-        self._asked: dict[str, Question] = {}  # of clients that come again with the answer
+        own = partial(OfflineSession, workspace, run, person, linter=linter, holder=HOLDER)
+        self._session = LiveSession(run, person, as_screen=False, fallback=own)
+        self._evidence = EvidenceLoader(run)
+        # By operation, of clients that come again with the answer: its key and what was asked.
+        self._asked: dict[str, tuple[str, Question]] = {}
         self._later: set[str] = set()
         self._deciding = asyncio.Lock()  # an answer that comes twice is not recorded twice
         self.server = NoticingServer(
@@ -86,30 +81,28 @@ class ReviewService:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if closing := await self._commit():
-            self._tell(closing)
-        await self._session.close()
+        try:
+            self._tell(await self._commit() or "nothing was committed")
+        finally:
+            await self._session.close()
 
     # -- tools -----------------------------------------------------------------------------------
 
     async def _list_tools(self, context: Context, params: Any) -> mt.ListToolsResult:
         name = {"type": "string", "description": "Id of an operation, such as op1.2."}
+        schema: dict[str, Any] = {"type": "object", "properties": {"operation": name}}
         pending = mt.Tool(
             name="pending_operations",
             description="Lists changes that wait for a person: each with words before and after, "
             "why, evidence and flags; of one operation where it is named.",
-            input_schema={"type": "object", "properties": {"operation": name}},
+            input_schema=schema,
             annotations=mt.ToolAnnotations(read_only_hint=True),
         )
         decide = mt.Tool(
             name="decide_operation",
             description="Asks the person at this client to approve, edit, reject or put off one "
             "operation, and records the answer.",
-            input_schema={
-                "type": "object",
-                "properties": {"operation": name},
-                "required": ["operation"],
-            },
+            input_schema={**schema, "required": ["operation"]},
         )
         return mt.ListToolsResult(tools=[pending, *([decide] if can_ask(context) else [])])
 
@@ -127,9 +120,7 @@ class ReviewService:
         while isinstance(step, Question):
             if not context.session.can_send_request:  # it calls once more, with the answer
                 key = secrets.token_hex(16)
-                self._asked[key] = step
-                if len(self._asked) > _MOST_ASKED:
-                    del self._asked[next(iter(self._asked))]
+                self._asked[name] = (key, step)
                 asked: Any = {"decision": mt.ElicitRequest(params=step.request)}
                 return mt.InputRequiredResult(input_requests=asked, request_state=key)
             form, schema = step.request, step.request.requested_schema
@@ -138,27 +129,15 @@ class ReviewService:
         return step
 
     async def _list_pending(self, name: str) -> mt.CallToolResult:
-        queue, state = await self._session.review_queue(), self._session.state
-        texts = dict(queue.draft)
+        queue, run = await self._session.review_queue(), self._run.run
         chosen = [op for op in queue.open if name in ("", op.id)]
         shown = [await self._text_of(op, queue) for op in chosen]
         if name and not chosen:
-            return _said(f"{name} is not open; open are: {_names(queue.open)}", failed=True)
-        shown.append(f"run {self._run.run}: {len(queue.open)} open")
+            return _not_open(name, queue)
+        shown.append(f"run {run}: {len(queue.open)} open")
         if queue.repairs:
-            shown.append(f"{len(queue.repairs)} replies to mend: studio review {self._run.run}")
-        put_off = {op.id for op in state.put_off_operations}
-        rows = [
-            {
-                **to_dict(op),
-                "before": texts.get(op.target or "", ""),
-                "put_off": op.id in put_off,
-                "note": queue.notes.get(op.id, ""),
-            }
-            for op in chosen
-        ]
-        facts = {"run": self._run.run, "base_version": queue.base_version, "operations": rows}
-        return _said("\n".join(shown), facts=facts)
+            shown.append(f"{len(queue.repairs)} replies to mend: studio review {run}")
+        return _said("\n".join(shown))
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -166,30 +145,23 @@ class ReviewService:
         self, context: Context, params: mt.CallToolRequestParams, name: str
     ) -> Question | mt.CallToolResult:
         """Take the answer that comes with a call; one to nothing that was asked counts for none."""
-        question = self._asked.pop(params.request_state or "", None)
+        key, question = self._asked.pop(name, ("", None))
         answer = (params.input_responses or {}).get("decision")
-        if question is not None and isinstance(answer, mt.ElicitResult):
+        if question and key == params.request_state and isinstance(answer, mt.ElicitResult):
             return await self._take(question, answer, self._who(context))
         queue = await self._session.review_queue()
         operation = next((op for op in queue.open if op.id == name), None)
         if operation is None:
-            return _said(f"{name} is not open; open are: {_names(queue.open)}", failed=True)
-        form: dict[str, Any] = {
-            "action": {"type": "string", "title": "Decision", "enum": actions_of(operation)}
-        }
-        if "edit" in form["action"]["enum"]:
-            form["text"] = {
-                "type": "string",
-                "title": "Wording",
-                "description": "Counts where the decision is edit.",
-                "default": mask_text(operation.text),
-            }
-        form["reason"] = {"type": "string", "title": "Why", "description": "Recorded with it."}
+            return _not_open(name, queue)
+        actions, text = actions_of(operation), {"type": "string"}
+        form: dict[str, Any] = {"action": {**text, "title": "Decision", "enum": actions}}
+        if "edit" in actions:
+            title = "Wording, which counts where the decision is edit"
+            form["text"] = {**text, "title": title, "default": mask_text(operation.text)}
+        form["reason"] = {**text, "title": "Why; recorded with the decision"}
         return Question(operation, mask_text(await self._text_of(operation, queue)), form)
 
     async def _text_of(self, operation: Operation, queue: ReviewQueue) -> str:
-        if self._evidence is None:
-            self._evidence = await asyncio.to_thread(EvidenceLoader, self._run)
         groups = await asyncio.to_thread(self._evidence.operation_groups, operation)
         note = queue.notes.get(operation.id, "")
         return operation_text(operation, queue, groups, note).strip()
@@ -257,6 +229,15 @@ class ReviewService:
         return f"{self._person} via {one_line(client.client_info.name, 60) if client else 'MCP'}"
 
 
+async def serve_review(
+    workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]
+) -> None:
+    """Let an agent's session ask its person, on stdio, until it ends."""
+    tell(f"serving the review of run {run.run} on stdio; the end of the input ends it")
+    async with ReviewService(workspace, run, person, tell) as service:
+        await serve_stdio(service.server)
+
+
 def can_ask(context: Context) -> bool:
     """Whether the client can put a form before a person."""
     able = context.session.client_capabilities
@@ -270,13 +251,11 @@ def actions_of(operation: Operation) -> list[str]:
     return ["approve", *edit, "reject", *(["defer"] if operation.kind != "weights" else [])]
 
 
-def _names(operations: tuple[Operation, ...]) -> str:
-    return ", ".join(op.id for op in operations) or "none"
+def _not_open(name: str, queue: ReviewQueue) -> mt.CallToolResult:
+    known = ", ".join(op.id for op in queue.open) or "none"
+    return _said(f"{one_line(name, 60)} is not open; open are: {known}", failed=True)
 
 
-def _said(
-    text: str, *, failed: bool = False, facts: Mapping[str, Any] | None = None
-) -> mt.CallToolResult:
-    content = [mt.TextContent(type="text", text=mask_text(text))]
-    told = None if facts is None else current_mask().tree(dict(facts))
-    return mt.CallToolResult(content=content, structured_content=told, is_error=failed)
+def _said(text: str, *, failed: bool = False) -> mt.CallToolResult:
+    piece = mt.TextContent(type="text", text=mask_text(text))
+    return mt.CallToolResult(content=[piece], is_error=failed)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsObject, require_mcp
+from studio.commands import AsObject, TokenEnv, TokenFile, open_workspace, require_mcp
 from studio.process import login_name
 
 
@@ -39,7 +38,6 @@ def label(
 
 
 _HTTP = "Listen here, not on stdio; an address that others can reach needs a token."
-_FILE, _VARIABLE = "File with the token that clients send.", "Environment variable that holds it."
 
 
 def serve(
@@ -52,8 +50,8 @@ def serve(
         ),
     ],
     http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HTTP)] = None,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help=_FILE)] = None,
-    token_env: Annotated[str | None, typer.Option(metavar="VARIABLE", help=_VARIABLE)] = None,
+    token_file: TokenFile = None,
+    token_env: TokenEnv = None,
     json: AsObject = False,
 ) -> int:
     """Serve a library to agents by MCP, as a skill and a prompt. They are told when it changes.
@@ -65,7 +63,6 @@ def serve(
     """
     import asyncio
 
-    from studio.commands import open_workspace
     from studio.process import serve_until_signal
     from studio.report.progress import to_stderr
     from studio.report.tables import print_result
@@ -80,8 +77,6 @@ def serve(
     library, described = served.library, f"{sanitize(reference)} as {served.uri}"
     to_stderr(f"serving {described}: v{library.version}, experiences {len(library.experiences)}")
     if http is None:
-        if json or token_file or token_env:
-            raise ConfigError("studio library serve", "that is of --http.", "Add --http HOST:PORT.")
         to_stderr("on stdio; Ctrl-C, or the end of the input, ends it")
         asyncio.run(serve_stdio(service.server))
         return exit_codes.DONE
