@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from studio.review.actions import check_edit
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text
 from studio.run.linter import LazyLinter
-from studio.secrets.output import mask_text
+from studio.secrets.output import current_mask, mask_text
 from studio.secrets.sanitize import one_line, sanitize
 from studio.serving.library_mcp import Context, NoticingServer, serve_stdio
 from studio.session.base import ReviewQueue
@@ -31,6 +31,7 @@ from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 
 HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
+TAKE_BACK = "take back"
 PERSON_NEEDED = (
     "A person must decide, and this client cannot ask one (it has no elicitation). "
     "Ask the person to run: studio review {run}"
@@ -42,6 +43,7 @@ class Question:
     """What the person is asked about an operation; `decision` is what is to be confirmed."""
 
     operation: Operation
+    standing: Decision | None  # as it was decided before, and is not committed
     message: str
     properties: Mapping[str, Any]
     decision: Decision | None = None
@@ -150,16 +152,20 @@ class ReviewService:
         if question and key == params.request_state and isinstance(answer, mt.ElicitResult):
             return await self._take(question, answer, self._who(context))
         queue = await self._session.review_queue()
-        operation = next((op for op in queue.open if op.id == name), None)
-        if operation is None:
+        standing, known = _standing(name, queue), self._session.state.operations
+        operation = {**known, **{op.id: op for op in queue.open}}.get(name)
+        if operation is None or (standing is None and operation not in queue.open):
             return _not_open(name, queue)
-        actions, text = actions_of(operation), {"type": "string"}
+        actions, text = actions_of(operation, standing), {"type": "string"}
         form: dict[str, Any] = {"action": {**text, "title": "Decision", "enum": actions}}
         if "edit" in actions:
-            title = "Wording, which counts where the decision is edit"
-            form["text"] = {**text, "title": title, "default": mask_text(operation.text)}
+            form["text"] = {**text, "title": "For edit: wording", "default": operation.text}
+            form["into"] = {**text, "title": "For edit: experience it is merged into, as E4"}
         form["reason"] = {**text, "title": "Why; recorded with the decision"}
-        return Question(operation, mask_text(await self._text_of(operation, queue)), form)
+        message = await self._text_of(operation, queue)
+        if standing:
+            message += f"\n  decided   {DONE[standing.action]} by {sanitize(standing.reviewer)}"
+        return Question(operation, standing, mask_text(message), current_mask().tree(form))
 
     async def _text_of(self, operation: Operation, queue: ReviewQueue) -> str:
         groups = await asyncio.to_thread(self._evidence.operation_groups, operation)
@@ -172,18 +178,25 @@ class ReviewService:
         """What an answer amounts to: one more question, or what was done."""
         operation, content = question.operation, answer.content or {}
         if answer.action != "accept" or (question.decision and content.get("anyway") is not True):
-            return _said(f"{operation.id}: the person decided nothing; it stays open")
+            return _said(f"{operation.id}: the person decided nothing; it stays as it is")
         if question.decision is not None:
-            return await self._decide(operation, question.decision)
+            return await self._decide(question, question.decision)
         action, text = str(content.get("action")), str(content.get("text") or "").strip()
-        if action not in actions_of(operation) or (action == "edit" and not text):
-            wrong = "no wording was given" if action == "edit" else f"{action!r} is no decision"
+        into = str(content.get("into") or "").strip() if action == "edit" else ""
+        wrong = "" if text or action != "edit" else "no wording was given"
+        if action not in actions_of(operation, question.standing):
+            wrong = f"{action!r} is no decision"
+        if wrong:
             return _said(f"{operation.id}: {wrong}, so nothing is decided", failed=True)
+        if action == TAKE_BACK:
+            return await self._decide(question, None)
         decision = Decision(
             operation.id,
             cast("DecisionAction", action),
+            kind="modify" if into else None,
+            target=into or None,
             text=text if action == "edit" else None,
-            reason=str(content.get("reason") or ""),
+            reason=str(content.get("reason") or self._session.state.notes.get(operation.id, "")),
             reviewer=who,
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
@@ -196,14 +209,21 @@ class ReviewService:
                 flags = "\n".join(f"flag  {flag_text(flag)}" for flag in found.flags)
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
                 message = f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}"
-                return Question(operation, mask_text(message), ask, decision, question.asked_at)
-        return await self._decide(operation, decision)
+                return replace(
+                    question, message=mask_text(message), properties=ask, decision=decision
+                )
+        return await self._decide(question, decision)
 
-    async def _decide(self, operation: Operation, decision: Decision) -> mt.CallToolResult:
+    async def _decide(self, question: Question, decision: Decision | None) -> mt.CallToolResult:
+        operation, standing = question.operation, question.standing
         async with self._deciding:
-            queue = await self._session.review_queue()
-            if all(op.id != operation.id for op in queue.open):
-                return _said(f"{operation.id} was decided meanwhile", failed=True)
+            queue, name = await self._session.review_queue(), operation.id
+            is_open = any(op.id == name for op in queue.open)
+            if _standing(name, queue) != standing or (standing is None and not is_open):
+                return _said(f"{name} was decided meanwhile", failed=True)
+            again = await self._session.undo(name) if standing else ()
+            if decision is None:
+                return _said(f"asked again: {', '.join(again)}")
             result = await self._session.decide(decision)
         made = result.decision
         if made.action == "defer":
@@ -245,10 +265,16 @@ def can_ask(context: Context) -> bool:
     return asks is not None and (asks.form is not None or asks.url is None)
 
 
-def actions_of(operation: Operation) -> list[str]:
+def actions_of(operation: Operation, standing: Decision | None) -> list[str]:
     """What can become of it: a wording alone can be edited, and weights are not put off."""
     edit = ["edit"] if operation.kind in ("add", "modify") else []
-    return ["approve", *edit, "reject", *(["defer"] if operation.kind != "weights" else [])]
+    later = ["defer"] if operation.kind != "weights" else []
+    return ["approve", *edit, "reject", *later, *([TAKE_BACK] if standing else [])]
+
+
+def _standing(name: str, queue: ReviewQueue) -> Decision | None:
+    made = {one.operation_id: one for one in queue.decided if one.action != "defer"}
+    return made.get(name)
 
 
 def _not_open(name: str, queue: ReviewQueue) -> mt.CallToolResult:
