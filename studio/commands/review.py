@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from shlex import quote
 from typing import Annotated
@@ -32,8 +33,6 @@ def review(
         studio review mine --wait
         studio review mine --mcp
     """
-    import shutil
-
     from studio.report.next_step import command_after_run, tell_next
     from studio.report.progress import to_stderr
     from studio.review.editor import edit_text
@@ -66,8 +65,7 @@ def review(
         require_mcp()
         from studio.serving.review_mcp import serve_review
 
-        asyncio.run(serve_review(workspace, folder, person, tell))
-        return
+        return asyncio.run(serve_review(workspace, folder, person, tell))
     linter = LazyLinter(workspace, folder, tell)
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=say, tell=tell)

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,6 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
-from mcp.server.transport_security import TransportSecuritySettings
 
 from engines.core.errors import StudioError
 from engines.core.library import Library
@@ -62,60 +62,32 @@ def render_skill(library: Library) -> tuple[str, dict[str, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """A version with all that is served of it, by URI; of the skill itself are `files`."""
+    """A version with all that is served of it: texts by URI, and its entry as a skill."""
 
     library: Library
     name: str
-    files: Mapping[str, str]
-
-    @classmethod
-    def render(cls, library: Library) -> ServedVersion:
-        name, files = render_skill(library)
-        texts = {path: mask_text(data.decode("utf-8", "replace")) for path, data in files.items()}
-        return cls(library, name, {f"skill://{name}/{path}": text for path, text in texts.items()})
-
-    @property
-    def uri(self) -> str:
-        return f"skill://{self.name}/SKILL.md"
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """The skill in the words of the skills extension."""
-        resources = [
-            {"uri": uri, "digest": f"sha256:{hashlib.sha256(content).hexdigest()}", "size": size}
-            for uri, text in self.files.items()
-            for content in [text.encode()]
-            for size in [len(content)]
-        ]
-        front = load_yaml(self.files[self.uri].split("---\n")[1])
-        return {"uri": self.uri, "frontmatter": front, "resources": resources}
-
-    @property
-    def about(self) -> str:
-        return str(self.entry["frontmatter"]["description"])
-
-    @property
-    def guidance(self) -> str:
-        return mask_text(self.library.guidance()) or "Nothing has been learned yet."
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """Every resource: the skill's, an index for older hosts, and what a prompt would hold."""
-        skill = {"name": self.name, "type": "skill-md", "description": self.about, "url": self.uri}
-        index = json.dumps({"$schema": _SCHEMA, "skills": [skill]})
-        return {**self.files, INDEX: index, f"library://{self.name}/prompt.txt": self.guidance}
+    uri: str
+    about: str
+    entry: Mapping[str, Any]
+    texts: Mapping[str, str]
 
 
-class NoticingServer(Server[Any]):
-    """Tells older clients, too, that lists may change, and whoever asks why a request failed."""
-
-    def __init__(self, name: str, **handlers: Any) -> None:
-        super().__init__(name, version=installed_version("practice-studio"), **handlers)
-        self.middleware.append(tell_failure)
-
-    def get_capabilities(self, *given: Any, **named: Any) -> mt.ServerCapabilities:
-        changes = NotificationOptions(prompts_changed=True, resources_changed=True)
-        return super().get_capabilities(changes, *given[1:], **named)
+def render(library: Library) -> ServedVersion:
+    name, files = render_skill(library)
+    uri, texts, resources = f"skill://{name}/SKILL.md", dict[str, str](), []
+    for path, data in files.items():
+        text = texts[f"skill://{name}/{path}"] = mask_text(data.decode("utf-8", "replace"))
+        content = text.encode()
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        resources.append({"uri": f"skill://{name}/{path}", "digest": digest, "size": len(content)})
+    front = load_yaml(texts[uri].split("---\n")[1])
+    about = str(front["description"])
+    entry = {"uri": uri, "frontmatter": front, "resources": resources}
+    skill = {"name": name, "type": "skill-md", "description": about, "url": uri}
+    texts[INDEX] = json.dumps({"$schema": _SCHEMA, "skills": [skill]})
+    guidance = mask_text(library.guidance()) or "Nothing has been learned yet."
+    texts[f"library://{name}/prompt.txt"] = guidance
+    return ServedVersion(library, name, uri, about, entry, texts)
 
 
 async def tell_failure(ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -131,12 +103,13 @@ class LibraryService:
 
     def __init__(self, reference: str, workspace: Workspace) -> None:
         self._folder, self._read_version = follow_version(reference, workspace)
-        self._announced = self._rendered = ServedVersion.render(self._read_version())
+        self._announced = self._rendered = render(self._read_version())
         self._bus = subscriptions.InMemorySubscriptionBus()
         # Of clients that shook hands, as older ones do, by what is one object a connection.
         self._older: dict[int, tuple[ServerSession, set[str]]] = {}
-        self.server = NoticingServer(
+        self.server = Server[Any](
             "practice-studio",
+            version=installed_version("practice-studio"),
             instructions=f"What was learned by practice: read {self._announced.uri} before tasks "
             "that its description fits.",
             lifespan=self._watching,
@@ -144,10 +117,11 @@ class LibraryService:
             on_read_resource=self._read_resource,
             on_list_prompts=self._list_prompts,
             on_get_prompt=self._get_prompt,
-            on_subscribe_resource=self._subscribe,
-            on_unsubscribe_resource=self._subscribe,
+            on_subscribe_resource=self._note_older,
+            on_unsubscribe_resource=self._note_older,
             on_subscriptions_listen=subscriptions.ListenHandler(self._bus),
         )
+        self.server.middleware.append(tell_failure)
         self.server.extensions[SKILLS] = {}
         self.server.add_request_handler("skills/list", mt.PaginatedRequestParams, self._list_skills)
         self.server.add_request_handler("skills/get", mt.ReadResourceRequestParams, self._get_skill)
@@ -159,24 +133,21 @@ class LibraryService:
         """Raises StudioError: the library or the label is gone."""
         library = self._read_version()
         if library is not self._rendered.library:
-            self._rendered = ServedVersion.render(library)
+            self._rendered = render(library)
         return self._rendered
-
-    # -- what is asked -----------------------------------------------------------------------
 
     async def _list_resources(self, context: Context, params: Any) -> mt.ListResourcesResult:
         served, found = self.read(), list[mt.Resource]()
         for uri, text in served.texts.items():
-            is_skill, size = uri == served.uri, len(text.encode())
-            name = served.name if is_skill else uri.partition("://")[2]
-            about, kind = served.about if is_skill else None, _mime_type(uri)
-            resource = mt.Resource(uri=uri, name=name, description=about, mime_type=kind, size=size)
-            found.append(resource)
+            name, about = uri.partition("://")[2], None
+            if uri == served.uri:
+                name, about = served.name, served.about
+            size, kind = len(text.encode()), _mime_type(uri)
+            one = mt.Resource(uri=uri, name=name, description=about, mime_type=kind, size=size)
+            found.append(one)
         return mt.ListResourcesResult(resources=found)
 
-    async def _read_resource(
-        self, context: Context, params: mt.ReadResourceRequestParams
-    ) -> mt.ReadResourceResult:
+    async def _read_resource(self, context: Context, params: Any) -> mt.ReadResourceResult:
         uri, texts = str(params.uri), self.read().texts
         if uri not in texts:
             raise _unknown(uri, texts)
@@ -186,9 +157,7 @@ class LibraryService:
     async def _list_skills(self, context: Context, params: Any) -> dict[str, Any]:
         return {"skills": [self.read().entry], **_FRESH}
 
-    async def _get_skill(
-        self, context: Context, params: mt.ReadResourceRequestParams
-    ) -> dict[str, Any]:
+    async def _get_skill(self, context: Context, params: Any) -> dict[str, Any]:
         served = self.read()
         if str(params.uri) != served.uri:
             raise _unknown(str(params.uri), [served.uri])
@@ -199,24 +168,19 @@ class LibraryService:
         about = f"What practice taught: library {served.library.name}@{served.library.version}"
         return mt.ListPromptsResult(prompts=[mt.Prompt(name=served.name, description=about)])
 
-    async def _get_prompt(
-        self, context: Context, params: mt.GetPromptRequestParams
-    ) -> mt.GetPromptResult:
+    async def _get_prompt(self, context: Context, params: Any) -> mt.GetPromptResult:
         served = self.read()
         if params.name != served.name:
             raise _unknown(params.name, [served.name])
-        text = mt.TextContent(type="text", text=served.guidance)
+        guidance = served.texts[f"library://{served.name}/prompt.txt"]
+        text = mt.TextContent(type="text", text=guidance)
         return mt.GetPromptResult(messages=[mt.PromptMessage(role="user", content=text)])
 
-    # -- who is told ---------------------------------------------------------------------------
-
-    async def _note_older(self, context: Context, params: Any) -> None:
-        self._older.setdefault(id(context.session.client_params), (context.session, set()))
-
-    async def _subscribe(self, context: Context, params: Any) -> mt.EmptyResult:
-        await self._note_older(context, params)
-        uris = self._older[id(context.session.client_params)][1]
-        (uris.add if context.method == "resources/subscribe" else uris.discard)(str(params.uri))
+    async def _note_older(self, context: Context, params: Any) -> Any:
+        """Note a client that shook hands, and what it is to be told of."""
+        older = self._older.setdefault(id(context.session.client_params), (context.session, set()))
+        if uri := getattr(params, "uri", None):
+            (older[1].discard if "unsubscribe" in context.method else older[1].add)(str(uri))
         return mt.EmptyResult()
 
     @asynccontextmanager
@@ -270,9 +234,6 @@ def _unknown(name: str, known: Any) -> MCPError:
     return MCPError(mt.INVALID_PARAMS, f"there is no {name!r}; there are: {', '.join(known)}")
 
 
-# -- by which way ------------------------------------------------------------------------------
-
-
 async def serve_stdio(server: Server[Any]) -> None:
     """Answer the client that started this process until it closes its end, or a signal comes."""
     loop = asyncio.get_running_loop()
@@ -281,7 +242,8 @@ async def serve_stdio(server: Server[Any]) -> None:
         # What anything else prints goes to standard error meanwhile.
         lines = cast("anyio.AsyncFile[str]", _lines())
         async with stdio_server(stdin=lines) as (received, sent):
-            await server.run(received, sent, server.create_initialization_options())
+            changes = NotificationOptions(prompts_changed=True, resources_changed=True)
+            await server.run(received, sent, server.create_initialization_options(changes))
     except* BrokenPipeError:
         pass  # the client has left
     finally:
@@ -294,9 +256,8 @@ async def _lines() -> AsyncIterator[str]:
 
     def read() -> None:
         with suppress(RuntimeError), os.fdopen(os.dup(0), "rb") as file:  # the loop has ended
-            for line in file:
+            for line in chain(file, [b""]):
                 loop.call_soon_threadsafe(queue.put_nowait, line)
-            loop.call_soon_threadsafe(queue.put_nowait, b"")
 
     threading.Thread(target=read, daemon=True).start()
     while line := await queue.get():
@@ -310,13 +271,8 @@ def serve_http(
 
     Where only this machine can ask, pages of a browser are kept out by their Host and Origin.
     """
-    names = [host, "127.0.0.1", "localhost", "[::1]"]
-    security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=is_loopback(host),
-        allowed_hosts=[*names, *(f"{name}:*" for name in names)],
-        allowed_origins=[f"http://{name}{end}" for name in names for end in ("", ":*")],
-    )
-    served = server.streamable_http_app(transport_security=security)
+    # It checks both headers of its own accord where it is told that it listens there.
+    served = server.streamable_http_app(host="localhost" if is_loopback(host) else host)
     wanted = f"Bearer {token}".encode()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:

@@ -37,18 +37,13 @@ def label(
     print(set_label(workspace, reference, label, person=login_name(), reason=reason, remove=remove))
 
 
+_SERVED = "A library: NAME follows its commits, NAME@LABEL its label, NAME@V stays."
 _HTTP = "Listen here, not on stdio; an address that others can reach needs a token."
 
 
 def serve(
     context: typer.Context,
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME[@V]",
-            help="A library: NAME follows its commits, NAME@LABEL its label, NAME@V stays.",
-        ),
-    ],
+    reference: Annotated[str, typer.Argument(metavar="NAME[@V]", help=_SERVED)],
     http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HTTP)] = None,
     token_file: TokenFile = None,
     token_env: TokenEnv = None,
