@@ -13,6 +13,10 @@ from studio.commands import AsJson, DryRun, NewestRun, Run, require_mcp
 from studio.process import login_name
 from studio.report.tables import wrap_text
 
+_ByMcp = Annotated[
+    bool, typer.Option("--mcp", help="Serve the review to an agent's session, on stdio.")
+]
+
 
 def review(
     context: typer.Context,
@@ -20,9 +24,7 @@ def review(
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay for the next steps of the run, until it ends.")
     ] = False,
-    mcp: Annotated[
-        bool, typer.Option("--mcp", help="Serve the review to an agent's session, on stdio.")
-    ] = False,
+    mcp: _ByMcp = False,
 ) -> None:
     """Decide open operations one by one, as `git add -p` does it.
 
