@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -34,9 +33,11 @@ from mcp.server.stdio import stdio_server
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.policies.rehearsal.server import background_server
+from engines.record.formats import skill
 from engines.record.run_dir import Workspace
-from engines.record.yaml_text import dump_yaml, load_yaml
-from studio.library.references import follow_version
+from engines.record.yaml_text import load_yaml
+from studio.library.card import evaluation_card
+from studio.library.references import find_version, follow_version
 from studio.secrets.output import mask_text
 from studio.serving.enhanced_agent import is_loopback
 
@@ -46,18 +47,6 @@ SKILLS = "io.modelcontextprotocol/skills"
 INDEX = "skill://index.json"
 _SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
 Context = ServerRequestContext[Any, Any]
-
-
-def render_skill(library: Library) -> tuple[str, dict[str, bytes]]:
-    """The name of a library's skill, and its files by their path in the skill's folder."""
-    name = re.sub(r"[^a-z0-9]+", "-", library.name.lower()).strip("-")[:64].rstrip("-") or "library"
-    head = {
-        "name": name,
-        "description": f"Experiences from practice, for tasks like those of {library.name}.",
-        "metadata": {"source": f"practice studio, library {library.name}@{library.version}"},
-    }
-    front = dump_yaml(head, width=10**6)
-    return name, {"SKILL.md": f"---\n{front}---\n\n{library.guidance()}\n".encode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +61,23 @@ class ServedVersion:
     texts: Mapping[str, str]
 
 
-def render(library: Library) -> ServedVersion:
-    name, files = render_skill(library)
+def render(library: Library, workspace: Workspace) -> ServedVersion:
+    """What `studio library export` makes of it, with an index and a prompt."""
+    card = evaluation_card(find_version(f"{library.name}@{library.version}", workspace), workspace)
+    name = skill.slug(card)
+    files = skill.write(card, name)
     uri, texts, resources = f"skill://{name}/SKILL.md", dict[str, str](), []
     for path, data in files.items():
         text = texts[f"skill://{name}/{path}"] = mask_text(data.decode("utf-8", "replace"))
         content = text.encode()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         resources.append({"uri": f"skill://{name}/{path}", "digest": digest, "size": len(content)})
-    front = load_yaml(texts[uri].split("---\n")[1])
+    head = skill.FRONT.match(texts[uri])
+    front = load_yaml(head[1]) if head else {}
     about = str(front["description"])
     entry = {"uri": uri, "frontmatter": front, "resources": resources}
-    skill = {"name": name, "type": "skill-md", "description": about, "url": uri}
-    texts[INDEX] = json.dumps({"$schema": _SCHEMA, "skills": [skill]})
+    indexed = {"name": name, "type": "skill-md", "description": about, "url": uri}
+    texts[INDEX] = json.dumps({"$schema": _SCHEMA, "skills": [indexed]})
     guidance = mask_text(library.guidance()) or "Nothing has been learned yet."
     texts[f"library://{name}/prompt.txt"] = guidance
     return ServedVersion(library, name, uri, about, entry, texts)
@@ -102,8 +95,9 @@ class LibraryService:
     """Answers with the version that a reference names as of now."""
 
     def __init__(self, reference: str, workspace: Workspace) -> None:
+        self._workspace, self._reading = workspace, asyncio.Lock()
         self._folder, self._read_version = follow_version(reference, workspace)
-        self._announced = self._rendered = render(self._read_version())
+        self.served = self._announced = render(self._read_version(), workspace)
         self._bus = subscriptions.InMemorySubscriptionBus()
         # Of clients that shook hands, as older ones do, by what is one object a connection.
         self._older: dict[int, tuple[ServerSession, set[str]]] = {}
@@ -129,15 +123,18 @@ class LibraryService:
             "notifications/initialized", mt.NotificationParams, self._note_older
         )
 
-    def read(self) -> ServedVersion:
+    async def read(self) -> ServedVersion:
         """Raises StudioError: the library or the label is gone."""
-        library = self._read_version()
-        if library is not self._rendered.library:
-            self._rendered = render(library)
-        return self._rendered
+        async with self._reading:
+            library = await asyncio.to_thread(self._read_version)
+            known = self.served.library
+            # What attempts show of it comes with each step of practice, and is no news.
+            if _content(library) != _content(known):
+                self.served = await asyncio.to_thread(render, library, self._workspace)
+            return self.served
 
     async def _list_resources(self, context: Context, params: Any) -> mt.ListResourcesResult:
-        served, found = self.read(), list[mt.Resource]()
+        served, found = await self.read(), list[mt.Resource]()
         for uri, text in served.texts.items():
             name, about = uri.partition("://")[2], None
             if uri == served.uri:
@@ -148,28 +145,28 @@ class LibraryService:
         return mt.ListResourcesResult(resources=found)
 
     async def _read_resource(self, context: Context, params: Any) -> mt.ReadResourceResult:
-        uri, texts = str(params.uri), self.read().texts
+        uri, texts = str(params.uri), (await self.read()).texts
         if uri not in texts:
             raise _unknown(uri, texts)
         text = mt.TextResourceContents(uri=uri, mime_type=_mime_type(uri), text=texts[uri])
         return mt.ReadResourceResult(contents=[text])
 
     async def _list_skills(self, context: Context, params: Any) -> dict[str, Any]:
-        return {"skills": [self.read().entry], **_FRESH}
+        return {"skills": [(await self.read()).entry], **_FRESH}
 
     async def _get_skill(self, context: Context, params: Any) -> dict[str, Any]:
-        served = self.read()
+        served = await self.read()
         if str(params.uri) != served.uri:
             raise _unknown(str(params.uri), [served.uri])
         return {"skill": served.entry, **_FRESH}
 
     async def _list_prompts(self, context: Context, params: Any) -> mt.ListPromptsResult:
-        served = self.read()
+        served = await self.read()
         about = f"What practice taught: library {served.library.name}@{served.library.version}"
         return mt.ListPromptsResult(prompts=[mt.Prompt(name=served.name, description=about)])
 
     async def _get_prompt(self, context: Context, params: Any) -> mt.GetPromptResult:
-        served = self.read()
+        served = await self.read()
         if params.name != served.name:
             raise _unknown(params.name, [served.name])
         guidance = served.texts[f"library://{served.name}/prompt.txt"]
@@ -198,7 +195,7 @@ class LibraryService:
                 found = os.stat(self._folder.journal_path)
                 mark = (found.st_ino, found.st_size, found.st_mtime_ns)
                 if mark != seen:
-                    await self._announce(self.read())
+                    await self._announce(await self.read())
                     seen = mark
             await asyncio.sleep(WATCH_S)
 
@@ -220,6 +217,10 @@ class LibraryService:
                     await session.send_resource_updated(uri)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has left
                 self._older.pop(key, None)
+
+
+def _content(library: Library) -> tuple[object, ...]:
+    return library.version, library.content_hash, library.effects
 
 
 _FRESH = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}

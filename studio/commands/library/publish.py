@@ -10,7 +10,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsObject, TokenEnv, TokenFile, open_workspace, require_mcp
+from studio.commands import AsObject, TokenEnv, TokenFile, require_mcp
 from studio.process import login_name
 
 
@@ -62,13 +62,14 @@ def serve(
     from studio.report.progress import to_stderr
     from studio.report.tables import print_result
     from studio.secrets.sanitize import sanitize
+    from studio.secrets.workspace import masking_workspace
     from studio.serving.enhanced_agent import read_token
 
     require_mcp()
     from studio.serving.library_mcp import LibraryService, serve_http, serve_stdio
 
-    service = LibraryService(reference, open_workspace(context))
-    served = service.read()
+    service = LibraryService(reference, masking_workspace(context.obj))
+    served = service.served
     library, described = served.library, f"{sanitize(reference)} as {served.uri}"
     to_stderr(f"serving {described}: v{library.version}, experiences {len(library.experiences)}")
     if http is None:

@@ -104,6 +104,19 @@ async def test_a_client_of_either_era_reads_the_skill_the_index_and_the_prompt(
         }
 
 
+async def test_the_skill_is_byte_for_byte_what_export_writes(practised: Path) -> None:
+    folder = practised.parent / "rehearsal"
+    words = ("export", "rehearsal", "--format", "skill", "--to", str(folder))
+    assert studio("library", *words, workspace=practised).code == 0
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    async with connected(a_service(practised), "auto") as client:
+        (entry,) = (await ask(client, "skills/list"))["skills"]
+        assert len(entry["resources"]) == len(files) >= 2
+        for file in files:
+            uri = f"skill://rehearsal/{file.relative_to(folder).as_posix()}"
+            assert (await read(client, uri)).encode() == file.read_bytes()
+
+
 async def test_the_skills_extension_gives_digests_and_sizes_of_all_files(practised: Path) -> None:
     async with connected(a_service(practised), "auto") as client:
         assert client.server_capabilities.extensions == {"io.modelcontextprotocol/skills": {}}
