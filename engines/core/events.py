@@ -28,6 +28,9 @@ from engines.core.state.library_events import (
     LibraryCurated as LibraryCurated,
 )
 from engines.core.state.library_events import (
+    LibraryLabelled as LibraryLabelled,
+)
+from engines.core.state.library_events import (
     LibraryMeasured as LibraryMeasured,
 )
 from engines.core.types import (
@@ -373,7 +376,7 @@ LessonEvent = LessonProposed | LessonsCompared | EffectMeasured | LessonReturned
 DecisionEvent = OperationDecided | OperationsDecided
 ReviewEvent = DecisionEvent | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
 EngineEvent = EvaluationFinished | CellMeasured | EngineOpened | AgentOpened | CheckpointSaved
-LibraryNote = LibraryCurated | LibraryCredited | LibraryMeasured
+LibraryNote = LibraryCurated | LibraryCredited | LibraryMeasured | LibraryLabelled
 """What a library's journal tells besides its versions."""
 LibraryEvent = LibraryCreated | LibraryNote | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent

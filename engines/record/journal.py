@@ -29,7 +29,8 @@ OLDEST_FORMAT = 1
 journal may hold lines of several; format 3 names the hashes of prompt files, format 4 knows pins
 and batches of decisions, format 5 what a prompt showed, credits, doubts and fates of proposals,
 format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
-experiences were found to be worth, and the choice of a lesson, format 8 goes with sealed files."""
+ experiences were found to be worth, and the choice of a lesson, format 8 labels of libraries; it
+ goes with sealed files."""
 
 
 @dataclass(frozen=True, slots=True)

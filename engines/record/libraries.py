@@ -6,7 +6,7 @@ The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_atomic
-from engines.record.journal import Journal, parse_entry
+from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
 
@@ -32,6 +32,9 @@ LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
 _NAME = re.compile(rf"[A-Za-z0-9][\w.-]{{0,{LONGEST_NAME - 1}}}")
 """Settings allow 100: a run adds its number, a stage its name."""
+
+_LABEL = re.compile(r"(?!(?:best|last|head)$)[A-Za-z][\w.-]{0,63}", re.ASCII)
+"""Never what names a version otherwise: digits, or a place in a run."""
 
 _Version = tuple[Library, ev.LibraryCommitted | None]
 """A version with the commit that made it; None for version 0."""
@@ -42,13 +45,23 @@ class _ReadState:
     """The journal as far as it was read: a long run looks often, and reads only what is new."""
 
     found: tuple[_Version, ...] = ()
+    promotions: tuple[Entry, ...] = ()
     last: lines.StoredLine | None = None
 
     def resume_line(self, path: Path) -> lines.StoredLine | None:
         """The line behind which reading goes on; None, with nothing known, for all of it."""
         if self.last is None or not lines.is_unchanged(path, self.last):
-            self.found, self.last = (), None
+            self.found, self.promotions, self.last = (), (), None
         return self.last
+
+    def take(self, path: Path, entries: Iterable[Entry], last: lines.StoredLine | None) -> None:
+        """Take what follows in, all of it or nothing."""
+        found, promotions = list(self.found), list(self.promotions)
+        for entry in entries:
+            _fold_into(found, entry.event, f"{path}:{entry.seq}")
+            if isinstance(entry.event, ev.LibraryLabelled):
+                promotions.append(entry)
+        self.found, self.promotions, self.last = tuple(found), tuple(promotions), last
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +96,29 @@ class LibraryFolder:
             ConflictError: there is no such library.
         """
         path, after = self.journal_path, self._resume_line()
-        found = list(self.known.found)
-        contents = lines.read(path, chained=True, after=after)
-        for line in contents.lines:
-            _fold_into(found, parse_entry(path, line).event, f"{path}:{line.number}")
-        self.known.found = tuple(found)
-        self.known.last = contents.lines[-1] if contents.lines else after
+        new = lines.read(path, chained=True, after=after).lines
+        self.known.take(path, [parse_entry(path, line) for line in new], new[-1] if new else after)
         return self.known.found
+
+    def promotions(self) -> tuple[Entry, ...]:
+        """What labels were given, moved and removed, oldest first."""
+        self.history()
+        return self.known.promotions
+
+    def labels(self) -> dict[str, int]:
+        """The labels there are, with the version that each names."""
+        last = {each.event.label: each.event.version for each in self.promotions()}
+        return {label: version for label, version in sorted(last.items()) if version is not None}
+
+    def labelled(self, label: str) -> int:
+        """The version that a label names; raises ConflictError where there is no such label."""
+        labels = self.labels()
+        if label not in labels:
+            known = ", ".join(f"{name} (v{version})" for name, version in labels.items())
+            move = f"There are: {known}." if known else "`studio library label` gives one."
+            cause = "it has no such label."
+            raise ConflictError(f"library {self.name}@{label}", cause, move)
+        return labels[label]
 
     def head(self) -> Library:
         return self.versions()[-1]
@@ -164,10 +193,8 @@ class Committer:
     def __init__(self, folder: LibraryFolder, journal: Journal) -> None:
         self._folder = folder
         self._journal = journal
+        folder.known.take(journal.path, journal.entries, journal.last)
         self._found = list(folder.known.found)
-        for entry in journal.entries:
-            _fold_into(self._found, entry.event, f"{journal.path}:{entry.seq}")
-        folder.known.found, folder.known.last = tuple(self._found), journal.last
         library, made_by = self._found[-1]
         if not version_path(folder.path, library.version).exists():  # cut before it was written
             write_version(folder.path, library, made_by.run if made_by else "")
@@ -218,6 +245,10 @@ class Committer:
         write_version(self._folder.path, self.head, made_by.run if made_by else "")
         return self.head
 
+    def label(self, label: str, version: int | None, *, who: str, why: str) -> None:
+        """Journal that a label names this version from now on; None: that it is no more."""
+        self._journal.append_now(ev.LibraryLabelled(label, version, who, why))
+
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
     ) -> CommitResult:
@@ -266,6 +297,11 @@ def check_name(name: str) -> None:
         allowed = f"at most {LONGEST_NAME} letters, digits, '.', '_' or '-'"
         cause = f"it must be {allowed}, and begin with a letter or digit."
         raise ConflictError(f"name {name!r}", cause, "Choose another name.")
+
+
+def is_label(text: str) -> bool:
+    """Whether a version may be called so."""
+    return _LABEL.fullmatch(text) is not None
 
 
 def write_version(folder: Path, library: Library, run: str) -> None:

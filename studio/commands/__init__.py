@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,6 +54,12 @@ ConfigName = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Which of its configs of this kind, as math/NAME."),
 ]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="File with the token that clients send.")
+]
+TokenEnv = Annotated[
+    str | None, typer.Option(metavar="VARIABLE", help="Environment variable that holds it.")
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
 ]
@@ -62,3 +69,15 @@ def open_workspace(context: typer.Context) -> Workspace:
     from engines.record.run_dir import Workspace  # a good third of the start of `ctl status`
 
     return Workspace(context.obj)
+
+
+def require_mcp() -> None:
+    """Refuse to serve by MCP where its SDK is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        from engines.core.errors import ConfigError
+        from engines.core.extras import install_command
+
+        move = f"Run: {install_command('mcp')}"
+        raise ConfigError("the package mcp", "it is not installed.", move)

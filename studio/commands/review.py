@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from shlex import quote
 from typing import Annotated
 
 import typer
 
-from studio.commands import AsJson, DryRun, NewestRun, Run
+from studio.commands import AsJson, DryRun, NewestRun, Run, require_mcp
 from studio.process import login_name
 from studio.report.tables import wrap_text
+
+_ByMcp = Annotated[
+    bool, typer.Option("--mcp", help="Serve the review to an agent's session, on stdio.")
+]
 
 
 def review(
@@ -19,6 +24,7 @@ def review(
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay for the next steps of the run, until it ends.")
     ] = False,
+    mcp: _ByMcp = False,
 ) -> None:
     """Decide open operations one by one, as `git add -p` does it.
 
@@ -27,9 +33,8 @@ def review(
     Examples:
         studio review
         studio review mine --wait
+        studio review mine --mcp
     """
-    import shutil
-
     from studio.report.next_step import command_after_run, tell_next
     from studio.report.progress import to_stderr
     from studio.review.editor import edit_text
@@ -56,6 +61,13 @@ def review(
 
     workspace = masking_workspace(context.obj)
     folder, person = choose_run(workspace, run), login_name()
+    if mcp:
+        import asyncio
+
+        require_mcp()
+        from studio.serving.review_mcp import serve_review
+
+        return asyncio.run(serve_review(workspace, folder, person, tell))
     linter = LazyLinter(workspace, folder, tell)
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=say, tell=tell)

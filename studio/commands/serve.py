@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from studio import exit_codes
-from studio.commands import AsObject, Overrides, open_workspace
+from studio.commands import AsObject, Overrides, TokenEnv, TokenFile, open_workspace
 
 _TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@V stays."
 _Target = Annotated[str, typer.Argument(metavar="AGENT|LIBRARY", help=_TARGET)]
@@ -18,7 +17,6 @@ _RUN_FILE = "Ask its model, with its agent in front of a library."
 _RunFile = Annotated[str | None, typer.Option(metavar="RUNFILE|PRESET", help=_RUN_FILE)]
 _Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")]
 _HOST = "Address to listen on; one that others can reach needs a token."
-_FILE, _VARIABLE = "File with the token that clients send.", "Environment variable that holds it."
 
 
 def serve_calls(
@@ -28,8 +26,8 @@ def serve_calls(
     run_file: _RunFile = None,
     port: _Port = 8312,
     host: Annotated[str, typer.Option(metavar="HOST", help=_HOST)] = "127.0.0.1",
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help=_FILE)] = None,
-    token_env: Annotated[str | None, typer.Option(metavar="VARIABLE", help=_VARIABLE)] = None,
+    token_file: TokenFile = None,
+    token_env: TokenEnv = None,
     json: AsObject = False,
 ) -> int:
     """Serve an agent with what it has learned. Any OpenAI or Anthropic client may ask.

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from shlex import quote
 
 from engines.core.errors import ConflictError
 from engines.core.library import Library, effective_operation
 from engines.core.types import Decision, Operation
 from engines.pipeline.effect.roll_back import Change
 from engines.record.catalogue.rows import write_library_rows
+from engines.record.libraries import is_label
 from engines.record.run_dir import Workspace
+from studio.library.references import follow_version
 
 
 def commit_changes(
@@ -48,6 +51,31 @@ def commit_changes(
         done = library.commit(reviewed).library
     write_library_rows(workspace, done)
     return done
+
+
+def set_label(
+    workspace: Workspace, reference: str, label: str, *, person: str, reason: str, remove: bool
+) -> str:
+    """Journal that a version is called so from now on, or that none is; returns what was done.
+
+    Raises ConflictError: there is no such version, or no such label to remove.
+    """
+    if not is_label(label):
+        cause = "it must be at most 64 letters, digits, '.', '_' or '-', a letter first."
+        move = "Choose another label; best, last and head are none."
+        raise ConflictError(f"label {label!r}", cause, move)
+    folder, read_version = follow_version(reference, workspace)
+    if remove and reference != folder.name:
+        move = f"Write `studio library label {quote(folder.name)} {label} --remove`."
+        raise ConflictError(reference, "a label is removed from the whole library.", move)
+    with folder.lock_for_commit() as library:
+        before = folder.labelled(label) if remove else folder.labels().get(label)
+        version, called = None if remove else read_version().version, f"{folder.name}@{label}"
+        if version == before:
+            return f"{called} is v{version} already"
+        library.label(label, version, who=person, why=reason)
+    was = "" if before is None else f" (was v{before})"
+    return f"{called} is {'removed' if version is None else f'v{version}'}{was}"
 
 
 def requested_change(

@@ -1,7 +1,7 @@
 """Finds the version of a library that a person names.
 
-`NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on the
-held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a bundled one.
+`NAME@V`, `NAME@LABEL`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on
+the held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a bundled one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engines.core.events import EvaluationFinished
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.record.formats.own import load_library
-from engines.record.libraries import LibraryFolder, check_name
+from engines.record.libraries import LibraryFolder, check_name, is_label
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.rates import evaluation_text
 from studio.report.training import figures_text, trained_step
@@ -29,6 +29,7 @@ class FoundVersion:
     label: str
     library: Library
     measured: tuple[EvaluationFinished, ...] = ()
+    labels: tuple[str, ...] = ()
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
 
     @property
@@ -40,27 +41,25 @@ class FoundVersion:
 def find_version(reference: str, workspace: Workspace) -> FoundVersion:
     """The version that a reference names; ConflictError or DataError where it names none."""
     name, at, rest = reference.rpartition("@")
-    if at and rest.isdecimal() and len(rest) > 18:
-        raise ConflictError(reference, "no library has so many versions.", "Write NAME@V.")
     if at and rest.isdecimal():
-        return _find_in_library(library_folder(name, workspace), int(rest), workspace, reference)
+        return _find_named(reference, workspace)
     kind, colon, number = rest.partition(":")
     if at and colon and kind in ("epoch", "step"):
         return _find_in_run(workspace.run(name), kind, number, workspace, reference)
     if at and rest in ("best", "last"):
         return _find_run_end(workspace.run(name), rest, workspace, reference)
-    if _is_file(reference):
-        return FoundVersion(reference, load_library(Path(reference)))
     libraries = {folder.name: folder for folder in workspace.libraries()}
-    if reference in libraries:
-        version = libraries[reference].head().version
-        return _find_in_library(libraries[reference], version, workspace, f"{reference}@{version}")
+    labels = libraries[name].labels() if name in libraries and is_label(rest) else None
+    if _is_file(reference) and rest not in (labels or ()):
+        return FoundVersion(reference, load_library(Path(reference)))
+    if reference in libraries or labels is not None:
+        return _find_named(reference, workspace)
     if (bundled := _find_bundled(reference)) is not None:
         return FoundVersion(f"{reference} (bundled)", load_library(bundled))
     move = suggest_name(reference, (), workspace=workspace.path)
     if libraries:
         move = f"{did_you_mean(name or reference, libraries)}Libraries: {', '.join(libraries)}."
-    forms = "Write NAME@V, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file."
+    forms = "Write NAME@V, NAME@LABEL, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file."
     cause = "it is no library, no run's epoch or step, and no file."
     raise ConflictError(reference, cause, f"{forms} {move}")
 
@@ -70,18 +69,26 @@ def library_folder(name: str, workspace: Workspace) -> LibraryFolder:
     return workspace.library(name)
 
 
-def follow_library(reference: str, workspace: Workspace) -> Callable[[], Library]:
-    """Gives what `NAME@V` or `NAME` stands for as of now; it reads only what is new."""
+def follow_version(
+    reference: str, workspace: Workspace
+) -> tuple[LibraryFolder, Callable[[], Library]]:
+    """The library of `NAME`, `NAME@V` or `NAME@LABEL`, and what gives its version as of now.
+
+    That reads only what is new. Raises ConflictError where there is no such version.
+    """
     name, at, version = reference.rpartition("@")
-    if at and not (version.isdecimal() and len(version) <= 18):
-        raise ConflictError(reference, "it is not NAME or NAME@V.", "Leave @… out, or name V.")
+    if at and not (is_label(version) or (version.isdecimal() and len(version) <= 18)):
+        move = "See `studio library history NAME`."
+        raise ConflictError(reference, "it is not NAME, NAME@V or NAME@LABEL.", move)
     folder = library_folder(name if at else reference, workspace)
 
     def read_version() -> Library:
-        return folder.at(int(version)) if at else folder.head()
+        if not at:
+            return folder.head()
+        return folder.at(int(version) if version.isdecimal() else folder.labelled(version))
 
     read_version()  # refuses what is not there
-    return read_version
+    return folder, read_version
 
 
 def version_at(state: RunState, step: int) -> int:
@@ -100,10 +107,13 @@ def version_at(state: RunState, step: int) -> int:
     return found.committed_version
 
 
-def _find_in_library(
-    folder: LibraryFolder, version: int, workspace: Workspace, label: str
-) -> FoundVersion:
+def _find_named(reference: str, workspace: Workspace) -> FoundVersion:
     """A version with what the runs around it measured of it: that made it, and the next one."""
+    folder, read_version = follow_version(reference, workspace)
+    library = read_version()
+    version, label = library.version, f"{folder.name}@{library.version}"
+    if reference not in (folder.name, label):
+        label = f"{reference} ({label})"
     runs = {c.run for _, c in folder.history() if c and c.version in (version, version + 1)}
     measured: dict[str, EvaluationFinished] = {}
     for run in (run for run in workspace.runs() if run.run in runs):
@@ -111,8 +121,8 @@ def _find_in_library(
         if state.started is not None and state.started.library == folder.name:
             found = (e for e in state.evaluations if e.library_version == version)
             measured |= {e.data: e for e in found if e.mean is not None}
-    library = folder.at(version)
-    return FoundVersion(_label(label, library), library, tuple(measured.values()))
+    labels = tuple(called for called, number in folder.labels().items() if number == version)
+    return FoundVersion(_label(label, library), library, tuple(measured.values()), labels)
 
 
 def _label(called: str, library: Library) -> str:
@@ -163,7 +173,7 @@ def _find_in_run(
     measured = tuple(known.values())
     if state.trains_weights:
         label = f"{reference} (weights after step {step})"
-        return FoundVersion(label, library, measured, _weights_text(state, step))
+        return FoundVersion(label, library, measured, weights=_weights_text(state, step))
     label = _label(f"{started.library}@{version}", library)
     return FoundVersion(f"{reference} ({label})", library, measured)
 
@@ -179,9 +189,8 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
     """The version a run left behind, or the one that did best on its held-out sets."""
     state = run.state()
     if which == "last" and state.curates and state.started:
-        name, version = state.started.library, state.library_version
-        label = f"{run.run}@last ({name}@{version})"
-        return _find_in_library(workspace.library(name), version, workspace, label)
+        named = f"{state.started.library}@{state.library_version}"
+        return replace(_find_named(named, workspace), label=f"{run.run}@last ({named})")
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
         raise ConflictError(

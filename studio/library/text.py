@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -31,14 +31,20 @@ def library_row(folder: LibraryFolder) -> dict[str, Any]:
         "experiences": len(head.experiences),
         "tokens_per_call": head.guidance_tokens,
         "content_hash": head.content_hash,
+        "labels": folder.labels(),
     }
 
 
-def library_lines(library: Library) -> list[str]:
+def labels_text(labels: Mapping[str, int]) -> str:
+    return ", ".join(f"{label} v{version}" for label, version in labels.items())
+
+
+def library_lines(library: Library, labels: Sequence[str] = ()) -> list[str]:
     """A version with where each experience comes from."""
     held = count_text(len(library.experiences), "experience")
+    called = f" ({', '.join(labels)})" if labels else ""
     lines = [
-        f"library {library.name}@{library.version}: {held}, "
+        f"library {library.name}@{library.version}{called}: {held}, "
         f"{prompt_tokens_text(library.guidance_tokens, len(library.experiences))} (estimated)"
     ]
     for experience in library.experiences:
@@ -90,12 +96,28 @@ def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:
             held = count_text(len(library.experiences), "experience")
             lines.append(f"v{library.version}  begun with {held}")
         before = library
+    for row in promotion_rows(folder) if experience is None else ():
+        old, new = ("none" if v is None else f"v{v}" for v in (row["from"], row["version"]))
+        why = f": {sanitize(row['why'])}" if row["why"] else ""
+        by = f"by {sanitize(row['who'])} {date_text(row['at'])}"
+        lines.append(f"label {row['label']}  {old} -> {new}  {by}{why}")
     return lines
 
 
+def promotion_rows(folder: LibraryFolder) -> list[dict[str, Any]]:
+    """What became of labels, oldest first; a version of None is no version."""
+    rows, last = [], dict[str, int | None]()
+    for entry in folder.promotions():
+        event = entry.event
+        own = {"label": event.label, "from": last.get(event.label), "version": event.version}
+        rows.append({**own, "who": event.who, "why": event.why, "at": entry.at, "reviewed": []})
+        last[event.label] = event.version
+    return rows
+
+
 def history_data(folder: LibraryFolder, experience: str | None) -> list[dict[str, Any]]:
-    """The same as data: every decided operation with its decision."""
-    return [
+    """The same as data: every decided operation with its decision, then the labels."""
+    rows = [
         {
             "version": library.version,
             "run": commit.run,
@@ -111,6 +133,7 @@ def history_data(folder: LibraryFolder, experience: str | None) -> list[dict[str
         for library, commit in folder.history()
         if commit is not None
     ]
+    return rows if experience is not None else [*rows, *promotion_rows(folder)]
 
 
 def _commit_lines(

@@ -16,7 +16,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
-from studio.library.references import find_version
+from studio.library.references import find_version, follow_version
 from studio.run.models import is_rehearsal
 from studio.run.new_or_resume import RunPlan, forked_library
 
@@ -126,8 +126,9 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
             "the run starts from a library, and its agent has experiences of its own.",
             "Leave one of them out.",
         )
-    source, _, number = config.library.start.partition("@")
-    return workspace.library(source).at(int(number)), config.library.start
+    folder, read_version = follow_version(config.library.start, workspace)
+    start = read_version()
+    return start, f"{folder.name}@{start.version}"  # what a label meant
 
 
 def mounted_library(config: RunConfig, name: str) -> Library | None:

@@ -32,7 +32,7 @@ from engines.rollouts.manager import RolloutManager
 from studio.config.loading import load_run
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, without_lessons
-from studio.library.references import follow_library
+from studio.library.references import follow_version
 from studio.report.progress import to_stderr
 from studio.report.summary import usage_text
 from studio.run.acting import sampling_of
@@ -102,9 +102,9 @@ class EnhancedAgent:
 def load_enhanced(
     target: str, overrides: Sequence[str], workspace: Workspace, run_file: str | None
 ) -> EnhancedAgent:
-    """Load an agent file, or the library NAME or NAME@V, which follows its commits."""
+    """Load an agent file, or a library, which follows its commits, or NAME@LABEL its label."""
     file = Path(target) if target.endswith(".yaml") else None
-    read_library = None if file else follow_library(target, workspace)
+    read_library = None if file else follow_version(target, workspace)[1]
     if not file and not run_file and not any(text.startswith("policy") for text in overrides):
         move = "Add policy=openai:MODEL, or --run-file FILE to ask the model of a run file."
         if (agent := workspace.path / "runs" / target.partition("@")[0] / "agent.yaml").is_file():
@@ -170,13 +170,19 @@ def status_of(failed: BaseException | None) -> int:
     return getattr(failed, "status", None) or own.get(getattr(failed, "kind", ""), 502)
 
 
-def read_token(host: str, file: Path | None, variable: str | None, env: Mapping[str, str]) -> str:
+def is_loopback(host: str) -> bool:
+    return re.fullmatch(r"localhost|::1|127(\.\d+){3}", host) is not None
+
+
+def read_token(
+    host: str, file: Path | None, variable: str | None, env: Mapping[str, str], what: str = "model"
+) -> str:
     """What clients must send; "" for nothing, where only this machine can ask."""
     if file is None and variable is None:
-        if re.fullmatch(r"localhost|::1|127(\.\d+){3}", host):
+        if is_loopback(host):
             return ""
-        move = "Add --token-file FILE or --token-env NAME, or leave --host out."
-        raise ConfigError(f"--host {host}", "others could ask your model.", move)
+        move = "Add --token-file FILE or --token-env NAME, or listen on 127.0.0.1."
+        raise ConfigError(f"host {host}", f"others could ask your {what}.", move)
     token = (env.get(variable or "", "") if file is None else file.read_text("latin-1")).strip()
     remember([token] if token else ())
     if len(token) < 16 or not token.isascii() or not token.isprintable():

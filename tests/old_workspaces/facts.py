@@ -173,7 +173,7 @@ def keys_below(event: Any) -> frozenset[str]:
 
 
 LATER_KINDS = frozenset({"LibraryCredited", "AgentOpened", "EffectMeasured", "LibraryMeasured"})
-LATER_KINDS |= {"HeldOutShown", "LessonsCompared"}
+LATER_KINDS |= {"HeldOutShown", "LessonsCompared", "LibraryLabelled"}
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}

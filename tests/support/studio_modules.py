@@ -16,6 +16,7 @@ for name in (
     "studio.run.assemble",
     "studio.run.headless",
     "studio.tui.app",
+    "studio.serving.review_mcp",
 ):
     import_module(name)
 

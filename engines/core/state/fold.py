@@ -174,6 +174,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             | ev.LibraryCurated()
             | ev.LibraryCredited()
             | ev.LibraryMeasured()
+            | ev.LibraryLabelled()
             | ev.LibraryCommitted()
         ):
             raise ValueError("a library's event stands in a run's journal")
@@ -206,6 +207,10 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
             if done.library.content_hash != library.content_hash:
                 raise ValueError("a line that changes no text would change one")
             return done.library
+        case ev.LibraryLabelled() if library is not None:
+            if not 0 <= (event.version or 0) <= library.version:
+                raise ValueError(f"label {event.label!r} names version {event.version}, not there")
+            return library
         case ev.LibraryCommitted() if library is not None:
             return replay_commit(library, event).library
     raise ValueError(f"{type(event).__name__} is not the next event of a library")

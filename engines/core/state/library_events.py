@@ -49,6 +49,16 @@ class LibraryMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryLabelled:
+    """A label was given to a version, moved to it, or taken away: it changes no text."""
+
+    label: str
+    version: int | None  # None: there is no such label from now on
+    who: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryCommitted:
     """One commit: replaying `reviewed` on the version before gives `content_hash`."""
 

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from typing import Any
+from typing import Any, Literal
 
 from engines.core.errors import ConfigError
 from engines.policies.rehearsal.endpoint import answer_request
@@ -18,8 +18,18 @@ Send = Callable[[Event], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """Yields the base URL; port 0 takes any free one. Raises ConfigError: it cannot be had."""
+async def background_server(
+    port: int = 0,
+    host: str = "127.0.0.1",
+    *,
+    application: Any = None,
+    path: str = "/v1",
+    lifespan: Literal["on", "off"] = "off",
+) -> AsyncIterator[str]:
+    """Yields the base URL; port 0 takes any free one. Raises ConfigError: it cannot be had.
+
+    Without an `application` the rehearsal is served.
+    """
     import uvicorn
 
     class QuietServer(uvicorn.Server):
@@ -31,11 +41,11 @@ async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIter
 
     listener = open_listener(port, host)
     config = uvicorn.Config(
-        app,
+        application or app,
         http="h11",
         loop="asyncio",
         ws="none",
-        lifespan="off",
+        lifespan=lifespan,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=1,
@@ -45,7 +55,7 @@ async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIter
     try:
         # Early connections wait in the listener's queue, so there is nothing to wait for.
         shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{listener.getsockname()[1]}/v1"
+        yield f"http://{shown}:{listener.getsockname()[1]}{path}"
     finally:
         server.should_exit = True
         await task

@@ -21,6 +21,7 @@ _WORDS = {
     "LibraryCurated": "remembered rejection",
     "LibraryCredited": "use count",
     "LibraryMeasured": "measurement",
+    "LibraryLabelled": "label",
     "LessonProposed": "lesson",
     "LessonsCompared": "choice of a lesson",
     "ReplyMended": "reply correction",

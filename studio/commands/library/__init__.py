@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from studio.commands.library import change, read, travel
+from studio.commands.library import change, publish, read, travel
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -27,6 +27,8 @@ app.command("utility")(change.utility)
 app.command("pin")(change.pin)
 app.command("unpin")(change.unpin)
 app.command("revert")(change.revert)
+app.command("label")(publish.label)
+app.command("serve")(publish.serve)
 app.command("export")(travel.export)
 app.command("import")(travel.import_file)
 app.command("merge")(travel.merge)

@@ -149,7 +149,9 @@ def _set_pin(
 
 def revert(
     context: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="NAME@V", help="The version to return to.")],
+    reference: Annotated[
+        str, typer.Argument(metavar="NAME@V|NAME@LABEL", help="The version to return to.")
+    ],
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="Why; it is recorded with the decisions.")
     ] = "",
@@ -162,16 +164,17 @@ def revert(
     """
     from engines.pipeline.effect.roll_back import revert_changes
     from studio.library.edit import commit_changes
-    from studio.library.references import library_folder
+    from studio.library.references import follow_version
     from studio.report.next_step import command_after_version, tell_next
     from studio.secrets.workspace import masking_workspace
 
-    name, _, number = reference.rpartition("@")
-    if not name or not number.isdecimal() or len(number) > 18:
-        raise ConflictError(reference, "it is not NAME@V.", "See `studio library history NAME`.")
+    if "@" not in reference:
+        cause = "it is not NAME@V or NAME@LABEL."
+        raise ConflictError(reference, cause, "See `studio library history NAME`.")
     workspace = masking_workspace(context.obj)
-    older = library_folder(name, workspace).at(int(number))
-    why = reason or f"back to v{number}"
+    folder, read_version = follow_version(reference, workspace)
+    older, name = read_version(), folder.name
+    why = reason or f"back to v{older.version}"
     done = commit_changes(workspace, name, revert_changes(older), person=login_name(), reason=why)
-    print(f"library {name} is at v{done.version}, with the texts of v{number}")
+    print(f"library {name} is at v{done.version}, with the texts of v{older.version}")
     tell_next(command_after_version(name, done.version), context.obj)

@@ -22,7 +22,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         studio library list
         studio library list --json
     """
-    from studio.library.text import library_row
+    from studio.library.text import labels_text, library_row
     from studio.report.next_step import tell_next
     from studio.report.summary import count_text, prompt_tokens_text
 
@@ -40,6 +40,7 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         print(
             f"{found['library']:30} v{found['version']:<4} {held:>15} "
             f"{prompt_tokens_text(format(found['tokens_per_call'], '>5'), found['experiences'])}"
+            f"  {labels_text(found['labels'])}".rstrip()
         )
     if rows:
         tell_next(f"studio library show {quote(str(rows[0]['library']))}", context.obj)
@@ -51,7 +52,7 @@ def show(
         str,
         typer.Argument(
             metavar="NAME[@V]",
-            help="A library, or a version of it; also RUN@epoch:N, RUN@step:N or a file.",
+            help="A library, or a version by number or label; also RUN@epoch:N or a file.",
         ),
     ],
     json: AsJson = False,
@@ -67,8 +68,10 @@ def show(
     from studio.library.text import library_lines
     from studio.report.next_step import tell_next
 
-    library = find_version(reference, open_workspace(context)).library
-    print_result(library_data(library), "\n".join(library_lines(library)), json=json)
+    found = find_version(reference, open_workspace(context))
+    library, labels = found.library, found.labels
+    text = "\n".join(library_lines(library, labels))
+    print_result({**library_data(library), "labels": labels}, text, json=json)
     if not json and (context.obj / "libraries" / library.name).is_dir():
         tell_next(f"studio library history {quote(library.name)}", context.obj)
 

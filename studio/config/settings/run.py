@@ -46,9 +46,10 @@ class LibraryConfig(Settings):
     )
     start: str = key(
         "empty",
-        "what the run begins with: empty, or NAME@V for a version of a library",
+        "what the run begins with: empty, or NAME@V or NAME@LABEL for a version of a library",
         # A run's own library has its number behind the name: longer than a name may be here.
-        pattern=rf"^(empty|[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}@\d{{1,18}})$",
+        pattern=rf"^(empty|[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}"
+        r"@(\d{1,18}|[A-Za-z][A-Za-z0-9._-]{0,63}))$",
         examples=["arithmetic@3"],
     )
 

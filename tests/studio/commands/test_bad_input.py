@@ -728,7 +728,7 @@ TABLE: tuple[Row, ...] = (
     bad("headless", "wrong format", "x.yaml", "nested", "flatter", do=a_file("x.yaml", DEEP)),
     bad("eval", "wrong format", "rehearsal --agent x.yaml", "nested", do=a_file("x.yaml", DEEP)),
     bad("library show", "wrong format", "x.yaml", "experiences", do=a_file("x.yaml", DEEP)),
-    bad("library show", "wrong type", f"rehearsal@{'9' * 5000}", "so many versions"),
+    bad("library show", "wrong type", f"rehearsal@{'9' * 5000}", "NAME@LABEL"),
     bad("library revert", "wrong type", f"rehearsal@{'9' * 5000}", "NAME@V"),
     bad("eval", "wrong type", "rehearsal --k 99999999999", "--k", "at most 4096"),
     bad("data add", "wrong format", "x.jsonl --name=", "letters", do=a_file("x.jsonl", ROWS_OF)),

@@ -26,9 +26,11 @@ PARSED = {
     "studio export": "needs a run that trained for minutes",
     "studio serve": "goes on until Ctrl-C",
     "studio rehearsal serve": "goes on until Ctrl-C",
+    "studio library serve": "goes on until Ctrl-C",
     "studio compare rehearsal@step:0": "needs a run that evaluated",
     "studio ctl watch": "goes on until the run ends",
     "studio review mine --wait": "goes on until the run ends",
+    "studio review mine --mcp": "talks with a program",
 }
 FEW = ("evaluation.limit=4", "evaluation.data=arithmetic-heldout", "evaluation.k=1")
 FILES = {

@@ -250,7 +250,7 @@ def test_off_loopback_a_token_is_needed(host: str, tmp_path: Path) -> None:
         (("nope.yaml",), "There is no such file"),
         (("rehearsal",), "Add policy=openai:MODEL"),
         (("rehearsal@99", "policy=rehearsal"), "newest version"),
-        (("rehearsal@production", "policy=rehearsal"), "NAME@V"),
+        (("rehearsal@production", "policy=rehearsal"), "no such label"),
         (("rehearsal", "policy=rehearsal", "--host", "0.0.0.0"), "--token-file"),
         (("rehearsal", "policy=openai:m", "policy.base_url=http://127.0.0.1:1/v1"), "127.0.0.1:1"),
         (("rehearsal", "policy=rehearsal", "--port", "TAKEN"), "another port"),

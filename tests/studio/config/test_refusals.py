@@ -170,7 +170,7 @@ BAD = {
         ("mine.yaml:2", '"practice/rehearsal" is not found', 'Did you mean "rehearsal"?'),
     ),
     "reviewer": (SMALL, ["review.by=me"], ("override 'review.by=me'", "does not fit", "auto")),
-    "start": (SMALL, ["library.start=x@y"], ("override", "does not fit", "NAME@V")),
+    "start": (SMALL, ["library.start=x@-y"], ("override", "does not fit", "NAME@V")),
     "a start whose name no library can have": (
         SMALL,
         [f"library.start={'x' * 121}@1"],

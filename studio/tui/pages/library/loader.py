@@ -63,6 +63,7 @@ class LibraryLoader:
         self._page = page
         self.folder: LibraryFolder | None = None
         self.history: History = ()
+        self.labels: Mapping[str, int] = {}
         self.trouble = ""
         self.libraries: tuple[Mapping[str, Any], ...] | None = None  # None: not read yet
         self.citations: Citations | None = None
@@ -113,11 +114,13 @@ class LibraryLoader:
         folder = self.folder or self._page.host.workspace.library(name)
         try:
             history = await asyncio.to_thread(folder.history)
+            labels = await asyncio.to_thread(folder.labels)
         except StudioError as error:
             self.trouble = str(error)
         else:
             if name == self._name:  # else another run was opened meanwhile
                 self.folder, self.history, self.trouble = folder, history, ""
+                self.labels = labels
         finally:
             self._is_reading = False
         draw_if_open(self._page)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from rich.text import Text
 
+from studio.library.text import labels_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
@@ -70,7 +71,9 @@ class EntryList:
                 self.wanted = ""
         held = {e.id for e in contents.library.experiences}
         added = sum(e.id not in held for e in contents.draft.experiences) if contents.draft else 0
-        pane.border_title = Text(view.title_text(contents, len(held) + added, len(self.items)))
+        labels = labels_text(self._loader.labels)
+        title = view.title_text(contents, len(held) + added, len(self.items), labels)
+        pane.border_title = Text(title)
         marks = {one.mark for one in self.items}
         about = [f"{mark} {what}" for mark, what in view.MARK_WORDS.items() if mark in marks]
         if additions := sum(operation.kind == "add" for operation in contents.open):

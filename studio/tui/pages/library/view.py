@@ -165,7 +165,7 @@ def _worth_cell(one: Item) -> str:
     return f"{100 * one.effect.difference:>+5.0f} {sure}"
 
 
-def title_text(contents: LibraryState, total: int, listed: int) -> str:
+def title_text(contents: LibraryState, total: int, listed: int, labels: str = "") -> str:
     """`lib v13  34 experiences  748 tokens a call`; with the draft's version where there is one."""
     library, draft = contents.library, contents.draft
     version = f"v{library.version}"
@@ -174,7 +174,7 @@ def title_text(contents: LibraryState, total: int, listed: int) -> str:
     n = f"{listed} of {total}" if listed != total else f"{total}"
     what = "experience" if total == 1 else "experiences"
     tokens = prompt_tokens_text(library.guidance_tokens, total)
-    return f"{library.name} {version}  {n} {what}  {tokens}"
+    return f"{library.name} {version}  {n} {what}  {tokens}  {labels}".rstrip()
 
 
 def detail_lines(

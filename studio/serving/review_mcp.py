@@ -1,0 +1,267 @@
+"""Review from an agent's session: it lists what is open by MCP, and a person there decides.
+
+Owns the questions to that person. A client that cannot ask one gets no way to decide.
+Imports the SDK, as `studio.serving.library_mcp` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version as installed_version
+from typing import Any, cast
+
+from mcp import types as mt
+from mcp.server.lowlevel import Server
+
+from engines.core.errors import ConflictError, StudioError
+from engines.core.types import GATE, Decision, DecisionAction, Operation
+from engines.record.run_dir import RunDir, Workspace
+from studio.report.decisions import DONE, misfit_text
+from studio.review.actions import check_edit
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_text import flag_text, operation_text
+from studio.run.linter import LazyLinter
+from studio.secrets.output import current_mask, mask_text
+from studio.secrets.sanitize import one_line, sanitize
+from studio.serving.library_mcp import Context, serve_stdio
+from studio.session.base import ReviewQueue
+from studio.session.live import LiveSession
+from studio.session.offline import OfflineSession
+
+HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
+NOTHING = "Nothing was decided."
+TAKE_BACK = "take back"
+LISTS = "Lists changes that are open: words before and after, why, evidence, flags. Or one alone."
+ASKS = "Has the person at this client approve, edit, reject or put off one operation; records it."
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the person is asked about an operation; `decision` is what is to be confirmed."""
+
+    operation: Operation
+    standing: Decision | None  # as it was decided before, and is not committed
+    form: mt.ElicitRequestFormParams
+    decision: Decision | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+
+
+class ReviewService:
+    """One client's review of one run; what was decided is on disk before the client hears of it."""
+
+    def __init__(
+        self, workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]
+    ) -> None:
+        self._run, self._person, self._tell = run, person, tell
+        linter = LazyLinter(workspace, run, tell)
+        own = partial(OfflineSession, workspace, run, person, linter=linter, holder=HOLDER)
+        self._session = LiveSession(run, person, as_screen=False, fallback=own)
+        self._evidence = EvidenceLoader(run)
+        # By operation, of clients that come again with the answer: its key and what was asked.
+        self._asked: dict[str, tuple[str, Question]] = {}
+        self._later: set[str] = set()
+        self._deciding = asyncio.Lock()  # an answer that comes twice is not recorded twice
+        self.server = Server[Any](
+            "practice-studio-review",
+            version=installed_version("practice-studio"),
+            instructions="A person decides about changes of a library. You cannot.",
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+
+    async def aclose(self) -> None:
+        try:
+            self._tell(await self._commit() or "nothing was committed")
+        finally:
+            await self._session.close()
+
+    async def _list_tools(self, context: Context, params: Any) -> mt.ListToolsResult:
+        name = {"type": "string", "description": "Id of an operation, such as op1.2."}
+        schema: dict[str, Any] = {"type": "object", "properties": {"operation": name}}
+        found = [mt.Tool(name="pending_operations", description=LISTS, input_schema=schema)]
+        if can_ask(context):
+            schema = {**schema, "required": ["operation"]}
+            found.append(mt.Tool(name="decide_operation", description=ASKS, input_schema=schema))
+        return mt.ListToolsResult(tools=found)
+
+    async def _call_tool(
+        self, context: Context, params: mt.CallToolRequestParams
+    ) -> mt.CallToolResult | mt.InputRequiredResult:
+        name, failed = str((params.arguments or {}).get("operation") or ""), False
+        try:
+            step = await self._begin(context, params, name)
+            while isinstance(step, Question):
+                if not context.session.can_send_request:  # it calls once more, with the answer
+                    key = secrets.token_hex(16)
+                    self._asked[name] = (key, step)
+                    asked: Any = {"decision": mt.ElicitRequest(params=step.form)}
+                    return mt.InputRequiredResult(input_requests=asked, request_state=key)
+                message, schema = step.form.message, step.form.requested_schema
+                number = context.request_id
+                answer = await context.session.elicit_form(message, schema, number)
+                step = await self._take(step, answer, self._who(context))
+        except StudioError as error:
+            step, failed = sanitize(str(error)), True
+        piece = mt.TextContent(type="text", text=mask_text(step))
+        return mt.CallToolResult(content=[piece], is_error=failed)
+
+    async def _begin(
+        self, context: Context, params: mt.CallToolRequestParams, name: str
+    ) -> Question | str:
+        """Take the answer that comes with a call; one to nothing that was asked counts for none."""
+        queue = await self._session.review_queue()
+        if params.name == "pending_operations":
+            return await self._list_pending(name, queue)
+        run = self._run.run
+        if params.name != "decide_operation" or not can_ask(context):
+            cause = "a person must decide, and this client cannot ask one (it has no elicitation)."
+            raise ConflictError(f"run {run}", cause, f"Ask for `studio review {run}`.")
+        key, question = self._asked.pop(name, ("", None))
+        answer = (params.input_responses or {}).get("decision")
+        if question and key == params.request_state and isinstance(answer, mt.ElicitResult):
+            return await self._take(question, answer, self._who(context))
+        standing, known = _standing(name, queue), self._session.state.operations
+        operation = known.get(name) if standing else None
+        operation = operation or _find_open(name, queue)
+        actions, text = actions_of(operation, standing), {"type": "string"}
+        form: dict[str, Any] = {"action": {**text, "title": "Decision", "enum": actions}}
+        if "edit" in actions:
+            form["text"] = {**text, "title": "For edit: wording", "default": operation.text}
+            form["into"] = {**text, "title": "For edit: experience it is merged into, as E4"}
+        form["reason"] = {**text, "title": "Why; recorded with the decision"}
+        message = await self._text_of(operation, queue)
+        if standing:
+            message += f"\n  decided   {DONE[standing.action]} by {sanitize(standing.reviewer)}"
+        return Question(operation, standing, _form(message, form))
+
+    async def _list_pending(self, name: str, queue: ReviewQueue) -> str:
+        chosen = (_find_open(name, queue),) if name else queue.open
+        shown = [await self._text_of(op, queue) for op in chosen]
+        shown.append(f"run {self._run.run}: {len(queue.open)} open")
+        if queue.repairs:
+            shown.append(f"{len(queue.repairs)} replies to mend: studio review {self._run.run}")
+        return "\n".join(shown)
+
+    async def _text_of(self, operation: Operation, queue: ReviewQueue) -> str:
+        groups = await asyncio.to_thread(self._evidence.operation_groups, operation)
+        note = queue.notes.get(operation.id, "")
+        return operation_text(operation, queue, groups, note).strip()
+
+    async def _take(self, question: Question, answer: mt.ElicitResult, who: str) -> Question | str:
+        """What an answer amounts to: one more question, or what was done."""
+        operation, content = question.operation, answer.content or {}
+        place = f"operation {operation.id}"
+        if answer.action != "accept" or (question.decision and content.get("anyway") is not True):
+            return f"{place}: the person decided nothing; it stays as it is"
+        if question.decision is not None:
+            return await self._decide(question, question.decision)
+        action, text = str(content.get("action")), str(content.get("text") or "").strip()
+        into = str(content.get("into") or "").strip() if action == "edit" else ""
+        if action not in actions_of(operation, question.standing):
+            raise ConflictError(place, f"{action!r} is no decision.", NOTHING)
+        if action == "edit" and not text:
+            raise ConflictError(place, "no wording was given.", NOTHING)
+        if action == TAKE_BACK:
+            return await self._decide(question, None)
+        decision = Decision(
+            operation.id,
+            cast("DecisionAction", action),
+            kind="modify" if into else None,
+            target=into or None,
+            text=text if action == "edit" else None,
+            reason=str(content.get("reason") or self._session.state.notes.get(operation.id, "")),
+            reviewer=who,
+            took_s=round(time.monotonic() - question.asked_at, 3),
+        )
+        if action == "edit":
+            found = await check_edit(self._session, operation, decision)
+            if found.objection:
+                raise ConflictError(place, f"{found.objection}.", NOTHING)
+            if found.flags:
+                flags = "\n".join(f"flag  {flag_text(flag)}" for flag in found.flags)
+                ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
+                form = _form(f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}", ask)
+                return replace(question, form=form, decision=decision)
+        return await self._decide(question, decision)
+
+    async def _decide(self, question: Question, decision: Decision | None) -> str:
+        name, standing = question.operation.id, question.standing
+        async with self._deciding:
+            queue = await self._session.review_queue()
+            if _standing(name, queue) != standing:
+                raise ConflictError(f"operation {name}", "it was decided meanwhile.", NOTHING)
+            if standing is None:
+                _find_open(name, queue)
+            again = await self._session.undo(name) if standing else ()
+            if decision is None:
+                return f"asked again: {', '.join(again)}"
+            result = await self._session.decide(decision)
+        made = result.decision
+        said = f"{name}: {DONE[made.action]}" + (f" ({result.note})" if result.note else "")
+        if made.reviewer == GATE:
+            said = f"{name} {misfit_text(made.reason)}"
+        self._later.update([name] if made.action == "defer" else [])
+        left = {op.id for op in self._session.state.open_operations} - self._later
+        left.discard(name)  # its event may come later than the answer
+        said += f"\n{len(left)} left" if left else f"\nnothing is left. {await self._commit()}"
+        return sanitize(said.rstrip())
+
+    async def _commit(self) -> str:
+        """Commit the decisions of a finished run, as a review does at its end."""
+        session, state = self._session, self._session.state
+        if session.living or (state.status == "finished" and not state.reviewed_operations):
+            return ""
+        return await session.commit() if state.reviewed_operations else ""
+
+    def _who(self, context: Context) -> str:
+        client = context.session.client_params
+        return f"{self._person} via {one_line(client.client_info.name, 60) if client else 'MCP'}"
+
+
+async def serve_review(
+    workspace: Workspace, run: RunDir, person: str, tell: Callable[[str], None]
+) -> None:
+    """Let an agent's session ask its person, on stdio, until it ends."""
+    tell(f"serving the review of run {run.run} on stdio; the end of the input ends it")
+    async with aclosing(ReviewService(workspace, run, person, tell)) as service:
+        await serve_stdio(service.server)
+
+
+def _form(message: str, fields: dict[str, Any]) -> mt.ElicitRequestFormParams:
+    """Of its fields the first must be filled in."""
+    schema = {"type": "object", "properties": fields, "required": [next(iter(fields))]}
+    masked = current_mask().tree(schema)
+    return mt.ElicitRequestFormParams(message=mask_text(message), requested_schema=masked)
+
+
+def can_ask(context: Context) -> bool:
+    """Whether the client can put a form before a person."""
+    able = context.session.client_capabilities
+    asks = able.elicitation if able else None
+    return asks is not None and (asks.form is not None or asks.url is None)
+
+
+def actions_of(operation: Operation, standing: Decision | None) -> list[str]:
+    """What can become of it: a wording alone can be edited, and weights are not put off."""
+    edit = ["edit"] if operation.kind in ("add", "modify") else []
+    later = ["defer"] if operation.kind != "weights" else []
+    return ["approve", *edit, "reject", *later, *([TAKE_BACK] if standing else [])]
+
+
+def _standing(name: str, queue: ReviewQueue) -> Decision | None:
+    made = {one.operation_id: one for one in queue.decided if one.action != "defer"}
+    return made.get(name)
+
+
+def _find_open(name: str, queue: ReviewQueue) -> Operation:
+    for operation in queue.open:
+        if operation.id == name:
+            return operation
+    known = ", ".join(op.id for op in queue.open) or "none"
+    raise ConflictError(f"operation {name}", "it is not open.", f"Open are: {known}.")
