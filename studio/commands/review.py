@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from contextlib import redirect_stdout
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated
 
 import typer
 
@@ -17,12 +15,7 @@ from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.commands import AsJson, DryRun, NewestRun, Run
 from studio.process import login_name
-from studio.report.tables import print_json, print_result, wrap_text
-
-if TYPE_CHECKING:
-    from engines.record.run_dir import RunDir, Workspace
-    from studio.review.line_mode import WaitFor
-    from studio.session.base import Session
+from studio.report.tables import wrap_text
 
 
 def review(
@@ -38,18 +31,17 @@ def review(
         bool, typer.Option("--yes", "-y", help="With --editor: record without asking.")
     ] = False,
     json: Annotated[
-        bool,
-        typer.Option("--json", help="Print what is open as JSON, or with --decisions results."),
+        bool, typer.Option("--json", help="Print what is open, or what came of --decisions.")
     ] = False,
     decisions: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|-", help="Decide what a JSON file or stdin says; asks nothing."),
+        Path | None,
+        typer.Option(metavar="FILE|-", help="Decide what this JSON says; nothing is asked."),
     ] = None,
 ) -> int:
     """Decide open operations one by one, as `git add -p` does it.
 
-    Replies that could not be understood come last: correct them, or let them go. In one file, or
-    by script, the exit code is 3 where something stays open. `--json FILE.json` is `--decisions`.
+    Replies that could not be understood come last: correct them, or let them go. With --editor or
+    --decisions the exit code is 3 where something stays open. `--json FILE.json` decides, too.
 
     Examples:
         studio review
@@ -58,130 +50,68 @@ def review(
         studio review mine --json
     """
     from studio.report.next_step import command_after_run, tell_next
+    from studio.review.editor import EditorReview, edit_text
+    from studio.review.review_run import RunReview, open_session
+    from studio.review.scripted import print_queue, read_wishes, review_by_script
+    from studio.run.linter import LazyLinter
+    from studio.secrets.workspace import masking_workspace
     from studio.session.client import is_alive
+    from studio.workspace.run_control import choose_run
 
-    given = (wait, editor, json or decisions is not None)
-    if sum(given) > 1 or (yes and not editor):
+    if wait + editor + (json or decisions is not None) > 1 or (yes and not editor):
         cause = "--wait, --editor (with or without --yes) and --json exclude each other."
         raise ConfigError("studio review", cause, "Give one of them.")
-    desk = _Desk.open(context.obj, run)
-    if json and decisions is None:
-        desk.print_queue()
-        return exit_codes.DONE
+    workspace = masking_workspace(context.obj)
+    folder, person = choose_run(workspace, run), login_name()
+    asked = None
     if decisions is not None:
-        desk.decide(decisions, json=json)
-    elif editor:
-        desk.open_editor(yes=yes)
-    else:
-        desk.ask_in_lines(wait=wait)
-    state = desk.run.state()
-    if is_alive(desk.run) and not state.open_operations:
-        tell_next(f"studio attach {quote(desk.run.run)}", context.obj)
-    else:
+        piped = str(decisions) == "-"
+        data = sys.stdin.read().encode() if piped else decisions.read_bytes()
+        name = "standard input" if piped else str(decisions)
+        asked = name, read_wishes(name, data)
+    linter = LazyLinter(workspace, folder, _tell)
+    with open_session(workspace, folder, person, linter) as (session, wait_for):
+        reviewing = RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
+        if asked is not None:
+            review_by_script(reviewing, workspace, person, asked, json)
+        elif json:
+            print_queue(reviewing)
+        elif editor:
+            EditorReview(reviewing, workspace, person, ask=_ask_aside, yes=yes).run()
+        else:
+            reviewing.run(reviewer=person, ask=_ask, edit=edit_text)
+    state = folder.state()
+    if is_alive(folder) and not state.open_operations:
+        tell_next(f"studio attach {quote(folder.run)}", context.obj)
+    elif not json:
         tell_next(command_after_run(state), context.obj)
-    by_batch = editor or decisions is not None
-    return exit_codes.OPERATIONS_OPEN if by_batch and state.open_operations else exit_codes.DONE
+    decided = editor or decisions is not None
+    return exit_codes.OPERATIONS_OPEN if decided and state.open_operations else exit_codes.DONE
 
 
-@dataclass(frozen=True, slots=True)
-class _Desk:
-    """One person at one run, with a command line's streams."""
-
-    workspace: Workspace
-    run: RunDir
-    person: str
-
-    @classmethod
-    def open(cls, folder: Path, run: str | None) -> _Desk:
-        from studio.secrets.workspace import masking_workspace
-        from studio.workspace.run_control import choose_run
-
-        workspace = masking_workspace(folder)
-        return cls(workspace, choose_run(workspace, run), login_name())
-
-    def session(self) -> AbstractContextManager[tuple[Session, WaitFor]]:
-        from studio.review.review_run import open_session
-        from studio.run.linter import LazyLinter
-
-        linter = LazyLinter(self.workspace, self.run, self.tell)
-        return open_session(self.workspace, self.run, self.person, linter)
-
-    def say(self, text: str) -> None:
-        wide = shutil.get_terminal_size().columns
-        print(wrap_text(text, wide) if sys.stdout.isatty() else text, flush=True)
-
-    def tell(self, text: str) -> None:
-        from studio.report.progress import to_stderr
-
-        wide = shutil.get_terminal_size().columns
-        to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
-
-    def finish(self, session: Session, wait_for: WaitFor) -> str:
-        from studio.review.review_run import RunReview
-
-        return RunReview(
-            session, wait_for, waits=False, say=self.say, tell=self.tell
-        ).closing_text()
-
-    def ask_in_lines(self, *, wait: bool) -> None:
-        from studio.review.editor import edit_text
-        from studio.review.review_run import RunReview
-
-        with self.session() as (session, wait_for):
-            reviewing = RunReview(session, wait_for, waits=wait, say=self.say, tell=self.tell)
-            reviewing.run(reviewer=self.person, ask=_ask, edit=edit_text)
-
-    def open_editor(self, *, yes: bool) -> None:
-        from studio.review.editor import edit_file
-        from studio.review.editor_review import EditorReview
-
-        EditorReview(
-            self.workspace,
-            self.run,
-            self.person,
-            open_session=self.session,
-            finish=self.finish,
-            ask=partial(_ask, stream=sys.stderr),
-            edit=edit_file,
-            say=self.say,
-            tell=self.tell,
-            yes=yes,
-        ).review()
-
-    def print_queue(self) -> None:
-        from studio.review.evidence import EvidenceLoader
-        from studio.review.scripted import queue_facts
-
-        with self.session() as (session, wait_for):
-            queue = wait_for(session.review_queue())
-        print_json(queue_facts(self.run, queue, EvidenceLoader(self.run).operation_groups))
-
-    def decide(self, file: str, *, json: bool) -> None:
-        from studio.review import scripted
-
-        name = "standard input" if file == "-" else file
-        data = sys.stdin.read().encode() if file == "-" else Path(file).read_bytes()
-        wishes = scripted.read_wishes(data, name)
-        with self.session() as (session, wait_for):
-            wait_for(session.review_queue())  # as the library is by now
-            state = self.run.state()
-            base = scripted.base_library(self.workspace, state)
-            checked = scripted.check_wishes(name, wishes, state, base, self.person)
-            results = wait_for(scripted.carry_out(session, checked))
-            closing = self.finish(session, wait_for)
-        left = [operation.id for operation in self.run.state().open_operations]
-        facts = {"run": self.run.run, "results": results, "open": left, "closing": closing}
-        text = [*map(scripted.result_text, results), f"{len(left)} open", closing]
-        print_result(facts, "\n".join(filter(None, text)), json=json)
-
-
-def _ask(prompt: str, stream: TextIO | None = None) -> str | None:
-    out = stream or sys.stdout
-    print(prompt, end="", flush=True, file=out)
+def _ask(prompt: str) -> str | None:
+    print(prompt, end="", flush=True)
     line = sys.stdin.readline()
     if not line:
-        print(file=out)
+        print()
     return line.rstrip("\n") if line else None
+
+
+def _ask_aside(prompt: str) -> str | None:
+    with redirect_stdout(sys.stderr):
+        return _ask(prompt)
+
+
+def _say(text: str) -> None:
+    wide = shutil.get_terminal_size().columns
+    print(wrap_text(text, wide) if sys.stdout.isatty() else text, flush=True)
+
+
+def _tell(text: str) -> None:
+    from studio.report.progress import to_stderr
+
+    wide = shutil.get_terminal_size().columns
+    to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
 
 
 def gate(
