@@ -107,7 +107,7 @@ def rounds(workspace: Workspace) -> tuple[tuple[Choice, ...], ...]:
     for number, name in enumerate(changes):
         text = f"Write each step of it, number {number}."
         change = Choice(name, "edit", text) if number % 2 else Choice(name, "approve")
-        rest.append(Choice(name, "reject", reason="no") if 7 <= number else change)
+        rest.append(Choice(name, "reject", reason="no") if number >= 7 else change)
     rest += [Choice(name, "approve" if n < 5 else "reject") for n, name in enumerate(deletes)]
     return first, (Choice(twins[0], "open"),), tuple(rest)
 
