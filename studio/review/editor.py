@@ -138,19 +138,20 @@ class EditorReview:
             return False
         try:
             todo = self._read_todo()
-        except (DataError, UnicodeError) as error:
+        except DataError as error:
             self.review.tell(str(error))
-            if self._answer("e edits it again, anything else leaves it ? ") == "e":
+            if not self.yes and self._answer("edit it again? [e/N] ") == "e":
                 return True
             raise
         if todo is None:
             self.review.tell("the file is empty, so nothing is decided")
         else:
-            asked = self._answer(f"{summary_text(todo)}: record? [y/N/e] ") if todo else "y"
-            if not self.yes and asked != "y":
-                kept = "" if asked == "e" else f"; what you wrote is kept in {self._file}"
-                self.review.tell(f"nothing is decided{kept}")
-                return asked == "e"
+            asked = f"{summary_text(todo)}: record? [y/N, e edits again] "
+            answer = self._answer(asked) if todo and not self.yes else "y"
+            if answer != "y":
+                if answer != "e":
+                    self.review.tell(f"nothing is decided; what you wrote is kept: {self._file}")
+                return answer == "e"
             for result in self.review.wait_for(carry_out(self.review.session, todo)):
                 self.review.say(result_text(result))
             left = len(self._run.state().open_operations)
@@ -177,7 +178,7 @@ class EditorReview:
         return check_wishes(name, wishes, self.review.session, self.workspace, self.person)
 
     def _answer(self, question: str) -> str:
-        return "" if self.yes else (self.ask(question) or "").strip().lower()[:1]
+        return (self.ask(question) or "").strip().lower()[:1]
 
 
 def summary_text(todo: Sequence[Todo]) -> str:
