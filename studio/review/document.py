@@ -25,7 +25,7 @@ HEAD = r"""# Run {run}: as this file stands once you save it and leave, so it sh
 # You are asked before anything is recorded. An empty file, or one that is
 # not saved, decides nothing. Lines that begin with # are not read.
 # [op1.2] approve modify E3   takes the text below it, which you may change;
-#     also E3, to merge into another one, or the kind: add, modify E3, delete E3
+#     also E3, to merge into another, or the kind: add, modify E3, delete E3
 # Delete the whole block to reject it. Or instead of approve write reject,
 #     defer (puts it off) or open (decides nothing, or takes a decision back).
 # because: WHY   on a line of its own in a block gives the reason.
@@ -113,7 +113,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 def parse_document(text: str, known: Collection[str] | None = None) -> list[Block]:
     """The blocks of a file; ValueError: what is wrong, by line. It may have the `known` names."""
-    blocks: list[Block] = []
+    blocks, names = list[Block](), set[str]()
     for number, raw in enumerate(text.split("\n"), 1):
         line, last = raw.strip(), blocks[-1] if blocks else None
         if line.startswith("#"):
@@ -123,8 +123,9 @@ def parse_document(text: str, known: Collection[str] | None = None) -> list[Bloc
             if name != NEW and known is not None and name not in known:
                 move = r"put a \ before a text that begins so"
                 raise ValueError(f"line {number}: [{name}] is nothing that stood here; {move}")
-            if name != NEW and any(block.name == name for block in blocks):
+            if name in names:
                 raise ValueError(f"line {number}: [{name}] is here twice")
+            names |= {name} - {NEW}
             rest = " ".join(rest.split())
             is_operation = _OPERATION.fullmatch(name) is not None
             blocks.append(Block(name, *(rest, "") if is_operation else ("", rest), line=number))
