@@ -63,7 +63,7 @@ def read_wishes(name: str, data: bytes) -> list[Wish]:
             name,
             [
                 ", ".join(f"item {at + 1}" if isinstance(at, int) else at for at in one["loc"])
-                + f": {plain_words(one['msg'])}"
+                + f": {plain_words(one['msg']).replace('Unexpected keyword argument', 'unknown')}"
                 for one in error.errors()
             ],
         ) from error
