@@ -9,7 +9,6 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
@@ -186,7 +185,7 @@ def _operation_wish(block: Block | None, op: Operation) -> Wish:
         "edit",
         op.id,
         text=block.text if block.text or kind in ("add", "modify") else None,
-        kind=cast("Any", kind) if kind != op.kind else None,
+        kind=kind if kind != op.kind else None,
         target=target if target and target != op.target else None,
         reason=block.because,
     )

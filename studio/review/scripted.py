@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import cast
 
 from engines.core.codec import fields_of, to_dict
 from engines.core.errors import DataError
@@ -29,6 +29,7 @@ from studio.review.review_run import RunReview
 from studio.session.base import Session
 
 DECIDES = ("approve", "edit", "reject", "defer", "open")
+KINDS = ("add", "modify", "delete", "keep")
 OWN = ("add", "modify", "delete", "pin", "unpin")
 Todo = tuple[Operation, Decision | None]
 """Without an id an operation is still to be proposed; without a decision the standing one goes."""
@@ -44,7 +45,7 @@ class Wish:
     action: str
     operation: str = ""
     text: str | None = None
-    kind: Literal["add", "modify", "delete", "keep"] | None = None
+    kind: str | None = None
     target: str | None = None
     reason: str = ""
     fingerprint: str = ""  # as it was listed; "": whatever the operation is by now
@@ -136,6 +137,8 @@ def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: st
     if (operation := state.operations.get(wish.operation)) is None:
         listed = ", ".join(op.id for op in state.open_operations) or "none"
         raise ValueError(f"operation {wish.operation} is not open in this run; open are: {listed}")
+    if wish.kind not in (None, *KINDS):
+        raise ValueError(f'kind "{wish.kind}" is none of {", ".join(KINDS)}')
     if (action == "edit") != named:
         raise ValueError("an edit, and nothing else, has a text, a kind or a target")
     if wish.fingerprint not in ("", fingerprint(operation, texts)):
@@ -143,7 +146,7 @@ def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: st
     decision = Decision(
         operation.id,
         cast("DecisionAction", action),
-        kind=wish.kind,
+        kind=cast("OperationKind | None", wish.kind),
         target=wish.target,
         text=wish.text,
         reason=wish.reason or state.notes.get(operation.id, ""),

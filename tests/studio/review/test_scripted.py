@@ -132,7 +132,7 @@ OP = {"operation": "op1.1"}
         ({**OP, "action": "edit", "txt": "x"}, "item 2, txt: unknown"),
         (
             {**OP, "action": "edit", "text": "x", "kind": "weights"},
-            "item 2, kind: it must be 'add'",
+            'item 2: kind "weights" is none of add',
         ),
         ({**OP, "action": "edit"}, "item 2: an edit, and nothing else, has a text"),
         ({**OP, "action": "approve", "text": "x"}, "item 2: an edit, and nothing else, has a text"),
