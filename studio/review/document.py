@@ -169,7 +169,8 @@ def document_wishes(
             changed = Wish("modify", text=block.text, target=was.name, reason=block.because)
             wishes.append(replace(changed, place=place))
     known = {block.name for block in shown}
-    arrived = {block.text for block in fresh if block.name not in known}  # before a kill, perhaps
+    # Committed before a kill, perhaps; what was only proposed then is still to be decided.
+    arrived = {block.text for block in fresh if not block.head and block.name not in known}
     new = [block for block in edited if block.name == NEW and block.text not in arrived]
     wishes += [Wish("add", text=b.text, reason=b.because, place=f"line {b.line}") for b in new]
     return wishes, left_out

@@ -6,6 +6,7 @@ can be held against each other: `outcome` has all of one but its times.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,8 +62,6 @@ def _proposals() -> Iterator[Operation]:
 
 def forty_workspace(folder: Path) -> Workspace:
     """A copy of the workspace, nothing decided."""
-    import shutil
-
     shutil.copytree(made_once("forty", _make) / "practice", folder / "practice")
     return Workspace(folder / "practice")
 

@@ -192,7 +192,8 @@ def test_what_changed_meanwhile_is_left_as_it_is_and_told_with_what_was_written(
     before = a_state(ADD, CHANGE, DELETE)
     was = shown(before)
     text = body(was).replace("multiply first.", "add last.")
-    text = text.replace("[E3] Signs", "[E3] All signs").replace("[+]", "[+] Mine.\n\nArrived.")
+    text = text.replace("[E3] Signs", "[E3] All signs")
+    text = text.replace("[+]", "[+] Mine.\n\nArrived.\n\nProposed.")
     edited = parse_document(text)
     by_ann = Decision("op1.1", "reject", reviewer="ann")
     state = a_state(
@@ -205,6 +206,7 @@ def test_what_changed_meanwhile_is_left_as_it_is_and_told_with_what_was_written(
     assert [(w.action, w.operation, w.text) for w in found] == [
         ("approve", "op1.3", None),
         ("add", "", "Mine."),
+        ("add", "", "Proposed."),
     ]
     assert left_out == [
         'op1.1 is another meanwhile, so it is left as it is; you wrote: "Order: add last."',
