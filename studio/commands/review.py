@@ -27,9 +27,7 @@ def review(
     editor: Annotated[
         bool, typer.Option("--editor", help="Decide in one file, in $VISUAL or $EDITOR.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="With --editor: record without asking.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --editor: ask nothing.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print what is open, or what came of --decisions.")
     ] = False,
@@ -40,40 +38,34 @@ def review(
 ) -> int:
     """Decide open operations one by one, as `git add -p` does it.
 
-    Replies that could not be understood come last: correct them, or let them go. With --editor or
-    --decisions the exit code is 3 where something stays open. `--json FILE.json` decides, too.
+    Replies that could not be understood come last: correct them, or let them go. `--json FILE.json`
+    decides, too. After --editor and --decisions exit code 3 says that something is open.
 
     Examples:
         studio review
         studio review mine --wait
         studio review mine --editor
-        studio review mine --json
+        studio review --json
     """
     from studio.report.next_step import command_after_run, tell_next
     from studio.review.editor import EditorReview, edit_text
     from studio.review.review_run import RunReview, open_session
-    from studio.review.scripted import print_queue, read_wishes, review_by_script
+    from studio.review.scripted import print_queue, review_by_script
     from studio.run.linter import LazyLinter
     from studio.secrets.workspace import masking_workspace
     from studio.session.client import is_alive
     from studio.workspace.run_control import choose_run
 
     if wait + editor + (json or decisions is not None) > 1 or (yes and not editor):
-        cause = "--wait, --editor (with or without --yes) and --json exclude each other."
+        cause = "--wait, --editor [--yes] and --json exclude each other."
         raise ConfigError("studio review", cause, "Give one of them.")
     workspace = masking_workspace(context.obj)
     folder, person = choose_run(workspace, run), login_name()
-    asked = None
-    if decisions is not None:
-        piped = str(decisions) == "-"
-        data = sys.stdin.read().encode() if piped else decisions.read_bytes()
-        name = "standard input" if piped else str(decisions)
-        asked = name, read_wishes(name, data)
     linter = LazyLinter(workspace, folder, _tell)
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
-        if asked is not None:
-            review_by_script(reviewing, workspace, person, asked, json)
+        if decisions is not None:
+            review_by_script(reviewing, workspace, person, decisions, json=json)
         elif json:
             print_queue(reviewing)
         elif editor:
@@ -81,12 +73,11 @@ def review(
         else:
             reviewing.run(reviewer=person, ask=_ask, edit=edit_text)
     state = folder.state()
-    if is_alive(folder) and not state.open_operations:
-        tell_next(f"studio attach {quote(folder.run)}", context.obj)
-    elif not json:
-        tell_next(command_after_run(state), context.obj)
-    decided = editor or decisions is not None
-    return exit_codes.OPERATIONS_OPEN if decided and state.open_operations else exit_codes.DONE
+    goes_on = is_alive(folder) and not state.open_operations
+    after = f"studio attach {quote(folder.run)}" if goes_on else command_after_run(state)
+    tell_next(after, context.obj)
+    is_left = (editor or decisions is not None) and state.open_operations
+    return exit_codes.OPERATIONS_OPEN if is_left else exit_codes.DONE
 
 
 def _ask(prompt: str) -> str | None:

@@ -6,8 +6,10 @@ anything is wrong. What stands already is not recorded twice, so a batch may be 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 from engines.core.codec import fields_of, to_dict
@@ -56,18 +58,16 @@ def read_wishes(name: str, data: bytes) -> list[Wish]:
     """The wishes of a JSON array; DataError: all that is wrong, by item and field."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
+    def text_of(at: tuple[int | str, ...], problem: str) -> str:
+        place = (f"item {part + 1}" if isinstance(part, int) else part for part in at)
+        what = plain_words(problem).replace("Unexpected keyword argument", "unknown")
+        return f"{', '.join(place)}: {what}".removeprefix(": ")
+
     try:
         strict = with_config(ConfigDict(extra="forbid"))(Wish)
         wishes = TypeAdapter(list[strict]).validate_json(data)  # type: ignore[valid-type]
     except ValidationError as error:
-        raise _wrong(
-            name,
-            [
-                ", ".join(f"item {at + 1}" if isinstance(at, int) else at for at in one["loc"])
-                + f": {plain_words(one['msg']).replace('Unexpected keyword argument', 'unknown')}"
-                for one in error.errors()
-            ],
-        ) from error
+        raise _wrong(name, [text_of(one["loc"], one["msg"]) for one in error.errors()]) from error
     return [replace(wish, place=f"item {number}") for number, wish in enumerate(wishes, 1)]
 
 
@@ -198,11 +198,13 @@ def fingerprint(operation: Operation, texts: Mapping[str, str]) -> str:
 
 
 def review_by_script(
-    review: RunReview, workspace: Workspace, person: str, wishes: tuple[str, list[Wish]], json: bool
+    review: RunReview, workspace: Workspace, person: str, path: Path, *, json: bool
 ) -> None:
-    """Check and record wishes (second; first their file's name), and print what came of them."""
+    """Check and record what a JSON file says, or standard input (`-`); print what came of it."""
+    name = "standard input" if str(path) == "-" else str(path)
+    wishes = read_wishes(name, sys.stdin.read().encode() if str(path) == "-" else path.read_bytes())
     review.wait_for(review.session.review_queue())  # by it the library is followed to its head
-    todo = check_wishes(*wishes, review.session, workspace, person)
+    todo = check_wishes(name, wishes, review.session, workspace, person)
     results = review.wait_for(carry_out(review.session, todo))
     closing, left = review.closing_text(), review.session.run.state().open_operations
     facts = {"results": results, "open": [one.id for one in left], "closing": closing}

@@ -27,6 +27,7 @@ PARSED = {
     "studio compare rehearsal@step:0": "needs a run that evaluated",
     "studio ctl watch": "goes on until the run ends",
     "studio review mine --wait": "goes on until the run ends",
+    "studio review mine --editor": "opens an editor",
 }
 FEW = ("evaluation.limit=4", "evaluation.data=arithmetic-heldout", "evaluation.k=1")
 FILES = {

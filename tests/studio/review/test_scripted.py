@@ -29,7 +29,7 @@ def decide(workspace: Workspace, *items: object, name: str = "d.json") -> Result
 
 def listed(workspace: Workspace) -> dict[str, Any]:
     done = studio("review", "mine", "--json", workspace=workspace.path)
-    assert (done.code, done.stderr) == (0, "")
+    assert done.code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
