@@ -34,8 +34,8 @@ HEAD = r"""# Run {run}: as this file stands once you save it and leave, so it sh
 # A line of text that begins with # or [ has a \ before."""
 NEW = "+"
 _WIDTH = 78
-_HEADER = re.compile(r"\[([^\[\]\s]+)\]\s*(.*)")
-_OPERATION = re.compile(r"op\d+\.\w+")
+_HEADER = re.compile(r"\[([\w.:/+-]+)\]\s*(.*)")
+_OPERATION = re.compile(r"op\d+\.[\w.]+")
 _READ_OTHERWISE = r"[#\[\\]|because:"
 
 
@@ -61,26 +61,30 @@ def queue_blocks(
     groups_of: Callable[[Operation], Sequence[GroupEvidence]],
 ) -> list[Block]:
     """The queue as the file has it before anybody changes it: what is open is approved."""
-    blocks, inside, put_off = list[Block](), set[str | None](), state.put_off_operations
+    blocks, inside, put_off = (
+        list[Block](),
+        {NEW, *state.operations},
+        {op.id for op in state.put_off_operations},
+    )
     for op in state.operations.values():
         made, note = state.decisions.get(op.id), queue.notes.get(op.id, "")
-        word, wanted = "defer" if op in put_off else "approve", op
+        word, wanted = "defer" if op.id in put_off else "approve", op
         if made is not None and made.action != "defer":
             context, note = [f"  {decided_text(made.action, made.reviewer, '')}"], made.reason
             word = "reject" if made.action == "reject" else "approve"
             wanted = op if word == "reject" else effective_operation(op, made)
-            inside.add(made.assigned)
+            inside.add(made.assigned or "")
         else:
             seen = operation_text(op, queue, groups_of(op), note, brief=True)
             is_add = op.kind == "add" and queue.stale is None  # its text stands below
             context = seen.split("\n")[3 if is_add else 2 :]
         if word == "approve" and wanted.kind in ("modify", "delete"):
-            inside.add(wanted.target)
-        head = f"{word} {wanted.kind} {wanted.target or ''}".strip()
+            inside.add(wanted.target or "")
+        head = _flat(f"{word} {wanted.kind} {wanted.target or ''}")
         lines = tuple(f"#{line}" for line in context)
-        blocks.append(Block(op.id, head, wording(wanted), " ".join(note.split()), lines))
+        blocks.append(Block(op.id, head, wording(wanted), _flat(note), lines))
     for name, text in queue.draft:
-        if name not in inside:
+        if name not in inside and _HEADER.fullmatch(f"[{name}]"):  # others cannot be read back
             pinned = ("# is pinned: nothing may change it",) if name in queue.pinned else ()
             blocks.append(Block(name, text=sanitize(text), context=pinned))
     return blocks
@@ -88,8 +92,11 @@ def queue_blocks(
 
 def wording(operation: Operation) -> str:
     """What the file has of an operation's text: "" where its kind has none."""
-    has_text = operation.kind in ("add", "modify")
-    return sanitize(" ".join(operation.text.split())) if has_text else ""
+    return _flat(operation.text) if operation.kind in ("add", "modify") else ""
+
+
+def _flat(text: str) -> str:
+    return sanitize(" ".join(text.split()))
 
 
 def format_document(run: str, blocks: Sequence[Block]) -> str:
@@ -179,7 +186,7 @@ def document_wishes(
 def _operation_wish(block: Block | None, op: Operation) -> Wish:
     if block is None:
         return Wish("reject", op.id)
-    word, kind, target = (*block.head.split(), "", "", "")[:3]
+    word, kind, target = (*block.head.split(maxsplit=2), "", "", "")[:3]
     if word != "approve" or (kind, target, block.text) == (op.kind, op.target or "", wording(op)):
         return Wish(word, op.id, reason=block.because)
     return Wish(

@@ -31,6 +31,7 @@ from studio.review.review_run import RunReview
 from studio.session.base import Session
 
 DECIDES = ("approve", "edit", "reject", "defer", "open")
+BOM = b"\xef\xbb\xbf"
 KINDS = ("add", "modify", "delete", "keep")
 OWN = ("add", "modify", "delete", "pin", "unpin")
 Todo = tuple[Operation, Decision | None]
@@ -65,7 +66,7 @@ def read_wishes(name: str, data: bytes) -> list[Wish]:
 
     try:
         strict = with_config(ConfigDict(extra="forbid"))(Wish)
-        wishes = TypeAdapter(list[strict]).validate_json(data)  # type: ignore[valid-type]
+        wishes = TypeAdapter(list[strict]).validate_json(data.removeprefix(BOM))  # type: ignore[valid-type]
     except ValidationError as error:
         raise _wrong(name, [text_of(one["loc"], one["msg"]) for one in error.errors()]) from error
     return [replace(wish, place=f"item {number}") for number, wish in enumerate(wishes, 1)]
