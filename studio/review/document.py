@@ -86,7 +86,7 @@ def queue_blocks(
     for name, text in queue.draft:
         if name not in inside and _HEADER.fullmatch(f"[{name}]"):  # others cannot be read back
             pinned = ("# is pinned: nothing may change it",) if name in queue.pinned else ()
-            blocks.append(Block(name, text=sanitize(text), context=pinned))
+            blocks.append(Block(name, text=_flat(text), context=pinned))
     return blocks
 
 
@@ -103,8 +103,10 @@ def format_document(run: str, blocks: Sequence[Block]) -> str:
     """The blocks as one file."""
     lines = [HEAD.format(run=run)]
     for block in (*blocks, Block(NEW)):
-        first, *more = _wrap(f"[{block.name}] {block.head or block.text}")
-        text = _wrap(block.text) if block.head else more
+        name = f"[{block.name}] "
+        first, *text = (
+            [name + block.head, *_wrap(block.text)] if block.head else _wrap(name + block.text)
+        )
         context = [line for one in block.context for line in _wrap(one, "#    ")]
         because = [f"because: {block.because}"] if block.because else []
         text = [re.sub(rf"^(?={_READ_OTHERWISE})", r"\\", line) for line in text]
@@ -113,8 +115,9 @@ def format_document(run: str, blocks: Sequence[Block]) -> str:
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, **whole)
+    return textwrap.wrap(
+        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def parse_document(text: str, known: Collection[str] | None = None) -> list[Block]:
@@ -162,7 +165,7 @@ def document_wishes(
     for was in shown:
         block, operation = got.get(was.name), state.operations.get(was.name)
         place = f"line {block.line}" if block else f"[{was.name}], whose block is gone"
-        is_same = block is not None and block.says_as(was)
+        is_same = was.says_as(block)
         if not was.says_as(now.get(was.name)):
             if was.head or not is_same:
                 wrote = f'; you wrote: "{block.text}"' if block and block.text != was.text else ""

@@ -181,7 +181,8 @@ def test_any_wording_comes_back_from_the_file_as_it_was(texts: list[tuple[str, s
     for number, (text, reason, start) in enumerate(texts):
         words = " ".join(f"{start}{text}".split())
         because = " ".join(reason.split())
-        blocks.append(Block(f"op1.{number}", "approve add", words, because))
+        target = " ".join([f"modify E{number}", *["long"] * 20 * (number % 2)])
+        blocks.append(Block(f"op1.{number}", f"approve {target}", words, because))
         blocks.append(Block(f"E{number}", "", words))
         blocks += [Block(NEW, "", words, because)] if words else []
     found = parse_document(format_document("mine", blocks))
@@ -192,13 +193,14 @@ def test_names_that_could_not_be_read_back_are_not_shown_and_those_of_mended_rep
     mended = an_operation("modify", "my rule", "Mind\n[E1]\x1b[2J", id="op2.p3.1")
     state = a_state(mended)
     names = ("E1", "my rule", "a[b]", "+", "op2.p3.1", "\x1b[2J", "Regel-ä")
-    queue = ReviewQueue((mended,), (), tuple((name, "Text.") for name in names))
+    queue = ReviewQueue((mended,), (), tuple((name, "A\xa0  text.") for name in names))
     before = queue_blocks(state, queue, lambda operation: ())
     text = body(before)
     assert [block.name for block in parse_document(text)] == ["op2.p3.1", "E1", "Regel-ä"]
     assert "\x1b" not in text and "Mind [E1]\\u001b[2J" in text
     found, _ = document_wishes(before, parse_document(text), before, state)
     assert [(wish.action, wish.operation) for wish in found] == [("approve", "op2.p3.1")]
+    assert document_wishes(parse_document(text), before, before, state)[1] == []
 
 
 def test_what_changed_meanwhile_is_left_as_it_is_and_told_with_what_was_written() -> None:
