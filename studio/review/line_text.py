@@ -149,7 +149,7 @@ def operation_text(
 ) -> str:
     """An operation as it is shown before the question about it; `note` is what is kept of it.
 
-    With `brief` each group of its evidence has one line.
+    With `brief` each group of its evidence has one line, and what it is like is not looked for.
     """
     texts = dict(queue.draft)
     target = f" {operation.target}" if operation.target else ""
@@ -168,7 +168,7 @@ def operation_text(
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
         lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
-    if (near := nearest_text(operation, texts)) is not None:
+    if not brief and (near := nearest_text(operation, texts)) is not None:
         lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
     return "\n".join(lines)
 
