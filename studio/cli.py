@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -150,7 +151,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _carry_out(arguments: Sequence[str]) -> int:
-    words = translate_flags(name_subcommand(move_workspace_first(arguments)))
+    words = translate_flags(name_file(name_subcommand(move_workspace_first(arguments))))
     if _run_without_parser(words):
         return exit_codes.DONE
     try:
@@ -248,6 +249,17 @@ def name_subcommand(words: Sequence[str]) -> list[str]:
     alone = not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))
     default = _ALONE.get("".join(words[at : at + 1])) if alone else None
     return [*words[: at + 1], *([default] if default else []), *rest]
+
+
+def name_file(words: Sequence[str]) -> list[str]:
+    """`studio review --json FILE.json` is `studio review --json --decisions FILE.json`."""
+    found = list(words)
+    if "review" in words[:3]:
+        for at, (word, following) in enumerate(pairwise(found)):
+            if word == "--json" and (following == "-" or following.endswith(".json")):
+                found.insert(at + 1, "--decisions")
+                break
+    return found
 
 
 def main() -> None:

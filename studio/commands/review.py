@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import redirect_stdout
+from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engines.core.errors import ConfigError
+from studio import exit_codes
 from studio.commands import AsJson, DryRun, NewestRun, Run, require_mcp
 from studio.process import login_name
 from studio.report.tables import wrap_text
 
+if TYPE_CHECKING:
+    from engines.record.run_dir import RunDir, Workspace
+
+_InEditor = Annotated[
+    bool, typer.Option("--editor", help="Decide in one file, in $VISUAL or $EDITOR.")
+]
 _ByMcp = Annotated[
     bool, typer.Option("--mcp", help="Serve the review to an agent's session, on stdio.")
+]
+_Decisions = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE|-", help="Decide what this JSON says; nothing is asked."),
 ]
 
 
@@ -24,59 +38,93 @@ def review(
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay for the next steps of the run, until it ends.")
     ] = False,
+    editor: _InEditor = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --editor: ask nothing.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print what is open, or what came of --decisions.")
+    ] = False,
+    decisions: _Decisions = None,
     mcp: _ByMcp = False,
-) -> None:
+) -> int:
     """Decide open operations one by one, as `git add -p` does it.
 
-    Replies that could not be understood come last: correct them, or let them go.
+    Replies that could not be understood come last: correct them, or let them go. `--json FILE.json`
+    decides, too. After --editor and --decisions exit code 3 says that something is open.
 
     Examples:
         studio review
         studio review mine --wait
+        studio review mine --editor
+        studio review --json
         studio review mine --mcp
     """
     from studio.report.next_step import command_after_run, tell_next
-    from studio.report.progress import to_stderr
-    from studio.review.editor import edit_text
+    from studio.review.editor import EditorReview, edit_text
     from studio.review.review_run import RunReview, open_session
+    from studio.review.scripted import print_queue, review_by_script
     from studio.run.linter import LazyLinter
     from studio.secrets.workspace import masking_workspace
     from studio.session.client import is_alive
     from studio.workspace.run_control import choose_run
 
-    def ask(prompt: str) -> str | None:
-        print(prompt, end="", flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            print()
-        return line.rstrip("\n") if line else None
-
-    def say(text: str) -> None:
-        wide = shutil.get_terminal_size().columns
-        print(wrap_text(text, wide) if sys.stdout.isatty() else text, flush=True)
-
-    def tell(text: str) -> None:
-        wide = shutil.get_terminal_size().columns
-        to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
-
+    if wait + editor + mcp + (json or decisions is not None) > 1 or (yes and not editor):
+        cause = "--wait, --editor [--yes], --json and --mcp exclude each other."
+        raise ConfigError("studio review", cause, "Give one of them.")
     workspace = masking_workspace(context.obj)
     folder, person = choose_run(workspace, run), login_name()
     if mcp:
-        import asyncio
-
-        require_mcp()
-        from studio.serving.review_mcp import serve_review
-
-        return asyncio.run(serve_review(workspace, folder, person, tell))
-    linter = LazyLinter(workspace, folder, tell)
+        return _review_by_mcp(workspace, folder, person)
+    linter = LazyLinter(workspace, folder, _tell)
     with open_session(workspace, folder, person, linter) as (session, wait_for):
-        reviewing = RunReview(session, wait_for, waits=wait, say=say, tell=tell)
-        reviewing.run(reviewer=person, ask=ask, edit=edit_text)
+        reviewing = RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
+        if decisions is not None:
+            review_by_script(reviewing, workspace, person, decisions, json=json)
+        elif json:
+            print_queue(reviewing)
+        elif editor:
+            EditorReview(reviewing, workspace, person, ask=_ask_aside, yes=yes).run()
+        else:
+            reviewing.run(reviewer=person, ask=_ask, edit=edit_text)
     state = folder.state()
-    if is_alive(folder) and not state.open_operations:
-        tell_next(f"studio attach {quote(folder.run)}", context.obj)
-    else:
-        tell_next(command_after_run(state), context.obj)
+    goes_on = is_alive(folder) and not state.open_operations
+    after = f"studio attach {quote(folder.run)}" if goes_on else command_after_run(state)
+    tell_next(after, context.obj)
+    is_left = (editor or decisions is not None) and state.open_operations
+    return exit_codes.OPERATIONS_OPEN if is_left else exit_codes.DONE
+
+
+def _review_by_mcp(workspace: Workspace, run: RunDir, person: str) -> int:
+    import asyncio
+
+    require_mcp()
+    from studio.serving.review_mcp import serve_review
+
+    return asyncio.run(serve_review(workspace, run, person, _tell))
+
+
+def _ask(prompt: str) -> str | None:
+    print(prompt, end="", flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        print()
+    return line.rstrip("\n") if line else None
+
+
+def _ask_aside(prompt: str) -> str | None:
+    with redirect_stdout(sys.stderr):
+        return _ask(prompt)
+
+
+def _say(text: str) -> None:
+    wide = shutil.get_terminal_size().columns
+    print(wrap_text(text, wide) if sys.stdout.isatty() else text, flush=True)
+
+
+def _tell(text: str) -> None:
+    from studio.report.progress import to_stderr
+
+    wide = shutil.get_terminal_size().columns
+    to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
 
 
 def gate(

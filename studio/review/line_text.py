@@ -140,9 +140,17 @@ def nearest_text(operation: Operation, texts: Mapping[str, str]) -> tuple[str, f
 
 
 def operation_text(
-    operation: Operation, queue: ReviewQueue, groups: Sequence[GroupEvidence], note: str = ""
+    operation: Operation,
+    queue: ReviewQueue,
+    groups: Sequence[GroupEvidence],
+    note: str = "",
+    *,
+    brief: bool = False,
 ) -> str:
-    """An operation as it is shown before the question about it; `note` is what is kept of it."""
+    """An operation as it is shown before the question about it; `note` is what is kept of it.
+
+    With `brief` each group of its evidence has one line, and what it is like is not looked for.
+    """
     texts = dict(queue.draft)
     target = f" {operation.target}" if operation.target else ""
     lines = ["", f"{operation.id}  {kind_title(operation.kind)}{target}  ({len(queue.open)} open)"]
@@ -159,8 +167,8 @@ def operation_text(
     lines += [f"  note      {sanitize(note)}"] if note else []
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
-        lines += evidence_lines(group)[: 1 if operation.kind == "weights" else None]
-    if (near := nearest_text(operation, texts)) is not None:
+        lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
+    if not brief and (near := nearest_text(operation, texts)) is not None:
         lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
     return "\n".join(lines)
 

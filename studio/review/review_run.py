@@ -121,7 +121,7 @@ class RunReview:
         if is_empty:
             self.say(f"run {name}: nothing is open")
             if not follows:
-                if self._has_process and (closing := self._closing_text()):
+                if self._has_process and (closing := self.closing_text()):
                     self.say(closing)
                 return
         review = LineReview(
@@ -137,7 +137,7 @@ class RunReview:
             self._ask_until_left(review, follows)
         finally:
             self.say(self._count_text(review))
-            if closing := self._closing_text():
+            if closing := self.closing_text():
                 self.say(closing)
 
     def _ask_until_left(self, review: LineReview, follows: bool) -> None:
@@ -180,7 +180,7 @@ class RunReview:
             )
         return f"run {self.session.run.run}: {'; '.join(counts)}"
 
-    def _closing_text(self) -> str:
+    def closing_text(self) -> str:
         """Leave in good order; what happened, or how to go on, "" where nothing need be said."""
         if self._ended and not self.session.living:
             return f"the process of run {self.session.run.run} has ended"

@@ -31,6 +31,7 @@ PARSED = {
     "studio ctl watch": "goes on until the run ends",
     "studio review mine --wait": "goes on until the run ends",
     "studio review mine --mcp": "talks with a program",
+    "studio review mine --editor": "opens an editor",
 }
 FEW = ("evaluation.limit=4", "evaluation.data=arithmetic-heldout", "evaluation.k=1")
 FILES = {

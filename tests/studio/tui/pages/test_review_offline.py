@@ -71,10 +71,10 @@ class Table:
 
 
 @asynccontextmanager
-async def a_table(run: RunDir) -> AsyncIterator[Table]:
+async def a_table(run: RunDir, person: str = "sam") -> AsyncIterator[Table]:
     workspace = Workspace(run.path.parents[1])
-    app = app_on(OfflineSession(workspace, run, "sam"), workspace)
-    app.person = "sam"
+    app = app_on(OfflineSession(workspace, run, person), workspace)
+    app.person = person
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         async with asyncio.timeout(20):

@@ -1,0 +1,233 @@
+"""Decisions that come all at once, from a script, a file or a client: read, checked, recorded.
+
+A batch is checked as a whole against the queue as it is, and nothing of it is recorded where
+anything is wrong. What stands already is not recorded twice, so a batch may be sent again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from engines.core.codec import fields_of, to_dict
+from engines.core.errors import DataError
+from engines.core.ids import digest
+from engines.core.library import effective_operation
+from engines.core.state.run_state import RunState
+from engines.core.text.sanitize import one_line
+from engines.core.text.similarity import word_diff
+from engines.core.types import Decision, DecisionAction, Operation, OperationKind
+from engines.pipeline.gate.draft import Draft
+from engines.pipeline.gate.queue import DecisionResult
+from engines.record.run_dir import Workspace
+from studio.errors import plain_words
+from studio.report.decisions import DONE
+from studio.report.tables import print_json, print_result
+from studio.review.evidence import EvidenceLoader
+from studio.review.review_run import RunReview
+from studio.session.base import Session
+
+DECIDES = ("approve", "edit", "reject", "defer", "open")
+BOM = b"\xef\xbb\xbf"
+KINDS = ("add", "modify", "delete", "keep")
+OWN = ("add", "modify", "delete", "pin", "unpin")
+Todo = tuple[Operation, Decision | None]
+"""Without an id an operation is still to be proposed; without a decision the standing one goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What shall become of an operation; without one, a change of one's own (`OWN`).
+
+    `open` takes a decision back. An edit names at least one of text, kind and target.
+    """
+
+    action: str
+    operation: str = ""
+    text: str | None = None
+    kind: str | None = None
+    target: str | None = None
+    reason: str = ""
+    fingerprint: str = ""  # as it was listed; "": whatever the operation is by now
+    place: str = ""  # where it was asked for
+
+
+def read_wishes(name: str, data: bytes) -> list[Wish]:
+    """The wishes of a JSON array; DataError: all that is wrong, by item and field."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+    def text_of(at: tuple[int | str, ...], problem: str) -> str:
+        place = (f"item {part + 1}" if isinstance(part, int) else part for part in at)
+        what = plain_words(problem).replace("Unexpected keyword argument", "unknown")
+        return f"{', '.join(place)}: {what}".removeprefix(": ")
+
+    try:
+        strict = with_config(ConfigDict(extra="forbid"))(Wish)
+        wishes = TypeAdapter(list[strict]).validate_json(data.removeprefix(BOM))  # type: ignore[valid-type]
+    except ValidationError as error:
+        raise _wrong(name, [text_of(one["loc"], one["msg"]) for one in error.errors()]) from error
+    return [replace(wish, place=f"item {number}") for number, wish in enumerate(wishes, 1)]
+
+
+def _wrong(name: str, problems: Sequence[str]) -> DataError:
+    more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+    return DataError(name, f"{'; '.join(problems[:8])}{more}.", "Nothing was recorded.")
+
+
+def check_wishes(
+    name: str, wishes: Sequence[Wish], session: Session, workspace: Workspace, person: str
+) -> list[Todo]:
+    """What is to be done, in order, where it does not stand already.
+
+    Raises DataError: something fits neither the queue nor the library as it would become.
+    """
+    state = session.run.state()  # as it is on disk, the last answer included
+    assert state.started is not None
+    base = workspace.library(state.started.library).at(state.base_version)
+    trial = replace(state, decisions=dict(state.decisions), operations=dict(state.operations))
+    draft = Draft(trial, base, "", state.settings.get("practice.library_limit"), None)
+    texts = {one.id: one.text for one in draft.library.experiences}
+    problems, todo = list[str](), dict[str, tuple[Operation, Decision | None, str]]()
+    for wish in wishes:
+        try:
+            operation, decision = _read_wish(wish, state, texts, person)
+        except ValueError as error:
+            problems.append(f"{wish.place}: {error}")
+            continue
+        key = operation.id or f"own {len(todo)}"
+        problems += [f"{wish.place}: {key} is decided twice"] if key in todo else []
+        todo[key] = operation, decision, wish.place
+        if decision is None:
+            trial.decisions.pop(key, None)
+    draft.discard()
+    now = draft.copy()  # on which the run itself checks what is proposed
+    changes = {k: v for k, v in todo.items() if not _stands(v[0], state.decisions.get(k), v[1])}
+    for key, (operation, decision, place) in changes.items():
+        if decision is None:
+            continue
+        objection = None if operation.id else now.objection(operation)
+        tried = trial.operations[key] = replace(operation, id=key)
+        if operation.kind != "weights" and decision.action in ("approve", "edit"):
+            objection = objection or draft.check(tried, decision)[2]
+        problems += [f"{place}: {objection}"] if objection else []
+        if not objection:
+            draft.hold(tried, decision)
+    if problems:
+        raise _wrong(name, problems)
+    return [(operation, decision) for operation, decision, _ in changes.values()]
+
+
+def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: str) -> Todo:
+    """A wish by itself; ValueError says what is wrong with it."""
+    action, named = wish.action, {wish.text, wish.kind, wish.target} != {None}
+    if action not in (DECIDES if wish.operation else OWN):
+        known = ", ".join(DECIDES if wish.operation else OWN)
+        raise ValueError(f'"{action}" is none of {known} {wish.operation or "(no operation)"}')
+    if not wish.operation:
+        if (action in ("add", "modify")) != (wish.text is not None):
+            raise ValueError("add and modify have a text, and nothing else has one")
+        kind, text = cast("OperationKind", action), " ".join((wish.text or "").split())
+        own = Operation("", kind, wish.target, text, proposer=person)
+        for known_one in state.operations.values():  # proposed before, and cut off then
+            if known_one.id in state.own and replace(known_one, id="", flags=()) == own:
+                own = known_one
+        return own, Decision(own.id, "approve", reason=wish.reason, reviewer=person)
+    if (operation := state.operations.get(wish.operation)) is None:
+        listed = ", ".join(op.id for op in state.open_operations) or "none"
+        raise ValueError(f"operation {wish.operation} is not open in this run; open are: {listed}")
+    if wish.kind not in (None, *KINDS):
+        raise ValueError(f'kind "{wish.kind}" is none of {", ".join(KINDS)}')
+    if (action == "edit") != named:
+        raise ValueError("an edit, and nothing else, has a text, a kind or a target")
+    if wish.fingerprint not in ("", fingerprint(operation, texts)):
+        raise ValueError(f"{operation.id} has changed since it was listed")
+    decision = Decision(
+        operation.id,
+        cast("DecisionAction", action),
+        kind=cast("OperationKind | None", wish.kind),
+        target=wish.target,
+        text=wish.text,
+        reason=wish.reason or state.notes.get(operation.id, ""),
+        reviewer=person,
+    )
+    kind = effective_operation(operation, decision).kind
+    if wish.text is not None and kind not in ("add", "modify"):
+        raise ValueError(f"a {kind} has no text: make it a modify, which has one")
+    return operation, None if action == "open" else decision
+
+
+def _stands(operation: Operation, standing: Decision | None, wanted: Decision | None) -> bool:
+    """Whether nothing need be recorded for it."""
+    if standing is None or wanted is None:
+        return standing is wanted
+    was, now = (effective_operation(operation, one) for one in (standing, wanted))
+    same = one_line(was.text) == one_line(now.text) and replace(was, text=now.text) == now
+    kinds = [one.action.replace("edit", "approve") for one in (standing, wanted)]
+    return kinds[0] == kinds[1] and same and wanted.reason in ("", standing.reason)
+
+
+async def carry_out(session: Session, todo: Sequence[Todo]) -> list[DecisionResult]:
+    """Record what was checked, all decisions as one record.
+
+    What is taken back and what is proposed is recorded before, each by itself: cut off there, the
+    same wishes go on from it. Raises ConflictError: the run refuses; nothing is decided.
+    """
+    for operation, decision in todo:
+        if decision is None:
+            await session.undo(operation.id)
+    decisions = []
+    for operation, decision in todo:
+        if decision is not None:
+            name = operation.id or (await session.propose(operation)).id
+            decisions.append(replace(decision, operation_id=name))
+    return await session.decide_all(decisions) if decisions else []
+
+
+def result_text(result: DecisionResult) -> str:
+    """`op1.2: approved (becomes E3)`; what the run itself rejected says why."""
+    made, note = result.decision, f" ({result.note})" if result.note else ""
+    return f"{made.operation_id}: {DONE[made.action]}{note}"
+
+
+def fingerprint(operation: Operation, texts: Mapping[str, str]) -> str:
+    """Changes as soon as the operation does, or what its experience says."""
+    before = texts.get(operation.target or "", "")
+    return digest([operation.kind, operation.target, operation.text, before], 8)
+
+
+def review_by_script(
+    review: RunReview, workspace: Workspace, person: str, path: Path, *, json: bool
+) -> None:
+    """Check and record what a JSON file says, or standard input (`-`); print what came of it."""
+    name = "standard input" if str(path) == "-" else str(path)
+    wishes = read_wishes(name, sys.stdin.read().encode() if str(path) == "-" else path.read_bytes())
+    review.wait_for(review.session.review_queue())  # by it the library is followed to its head
+    todo = check_wishes(name, wishes, review.session, workspace, person)
+    results = review.wait_for(carry_out(review.session, todo))
+    closing, left = review.closing_text(), review.session.run.state().open_operations
+    facts = {"results": results, "open": [one.id for one in left], "closing": closing}
+    lines = [*map(result_text, results), f"{len(todo)} decided, {len(left)} open", closing]
+    print_result(facts, "\n".join(lines).rstrip(), json=json)
+
+
+def print_queue(review: RunReview) -> None:
+    """Print as JSON what is open with all that a reviewer sees, and the library as it would be."""
+    queue, run = review.wait_for(review.session.review_queue()), review.session.run
+    state, texts, loader = run.state(), dict(queue.draft), EvidenceLoader(run)
+    operations = []
+    for op in queue.open:
+        before, measured = texts.get(op.target or "", ""), state.effect_of(op.id)
+        groups = loader.operation_groups(op)
+        seen = {
+            "before": before,
+            "words": word_diff(before, op.text) if op.kind == "modify" else (),
+            "groups": [fields_of(group, "id", "won", "n", "question") for group in groups],
+            "effect": measured.effect if measured else None,
+            "fingerprint": fingerprint(op, texts),
+        }
+        operations.append({**to_dict(op), **seen})
+    about = {"run": run.run, "library": state.started.library if state.started else ""}
+    print_json({**about, **to_dict(queue), "open": operations})
