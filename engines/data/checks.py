@@ -54,17 +54,19 @@ def check_rows(
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
     for line, problem in numbered:
         by_question.setdefault(" ".join(problem.question.split()), []).append((line, problem))
+    asked_again = [same for same in by_question.values() if len(same) > 1]
+    for line, problem in (one for same in asked_again for one in same):
         by_content.setdefault((problem.question, answer_set(problem)), []).append(line)
     return DataReport(
         n=len(numbered),
         unit=unit,
         empty=tuple(empty),
         without_answer=tuple(line for line, p in numbered if p.answer is None),
-        duplicates=tuple(tuple(lines) for lines in by_content.values() if len(lines) > 1),
+        duplicates=tuple(sorted(tuple(lines) for lines in by_content.values() if len(lines) > 1)),
         contradictory=tuple(
             tuple(line for line, _ in same)
-            for same in by_question.values()
-            if len(same) > 1 and _has_contradiction([answer_set(p) for _, p in same])
+            for same in asked_again
+            if _has_contradiction([answer_set(p) for _, p in same])
         ),
         question_chars=_length_spread([len(p.question) for _, p in numbered]),
         answer_chars=_length_spread([len(p.answer) for _, p in numbered if p.answer is not None]),

@@ -216,7 +216,8 @@ def find_images(place: str, problem: Problem, folder: Path) -> Problem:
 
     Raises DataError: there is no such file.
     """
-    named = problem.meta.get("images") or problem.meta.get("image") or ()
+    if not (named := problem.meta.get("images") or problem.meta.get("image")):
+        return problem
     listed = named if isinstance(named, list) else [named]
     images = [image for image in listed if isinstance(image, str) and _is_image(image)]
     if not images:
