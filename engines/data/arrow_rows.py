@@ -28,7 +28,7 @@ def read_arrow_rows(
         cause = f"{kind} needs pyarrow, which is not installed."
         move = f"Run: {install_command('parquet')}"
         raise DataError(str(path), cause, move) from error
-    number = 0
+    number, place = 0, f"{path}, row "
     try:
         with pyarrow.OSFile(str(path)) as file:
             if parquet:
@@ -46,7 +46,7 @@ def read_arrow_rows(
                     number += 1
                     for name in others:
                         row[name] = to_json_value(row[name])
-                    yield number, f"{path}, row {number}", row
+                    yield number, place + str(number), row
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         cause = f"It is no whole {kind} file: {reason}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def parse_problem(
     if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
         answers = (*ANSWER_FIELDS, "output")
     # A field that is there but null must not hide another that has the answer.
-    answer_field = next((name for name in answers if get_field(row, name) is not None), None)
+    answer_field = _first_held(row, answers)
     alternatives: list[str] = []
     answer = None
     if choices and (choices.right or answer_field):
@@ -128,7 +129,7 @@ def parse_question(
     place: str, row: Mapping[str, Any], names: FieldNames
 ) -> tuple[tuple[str, ...], str]:
     """The fields the question stands in, and its text; raises what `parse_problem` does."""
-    name = next((name for name in names.question if get_field(row, name) is not None), None)
+    name = _first_held(row, names.question)
     alpaca = _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS
     fields: tuple[str, ...]
     if alpaca:
@@ -150,6 +151,20 @@ def parse_question(
         move = "Write the question, or take the row out."
         raise BlankQuestion(place, f'"{fields[0]}" is empty.', move)
     return fields, text
+
+
+def _first_held(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of the names under which a row has something."""
+    for name in _present(names, tuple(row)):
+        if get_field(row, name) is not None:
+            return name
+    return None
+
+
+@lru_cache(maxsize=256)
+def _present(names: tuple[str, ...], fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the names that such a row may have: nearly all of a file have the same fields."""
+    return tuple(name for name in names if name in fields or name.partition(".")[0] in fields)
 
 
 def get_field(row: Mapping[str, Any], name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from studio.commands import AsJson, open_workspace
+from studio.commands import AsJson, DryRun, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
 
@@ -124,6 +124,57 @@ def add(
         print("note: in the copy the fields are called question and answer", file=sys.stderr)
     if not json:
         tell_next(f"studio data preview {quote(added[0].name)}", context.obj)
+
+
+@app.command()
+def prepare(
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA[:SPLIT][+DATA …]",
+            help="A public data set, as `studio guide data` lists them; several are joined and "
+            "shuffled. planner: nq+deepmath-103k, and aime24 as its validation set.",
+        ),
+    ],
+    from_path: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PATH", help="Its file or folder; else it is fetched."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it. Default: as the data.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the shuffling.")] = 42,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle a single set, too.")] = False,
+    levels: Annotated[
+        str | None,
+        typer.Option(metavar="E:M:H", help="webwalkerqa: easy, medium, hard in this ratio."),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Bring a public data set into the workspace as Parquet, cleaned.
+
+    Examples:
+        studio data prepare aime24
+        studio data prepare planner --from my-downloads
+        studio data prepare webwalkerqa --levels 4:7:6 --limit 51
+        studio data prepare gsm8k:test --from gsm8k
+    """
+    from studio.data.prepare import Wanted, parse_levels
+    from studio.data.prepare import prepare as prepare_data
+    from studio.data.text import prepared_data, prepared_text
+    from studio.report.next_step import tell_next
+
+    ratio = parse_levels(levels) if levels else None
+    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio, sort)
+    found = prepare_data(open_workspace(context), wanted, dry_run=dry_run)
+    rows = [prepared_data(one, dry_run) for one in found]
+    print_result(rows, "\n".join(prepared_text(one, dry_run) for one in found), json=json)
+    if not json and not dry_run:
+        tell_next(f"studio data preview {quote(found[0].name)}", context.obj)
 
 
 @app.command()

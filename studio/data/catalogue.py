@@ -13,7 +13,7 @@ from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered, check_rows
 from engines.data.dataset import read_numbered_problems
-from engines.data.folder import find_splits
+from engines.data.folder import SUFFIXES, find_splits
 from engines.data.rows import Unit, open_table
 from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
 from engines.record.appender import make_folder, write_atomic
@@ -110,12 +110,7 @@ def _prepare(
     numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
     data = _canonical_jsonl(source, numbered, fields)
     target = workspace.datasets / f"{check_data_name(called)}.jsonl"
-    if target.exists() and target.read_bytes() != data:
-        raise ConfigError(
-            f"data set {called}",
-            f"{target} exists with other content.",
-            "Choose another name with --name NAME.",
-        )
+    check_free(target, same=target.exists() and target.read_bytes() == data)
     return target, data, numbered
 
 
@@ -177,6 +172,17 @@ def check_data_name(name: str) -> str:
     except ConflictError as error:
         raise ConfigError(error.place, error.cause, "Choose one with --name NAME.") from error
     return name
+
+
+def check_free(target: Path, *, same: bool) -> None:
+    """Refuse a name that other content has: in this file, unless it is the `same`, or another."""
+    named = {target.with_suffix(suffix) for suffix in ("", *SUFFIXES)} - (
+        {target} if same else set()
+    )
+    if there := sorted(path for path in named if path.exists()):
+        cause = f"{there[0]} exists with other content."
+        move = "Choose another name with --name NAME."
+        raise ConfigError(f"data set {target.stem}", cause, move)
 
 
 def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
