@@ -65,6 +65,17 @@ class Problem:
         return tuple(self.meta.get("shown_images") or ())
 
     @property
+    def history(self) -> tuple[Message, ...]:
+        """The turns of a talk before the question; see `turns_of`."""
+        return turns_of(self.meta.get("history"))
+
+    @property
+    def asked(self) -> str:
+        """The question, after the turns before it where there are some."""
+        turns = [f"{turn.role}: {turn.content}" for turn in self.history]
+        return "\n\n".join([*turns, f"user: {self.question}"]) if turns else self.question
+
+    @property
     def options(self) -> Mapping[str, str]:
         """Letter and text of each option of a choice; empty where it is none."""
         options = self.meta.get("lettered_options")
@@ -123,6 +134,19 @@ class Message:
     token_ids: tuple[int, ...] = ()  # as sampled: a later turn never tokenises the text again
     images: tuple[str, ...] = ()  # see `Problem.images`
     speaker: str = ""  # the member of a team that says it; "" where one model speaks
+
+
+def turns_of(value: object) -> tuple[Message, ...]:
+    """Turns as data sets write them, `[{"role": …, "content": …}]`; () for anything else."""
+    turns = value if isinstance(value, list) else []
+    found = [
+        Message(turn["role"], turn["content"])
+        for turn in turns
+        if isinstance(turn, dict)
+        and turn.get("role") in ("system", "user", "assistant")
+        and isinstance(turn.get("content"), str)
+    ]
+    return tuple(found) if len(found) == len(turns) else ()
 
 
 @dataclass(frozen=True, slots=True)

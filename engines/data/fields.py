@@ -11,7 +11,7 @@ from typing import Any
 
 from engines.core.errors import DataError
 from engines.core.ids import digest
-from engines.core.types import Problem
+from engines.core.types import Problem, turns_of
 from engines.data.choices import LABELS, find_choices
 from engines.data.rows import json_kind
 
@@ -33,6 +33,9 @@ ID_BYTES = 5
 _IMAGE_ADDRESSES = ("http://", "https://", "data:image/")
 _ALPACA = "instruction"
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
+
+
+AS_CHAT = "Add it with its talks as problems: studio data add FILE --as-chat."
 
 
 class BlankQuestion(DataError):
@@ -78,6 +81,9 @@ def parse_problem(
     question_fields, question = parse_question(place, row, names)
     if question_fields == ("messages",) and isinstance(row["messages"], list):
         turns = [turn for turn in row["messages"] if isinstance(turn, dict)]
+        if sum(turn.get("role") == "user" for turn in turns) > 1:
+            cause = '"messages" holds a talk, whose earlier turns would not be shown.'
+            raise DataError(place, cause, AS_CHAT)
         said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
         row = {"answer": said[-1] if said else None, **row}  # a demonstration: its last reply
     answers = names.answer
@@ -116,8 +122,10 @@ def parse_problem(
         question = choices.extend_question(question)
         meta = {key: value for key, value in meta.items() if key not in choices.fields}
         meta["lettered_options"] = dict(choices.options)
+    # One question may end several talks.
+    talk = [meta["history"]] if turns_of(meta.get("history")) else []
     return Problem(
-        id=digest([question, answer], ID_BYTES),
+        id=digest([question, answer, *talk], ID_BYTES),
         question=question,
         answer=answer,
         source=own if isinstance(own, str) else source,
@@ -143,6 +151,8 @@ def parse_question(
             listed = ", ".join(row) or "none"
             cause = f'"{names.question[0]}" is missing; the fields are: {listed}.'
             move = f"Rename one, or name it: {_MAPPED.format('question')}."
+            if "conversations" in row:
+                move = AS_CHAT
             if ".csv:" in place or ".tsv:" in place:
                 move += " The first line of a table names its fields."
             raise DataError(place, cause, move)

@@ -43,8 +43,9 @@ def unpack(path: Path, data: bytes) -> bytes:
                     found += chunk
                     _check_size(path, len(found), len(data))
         except (OSError, EOFError, damage) as error:
-            cause = f"It is packed, and damaged: {error}."
-            raise DataError(str(path), cause, "Fetch the file again.") from error
+            kind = "gzip" if damage is zlib.error else "zstd"
+            cause = f"It is packed with {kind}, and damaged: {error}."
+            raise DataError(str(path), cause, "Unpack it elsewhere, or fetch it again.") from error
         data = bytes(found)
         if data.startswith((_GZIP, _ZSTD)):
             raise DataError(str(path), "It is packed twice.", "Unpack it once.")
@@ -70,9 +71,8 @@ def _import_zstd(path: Path) -> tuple[Any, type[Exception]]:
     """What opens such a file, and what it raises where that is damaged."""
     try:
         # The standard library has it from Python 3.14 on.
-        zstd = import_module(
-            "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-        )
+        new = sys.version_info >= (3, 14)
+        zstd = import_module("compression.zstd" if new else "backports.zstd")
     except ImportError as error:
         cause = "It is packed with zstd, and backports.zstd is not installed."
         move = f"Run: {install_command('inspect')}, or unpack it first."
@@ -89,8 +89,8 @@ def read_sheet(path: Path) -> list[list[Any]]:
         with ZipFile(path) as archive:
             _check_size(path, sum(i.file_size for i in archive.infolist()), path.stat().st_size)
     except (BadZipFile, OSError) as error:
-        cause = f"It is a damaged archive: {error}."
-        raise DataError(str(path), cause, "Fetch or save it again.") from error
+        cause = f"It is a ZIP archive or a spreadsheet, and damaged: {error}."
+        raise DataError(str(path), cause, "Save it again, or as CSV.") from error
     try:
         from python_calamine import CalamineError, load_workbook
     except ImportError as error:

@@ -85,21 +85,26 @@ def add(
     name: Annotated[str | None, typer.Option(help="What to call it. Default: as the file.")] = None,
     question: Question = None,
     answer: Answer = None,
+    as_chat: Annotated[
+        bool, typer.Option("--as-chat", help="Rows are talks: OpenAI messages or ShareGPT.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Check data and copy it into the workspace as JSONL.
 
     Examples:
         studio data add my-problems.jsonl
+        studio data add talks.jsonl --as-chat
         studio data add exam.csv --name exam --question prompt --answer solution
     """
-    from studio.data.catalogue import add_data, field_names
+    from studio.data.catalogue import add_data, add_talks, field_names
     from studio.data.text import line_sets_text
     from studio.report.next_step import tell_next
     from studio.report.summary import count_text
 
     fields = field_names(question, answer)
-    added = add_data(open_workspace(context), file, name, fields)
+    add_file = add_talks if as_chat else add_data
+    added = add_file(open_workspace(context), file, name, fields)
     if json:
         rows = [{"name": a.name, "path": str(a.path), "n": a.n, "new": a.new} for a in added]
         print_json(rows[0] if len(rows) == 1 else rows)
@@ -115,6 +120,9 @@ def add(
                 "text verifiers refuse those",
                 file=sys.stderr,
             )
+        if one.with_tools:
+            n = count_text(one.with_tools, "row")
+            print(f"note: {one.name}: {n} with calls of tools left out", file=sys.stderr)
         if one.contradictory:
             which = line_sets_text(one.contradictory, one.unit)
             print(f"note: {one.name}: questions with different answers: {which}", file=sys.stderr)

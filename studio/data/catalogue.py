@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
@@ -20,6 +21,7 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.catalogue import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
+from studio.data.chat import read_talks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class AddedData:
     hides_bundled: bool
     contradictory: tuple[tuple[int, ...], ...]  # lines with one question and no answer in common
     unit: Unit  # what they count
+    with_tools: int = 0  # talks left out since they call tools
 
 
 def bundled_folder() -> Path:
@@ -102,6 +105,25 @@ def add_data(
         _write_data(workspace, *one, open_table(source).unit)
         for source, one in zip(sources, ready, strict=True)
     )
+
+
+def add_talks(
+    workspace: Workspace, path: str, name: str | None, fields: Mapping[str, str]
+) -> tuple[AddedData, ...]:
+    """`add_data` of chat rows: each talk becomes a question, an answer and a history."""
+    if fields:
+        move = "Leave --question and --answer out: they follow from the roles."
+        raise ConfigError("--as-chat", "Talks have no such fields.", move)
+    source, left_out = resolve_data(path, (Path.cwd(),), PRACTISED), list[int]()
+    rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in read_talks(source, left_out)]
+    if not rows:
+        cause = f"No talk is left; {len(left_out)} rows with calls of tools are left out."
+        raise DataError(str(source), cause, "Give talks without tools.")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "talks.jsonl"
+        file.write_bytes("".join(rows).encode("utf-8", "surrogatepass"))
+        added = add_data(workspace, str(file), name if name is not None else source.stem, {})
+    return tuple(replace(one, with_tools=len(left_out)) for one in added)
 
 
 def _prepare(
