@@ -53,7 +53,10 @@ class Problem:
     @property
     def accepted_answers(self) -> tuple[str, ...]:
         """Every text that counts as right, each once: the answer, then `meta["alternatives"]`."""
-        alternatives = self.meta.get("alternatives") or ()
+        alternatives = self.meta.get("alternatives")
+        if not alternatives:  # most have none, and there may be 182,190
+            text = (self.answer or "").strip()
+            return (text,) if text else ()
         if isinstance(alternatives, str):
             alternatives = (alternatives,)
         texts = (str(text).strip() for text in (self.answer, *alternatives) if text is not None)

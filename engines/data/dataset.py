@@ -165,6 +165,8 @@ def _read(
 
 def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     """The same with the nth repeat of a content numbered in its id."""
+    if len({problem.id for _, problem in problems}) == len(problems):
+        return tuple(problems)
     seen: dict[str, int] = {}
     numbered = []
     for number, problem in problems:

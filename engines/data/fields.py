@@ -165,6 +165,8 @@ def parse_question(
 
 def _first_held(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """The first of the names under which a row has something."""
+    if row.get(names[0]) is not None:
+        return names[0]
     for name in _present(names, tuple(row)):
         if get_field(row, name) is not None:
             return name

@@ -62,8 +62,9 @@ def unpack(path: Path, data: bytes) -> bytes:
 
 
 def _check_size(path: Path, size: int, packed: int) -> None:
-    if size > min(MOST_BYTES, max(FREE_BYTES, MOST_RATIO * packed)):
-        cause = f"It unpacks to more than {size >> 20} MB from {packed} bytes."
+    most = min(MOST_BYTES, max(FREE_BYTES, MOST_RATIO * packed))
+    if size > most:
+        cause = f"It unpacks to more than {most >> 20} MB from {packed} bytes."
         raise DataError(str(path), cause, "Unpack it yourself, if you trust it, or split it.")
 
 
