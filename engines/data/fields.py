@@ -80,12 +80,7 @@ def parse_problem(
     """
     question_fields, question = parse_question(place, row, names)
     if question_fields == ("messages",) and isinstance(row["messages"], list):
-        turns = [turn for turn in row["messages"] if isinstance(turn, dict)]
-        if sum(turn.get("role") == "user" for turn in turns) > 1:
-            cause = '"messages" holds a talk, whose earlier turns would not be shown.'
-            raise DataError(place, cause, AS_CHAT)
-        said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
-        row = {"answer": said[-1] if said else None, **row}  # a demonstration: its last reply
+        row = {"answer": _only_reply(place, row["messages"]), **row}  # a demonstration
     answers = names.answer
     choices = find_choices(place, row, question)
     if choices and answers is ANSWER_FIELDS:
@@ -131,6 +126,15 @@ def parse_problem(
         source=own if isinstance(own, str) else source,
         meta=meta,
     )
+
+
+def _only_reply(place: str, messages: list[Any]) -> Any:
+    turns = [turn for turn in messages if isinstance(turn, dict)]
+    if sum(turn.get("role") == "user" for turn in turns) > 1:
+        cause = '"messages" holds a talk, whose earlier turns would not be shown.'
+        raise DataError(place, cause, AS_CHAT)
+    said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
+    return said[-1] if said else None
 
 
 def parse_question(

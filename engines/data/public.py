@@ -24,14 +24,14 @@ Clean = Callable[[str, Row], list[dict[str, Any]] | str]
 """Place and row → question, result and further columns of each row it gives, or why it gives
 none. Raises DataError: a field is missing, or holds something that is no text."""
 
-_QUESTION = ("question", "Question", "problem", "Problem")
+_QUESTION = ("question", "Question", "problem", "Problem", "extra_info.question")
 _ANSWER = ("final_answer", "answer", "Answer", "result")
-_SOLUTION = ("solution", "Solution")
 _DAPO = re.compile(
     r"(?:Solve the following math problem step by step\.[^\n]*\n\n)?(.*?)"
     r'(?:\n\nRemember to put your answer on its own line after "Answer:"\.)?',
     re.DOTALL,
 )
+_AGAIN = "Give the data set as its authors publish it."
 NO_QUESTION, NO_ANSWER = "without a question", "without an answer"
 
 
@@ -41,7 +41,7 @@ def _field(place: str, row: Row, *names: str) -> Any:
         if name in row or get_field(row, name) is not None:
             return get_field(row, name)
     cause = f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
-    raise DataError(place, cause, "Give the data set as its authors publish it.")
+    raise DataError(place, cause, _AGAIN)
 
 
 def join_answers(place: str, value: Any) -> str:
@@ -52,81 +52,80 @@ def join_answers(place: str, value: Any) -> str:
     return "; ".join(text for text in given if text)
 
 
-def _plain(place: str, row: Row) -> list[dict[str, Any]]:
-    question, answer = _field(place, row, *_QUESTION), _field(place, row, *_ANSWER)
-    found = {"question": question, "result": join_answers(place, answer)}
+def _problem(place: str, row: Row, *answers: str) -> dict[str, Any]:
+    answer = join_answers(place, _field(place, row, *(answers or _ANSWER)))
     kept = {name: row[name] for name in ("difficulty", "topic", "subject") if name in row}
-    if "level" in row:
-        kept["level"] = str(row["level"])
-    solution = next((row[name] for name in _SOLUTION if row.get(name)), None)
-    return [found | kept | ({"solution": solution} if solution else {})]
+    kept |= {"level": str(row["level"])} if "level" in row else {}
+    if solution := row.get("solution") or row.get("Solution"):
+        kept["solution"] = solution
+    return {"question": _field(place, row, *_QUESTION), "result": answer, **kept}
 
 
-def _with_solutions(place: str, row: Row) -> list[dict[str, Any]] | str:
-    named = [name for name in row if name.startswith("r1_solution_")]
-    solutions = [row[name] for name in named or [*_SOLUTION] if row.get(name)]
-    (found,) = _plain(place, row)
+def _plain(place: str, row: Row) -> list[dict[str, Any]]:
+    return [_problem(place, row)]
+
+
+def _solutions(place: str, row: Row) -> list[dict[str, Any]] | str:
+    found = _problem(place, row)
+    solutions = [row[name] for name in row if name.startswith("r1_solution_") and row[name]]
     return [found | {"solution": one} for one in solutions] or "without a solution"
 
 
 def _nq(place: str, row: Row) -> list[dict[str, Any]]:
-    question = str(_field(place, row, *_QUESTION) or "").strip()
-    question += "?" if question and not question.endswith("?") else ""
-    answers = join_answers(place, _field(place, row, "golden_answers", *_ANSWER))
-    return [{"question": question, "result": answers}]
+    found = _problem(place, row, "golden_answers", *_ANSWER)
+    question = str(found["question"] or "").strip()
+    return [found | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
 
 
 def _dapo(place: str, row: Row) -> list[dict[str, Any]]:
-    prompt = _field(place, row, "prompt", *_QUESTION)
+    prompt = _field(place, row, "prompt")
     if isinstance(prompt, list):
         prompt = next((one.get("content") for one in prompt if isinstance(one, dict)), None)
     wrapped = _DAPO.fullmatch(field_text(place, "prompt", prompt or ""))
-    answer = _field(place, row, "reward_model.ground_truth", "solution", *_ANSWER)
-    question = wrapped[1] if wrapped else ""
-    return [{"question": question, "result": join_answers(place, answer)}]
+    unwrapped = {**row, "question": wrapped[1] if wrapped else ""}
+    return [_problem(place, unwrapped, "reward_model.ground_truth")]
 
 
 def _afm(place: str, row: Row) -> list[dict[str, Any]] | str:
     answer = _field(place, row, "extra_info.answer", *_ANSWER)
-    if isinstance(answer, list) and len(answer) > 1:
-        return "with several answers"
-    question = _field(place, row, "extra_info.question", *_QUESTION)
-    return [{"question": question, "result": join_answers(place, answer)}]
+    several = isinstance(answer, list) and len(answer) > 1
+    return (
+        "with several answers"
+        if several
+        else [_problem(place, {**row, "answer": answer}, "answer")]
+    )
 
 
 def _webwalker(place: str, row: Row) -> list[dict[str, Any]]:
-    (found,) = _plain(place, row)
     info = _field(place, row, "info", "Info")
-    level = _field(place, info, "difficulty_level", "Difficulty_Level")
+    level = _field(
+        place, info if isinstance(info, dict) else {}, "difficulty_level", "Difficulty_Level"
+    )
     about = {"level": str(level).lower(), "root_url": _field(place, row, "root_url", "Root_Url")}
     about |= {name: info[name] for name in ("lang", "type", "domain") if info.get(name)}
-    return [found | about]
+    return [_problem(place, row) | about]
 
 
 def _gsm8k(place: str, row: Row) -> list[dict[str, Any]]:
     text = field_text(place, "answer", _field(place, row, "answer"))
     solution, mark, answer = text.rpartition("####")
     if not mark:
-        cause, move = '"answer" has no line "#### …".', "Give the data set as it is published."
-        raise DataError(place, cause, move)
-    result = answer.strip().replace(",", "")
-    question = _field(place, row, "question")
-    return [{"question": question, "result": result, "solution": solution.strip()}]
+        raise DataError(place, '"answer" has no line "#### …".', _AGAIN)
+    answer = answer.strip().replace(",", "")
+    return [_problem(place, {**row, "answer": answer, "solution": solution.strip()})]
 
 
 def _choices(place: str, row: Row) -> list[dict[str, Any]] | str:
     question = field_text(place, "question", _field(place, row, *_QUESTION) or "")
     found = find_choices(place, row, question)
     if found is None:
-        _field(place, row, "choices", "Correct Answer", "options")
+        _field(place, row, "choices", "Correct Answer")
         return "without options"
     letter = found.right or found.find_letter(place, "answer_index", _field(place, row, "answer"))
-    if letter is None:
-        return NO_ANSWER
-    about = {"question": question, "options": list(found.options.values()), "result": letter}
-    about["answer_index"] = list(found.options).index(letter)
-    subject = row.get("subject") or row.get("Subdomain")
-    return [about | ({"subject": subject} if subject else {})]
+    options, subject = list(found.options.values()), row.get("subject") or row.get("Subdomain")
+    place_of = list(found.options).index(letter) if letter else None
+    return [{"question": question, "result": letter or "", "options": options,
+             "answer_index": place_of, "subject": subject}]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "deepmath-103k-solutions": Layout(
         "zwhe99/DeepMath-103K", 103_022,
         (*_DEEPMATH, "difficulty", "topic", "r1_solution_1", "r1_solution_2", "r1_solution_3"),
-        _with_solutions, further=("difficulty", "topic", "solution"), source="mathhard"),
+        _solutions, further=("difficulty", "topic", "solution"), source="mathhard"),
     "nq": Layout("RUC-NLPIR/FlashRAG_datasets", 79_168, ("id", "question", "golden_answers"), _nq,
                  config="nq"),
     "webwalkerqa": Layout("callanwu/WebWalkerQA", 680, ("question", "answer", "root_url", "info"),
@@ -242,8 +241,8 @@ def by_level(
     levels: dict[str, list[dict[str, Any]]] = {level: [] for level in ratio}
     for row in rows:
         if row["level"] not in levels:
-            cause = f'the level "{row["level"]}" is none of {", ".join(ratio)}.'
-            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, "Correct it.")
+            cause = f'Its level "{row["level"]}" is none of {", ".join(ratio)}.'
+            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, _AGAIN)
         levels[row["level"]].append(row)
     random, ordered = Random(seed), list[dict[str, Any]]()
     for found in levels.values():

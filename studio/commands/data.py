@@ -142,7 +142,7 @@ def prepare(
         typer.Argument(
             metavar="DATA[:SPLIT][+DATA …]",
             help="A public data set, as `studio guide data` lists them; several are joined and "
-            "shuffled. planner: nq+deepmath-103k, and aime24 as its validation set.",
+            "shuffled. `planner` is nq+deepmath-103k, with aime24 as its validation set.",
         ),
     ],
     from_path: Annotated[
@@ -155,7 +155,7 @@ def prepare(
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle a single set, too.")] = False,
     levels: Annotated[
         str | None,
-        typer.Option(metavar="E:M:H", help="webwalkerqa: easy, medium, hard in this ratio."),
+        typer.Option(metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in this ratio."),
     ] = None,
     sort: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
@@ -166,10 +166,9 @@ def prepare(
     """Bring a public data set into the workspace as Parquet, cleaned.
 
     Examples:
-        studio data prepare aime24
-        studio data prepare planner --from my-downloads
-        studio data prepare webwalkerqa --levels 4:7:6 --limit 51
-        studio data prepare gsm8k:test --from gsm8k
+        studio data prepare aime24 --dry-run
+        studio data prepare planner --from downloads
+        studio data prepare webwalkerqa --from downloads --levels 4:7:6 --limit 51
     """
     from studio.data.prepare import Wanted, parse_levels
     from studio.data.prepare import prepare as prepare_data
