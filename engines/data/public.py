@@ -26,6 +26,8 @@ none. Raises DataError: a field is missing, or holds something that is no text."
 
 _QUESTION = ("question", "Question", "problem", "Problem", "extra_info.question")
 _ANSWER = ("final_answer", "answer", "Answer", "result")
+_KEPT = ("difficulty", "topic", "subject")
+_OTHER_NAMES = ("extra_info", "solution", "Info", "Root_Url", "options", "Options", "Choices")
 _DAPO = re.compile(
     r"(?:Solve the following math problem step by step\.[^\n]*\n\n)?(.*?)"
     r'(?:\n\nRemember to put your answer on its own line after "Answer:"\.)?',
@@ -54,7 +56,9 @@ def join_answers(place: str, value: Any) -> str:
 
 def _problem(place: str, row: Row, *answers: str) -> dict[str, Any]:
     answer = join_answers(place, _field(place, row, *(answers or _ANSWER)))
-    kept = {name: row[name] for name in ("difficulty", "topic", "subject") if name in row}
+    kept: dict[str, Any] = {
+        name: row[name] for name in ("difficulty", "topic", "subject") if name in row
+    }
     kept |= {"level": str(row["level"])} if "level" in row else {}
     if solution := row.get("solution") or row.get("Solution"):
         kept["solution"] = solution
@@ -88,12 +92,9 @@ def _dapo(place: str, row: Row) -> list[dict[str, Any]]:
 
 def _afm(place: str, row: Row) -> list[dict[str, Any]] | str:
     answer = _field(place, row, "extra_info.answer", *_ANSWER)
-    several = isinstance(answer, list) and len(answer) > 1
-    return (
-        "with several answers"
-        if several
-        else [_problem(place, {**row, "answer": answer}, "answer")]
-    )
+    if isinstance(answer, list) and len(answer) > 1:
+        return "with several answers"
+    return [_problem(place, {**row, "answer": answer}, "answer")]
 
 
 def _webwalker(place: str, row: Row) -> list[dict[str, Any]]:
@@ -134,7 +135,7 @@ class Layout:
 
     hub: str  # its repository on the Hugging Face hub, and below it configuration and split
     rows: int  # there, as published
-    columns: tuple[str, ...]  # those that are read
+    columns: tuple[str, ...]  # what it consists of
     clean: Clean
     config: str | None = None
     split: str = "train"
@@ -142,6 +143,11 @@ class Layout:
     source: str = ""  # what the column `source` holds; "": the name
     once: bool = False  # a question that is repeated counts once
     gated: bool = False
+
+    @property
+    def read(self) -> frozenset[str]:
+        """The columns that are looked at, whoever wrote them; others may be of gigabytes."""
+        return frozenset((*self.columns, *_QUESTION, *_ANSWER, *_OTHER_NAMES))
 
 
 _DEEPMATH = ("question", "Problem", "final_answer", "Answer")

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from engines.core.errors import ConfigError, DataError, suggest_name
+from engines.core.errors import ConfigError, DataError, RecordError, suggest_name
 from engines.core.extras import install_command
 from engines.data.arrow_rows import to_json_value
 from engines.data.public import LAYOUTS, Cleaned, Layout, by_level, shuffled
@@ -166,7 +166,7 @@ def _source_rows(wanted: Wanted, part: Cleaned) -> Iterator[Row]:
     layout = LAYOUTS[part.name]
     if wanted.from_path is None:
         return _hub_rows(part, layout)
-    return open_table(resolve_data(part.source, (Path.cwd(),)), layout.columns).rows
+    return open_table(resolve_data(part.source, (Path.cwd(),)), layout.read).rows
 
 
 def _hub_rows(part: Cleaned, layout: Layout) -> Iterator[Row]:
@@ -182,7 +182,7 @@ def _hub_rows(part: Cleaned, layout: Layout) -> Iterator[Row]:
     split = part.source.rpartition(":")[2]
     try:
         found = datasets.load_dataset(layout.hub, layout.config, split=split)
-        read = [name for name in found.column_names if name in layout.columns]
+        read = [name for name in found.column_names if name in layout.read]
         tables = found.select_columns(read or found.column_names).with_format("arrow")
         batches = (table.to_pylist() for table in tables.iter(batch_size=_BATCH_ROWS))
         rows = (row for batch in batches for row in batch)
@@ -202,9 +202,8 @@ def _write_parquet(file: Path, one: Prepared) -> None:
         from pyarrow import parquet
     except ImportError as error:
         move = f"Run: {install_command('parquet')}"
-        raise DataError(
-            str(file), "Parquet needs pyarrow, which is not installed.", move
-        ) from error
+        cause = "Parquet needs pyarrow, which is not installed."
+        raise DataError(str(file), cause, move) from error
     text, whole = pyarrow.string(), pyarrow.int64()
     about = pyarrow.struct([("ground_truth", text), ("idx", whole)])
     common = {"question": text, "chain": text, "result": text, "source": text, "extra_info": about}
@@ -220,13 +219,14 @@ def _write_parquet(file: Path, one: Prepared) -> None:
                     writer.write_batch(pyarrow.RecordBatch.from_pylist(batch, schema=schema))
             raw.flush()
             os.fsync(raw.fileno())
+    except OSError as error:
+        cause = f"cannot be written ({error.strerror or error})."
+        raise RecordError(str(file), cause, "Make room or choose another place.") from error
     except (pyarrow.ArrowException, TypeError) as error:
         cause = f"A column holds another kind than its authors': {str(error).splitlines()[0]}."
         raise DataError(f"data set {one.name}", cause, "Fetch it again.") from error
     if not one.n:
-        raise DataError(
-            f"data set {one.name}", "No row is left.", "Give another --from or --limit."
-        )
+        raise DataError(f"data set {one.name}", "No row is left.", "Give other data.")
     with file.open("rb") as raw:
         one.digest = hashlib.file_digest(raw, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from pyarrow import parquet
 
 from engines.data.dataset import read_problems
 from engines.data.public import LAYOUTS, join_answers
+from engines.data.rows import open_table
 from engines.record.catalogue import open_catalogue
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 
+ROOT = Path(__file__).parents[3]
 Rows = list[dict[str, Any]]
 WRAPPED = (
     "Solve the following math problem step by step. The last line of your response should be of "
@@ -407,3 +410,42 @@ def test_without_the_library_the_layout_the_page_and_the_option_are_named(worksp
     for part in ("--from FILE", "Incorrect Answer 1", "huggingface.co/datasets/Idavidrein/gpqa"):
         assert part in ran.stderr
     assert not list(workspace.glob("datasets/*.parquet"))
+
+
+def test_a_parquet_file_with_the_usual_other_names_is_read(workspace: Path, tmp_path: Path) -> None:
+    rows = [{"question": "Find 1.", "answer": "1"}, {"question": "Find 2.", "answer": "2"}]
+    prepared(workspace, "deepmath-103k", "--from", str(write_parquet(tmp_path / "d.parquet", rows)))
+    made = parquet.read_table(workspace / "datasets" / "deepmath-103k.parquet").to_pylist()
+    assert [row["result"] for row in made] == ["1", "2"]
+
+
+def test_solutions_that_are_not_wanted_are_not_read(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "d.parquet", [deepmath(1)])
+    rows = open_table(file, LAYOUTS["deepmath-103k"].read).rows
+    assert [set(row) for _, _, row in rows] == [{"question", "final_answer", "difficulty", "topic"}]
+
+
+def test_a_fetch_takes_what_the_library_gives(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = tmp_path / "Maxwell-Jia" / "AIME_2024"
+    folder.mkdir(parents=True)
+    write_parquet(folder / "train.parquet", PUBLISHED["aime24"])
+    kept = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "studio", "--workspace", str(tmp_path / "practice"), "data",
+         "prepare", "aime24"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), **kept},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    made = parquet.read_table(tmp_path / "practice" / "datasets" / "aime24.parquet")
+    assert made.to_pylist() == PREPARED["aime24"]
+    lacking = subprocess.run(
+        [sys.executable, "-m", "studio", "--workspace", str(tmp_path / "practice"), "data",
+         "prepare", "math500"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), **kept},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (lacking.returncode, lacking.stdout) == (2, "")
+    assert "HuggingFaceH4/MATH-500:test cannot be fetched" in lacking.stderr
+    assert "--from FILE" in lacking.stderr and "unique_id" in lacking.stderr
