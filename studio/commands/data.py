@@ -142,7 +142,7 @@ def prepare(
         typer.Argument(
             metavar="DATA[:SPLIT][+DATA …]",
             help="A public data set, as `studio guide data` lists them; several are joined and "
-            "shuffled. `planner` is nq+deepmath-103k, with aime24 as its validation set.",
+            "shuffled. `planner-182k` is nq+deepmath-103k, with aime24 as its validation set.",
         ),
     ],
     from_path: Annotated[
@@ -167,9 +167,10 @@ def prepare(
 
     Examples:
         studio data prepare aime24 --dry-run
-        studio data prepare planner --from downloads
+        studio data prepare planner-182k --from downloads
         studio data prepare webwalkerqa --from downloads --levels 4:7:6 --limit 51
     """
+    from studio.data.catalogue import bundled_folder
     from studio.data.prepare import Wanted, parse_levels
     from studio.data.prepare import prepare as prepare_data
     from studio.data.text import prepared_data, prepared_text
@@ -180,6 +181,9 @@ def prepare(
     found = prepare_data(open_workspace(context), wanted, dry_run=dry_run)
     rows = [prepared_data(one, dry_run) for one in found]
     print_result(rows, "\n".join(prepared_text(one, dry_run) for one in found), json=json)
+    for one in found:
+        if (bundled_folder() / f"{one.name}.jsonl").is_file():
+            print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
     if not json and not dry_run:
         tell_next(f"studio data preview {quote(found[0].name)}", context.obj)
 

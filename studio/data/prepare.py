@@ -28,9 +28,9 @@ from engines.record.catalogue import write_dataset_row
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import check_data_name, check_free
 
-PLANNER = "planner"
+PLANNER = "planner-182k"
 JOINED = "nq+deepmath-103k"
-"""What `planner` stands for: the data and the order that AgentFlow's planner was trained on."""
+"""What it stands for: the data and the order that AgentFlow's planner was trained on."""
 VALIDATION = "aime24"
 _BATCH_ROWS = 4096
 _TYPES = {"difficulty": "float64", "answer_index": "int64"}
@@ -89,7 +89,7 @@ def parse_levels(text: str) -> dict[str, int]:
 
 
 def prepare(workspace: Workspace, wanted: Wanted, *, dry_run: bool = False) -> list[Prepared]:
-    """Prepare what is wanted, and beside `planner` its validation set.
+    """Prepare what is wanted, and beside `PLANNER` its validation set.
 
     With `dry_run` files are read and counted, nothing is fetched and nothing is written.
 
@@ -222,7 +222,7 @@ def _write_parquet(file: Path, one: Prepared) -> None:
     except OSError as error:
         cause = f"cannot be written ({error.strerror or error})."
         raise RecordError(str(file), cause, "Make room or choose another place.") from error
-    except (pyarrow.ArrowException, TypeError) as error:
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
         cause = f"A column holds another kind than its authors': {str(error).splitlines()[0]}."
         raise DataError(f"data set {one.name}", cause, "Fetch it again.") from error
     if not one.n:

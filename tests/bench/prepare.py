@@ -2,8 +2,8 @@
 
 `python -m tests.bench.prepare` writes rows of the length of Natural Questions and DeepMath (with
 solutions, which are not to be read), and prints JSON: CPU and wall seconds and the most memory, in
-MB, of `studio data prepare planner` and of `studio headless … --dry-run` with the seed's batches
-of 2. Exits with 1 where preparing takes more than 60 s or 1,000 MB, or the dry run more than 10 s
+MB, of `studio data prepare planner-182k` and of `studio headless … --dry-run` with the seed's
+batches of 2. Exits with 1 where preparing takes more than 60 s or 1,000 MB, or the dry run more than 10 s
 of CPU: its wall time is printed beside it, since others may use the machine.
 """
 
@@ -30,11 +30,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         _write_sources(Path(folder))
         found = {
-            "prepare": _measure(folder, "data", "prepare", "planner", "--from", folder),
-            "again": _measure(folder, "data", "prepare", "planner", "--from", folder),
+            "prepare": _measure(folder, "data", "prepare", "planner-182k", "--from", folder),
+            "again": _measure(folder, "data", "prepare", "planner-182k", "--from", folder),
             "dry_run": _measure(
                 folder,
-                *("headless", "rehearsal", "data.practice=planner", "practice.batch_size=2"),
+                *("headless", "rehearsal", "data.practice=planner-182k", "practice.batch_size=2"),
                 "--dry-run",
             ),
         }

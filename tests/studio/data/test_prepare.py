@@ -251,19 +251,19 @@ def test_planner_is_both_sets_joined_shuffled_and_numbered_anew(
     workspace: Path, tmp_path: Path
 ) -> None:
     the_planners(tmp_path)
-    told = prepared(workspace, "planner", "--from", str(tmp_path))
+    told = prepared(workspace, "planner-182k", "--from", str(tmp_path))
     both = [common(n, f"who was {n}?", f"a{n}; b{n}", "nq") for n in range(7)]
     both += [common(n, f"Find {n}.", str(n), "mathhard") for n in range(10)]
     order = numpy.random.Generator(numpy.random.PCG64(42)).permutation(17)
     expected = [both[at] | {"id": n} for n, at in enumerate(order)]
-    table = parquet.read_table(workspace / "datasets" / "planner.parquet")
+    table = parquet.read_table(workspace / "datasets" / "planner-182k.parquet")
     assert table.to_pylist() == expected
     assert table.schema.names == ["id", "question", "chain", "result", "source", "extra_info"]
     assert (told["n"], told["seed"]) == (17, 42)
     held_out = parquet.read_table(workspace / "datasets" / "aime24.parquet").to_pylist()
     assert held_out == PREPARED["aime24"]
 
-    run = ("data.practice=planner", "evaluation.data=aime24", "practice.batch_size=4")
+    run = ("data.practice=planner-182k", "evaluation.data=aime24", "practice.batch_size=4")
     plan = studio("headless", "rehearsal", *run, "--dry-run", "--json", workspace=workspace)
     assert plan.code == 0, plan.stderr
 
@@ -343,14 +343,16 @@ def test_nothing_of_planner_is_written_where_its_validation_set_is_taken(
     the_planners(tmp_path)
     one = write_parquet(tmp_path / "one.parquet", PUBLISHED["aime24"][:1])
     prepared(workspace, "aime24", "--from", str(one))
-    refused = studio("data", "prepare", "planner", "--from", str(tmp_path), workspace=workspace)
+    refused = studio(
+        "data", "prepare", "planner-182k", "--from", str(tmp_path), workspace=workspace
+    )
     assert (refused.code, "aime24.parquet exists" in refused.stderr) == (2, True)
-    assert not (workspace / "datasets" / "planner.parquet").exists()
+    assert not (workspace / "datasets" / "planner-182k.parquet").exists()
 
 
 def test_a_dry_run_counts_and_writes_nothing(workspace: Path, tmp_path: Path) -> None:
     the_planners(tmp_path)
-    assert prepared(workspace, "planner", "--from", str(tmp_path), "--dry-run")["n"] == 17
+    assert prepared(workspace, "planner-182k", "--from", str(tmp_path), "--dry-run")["n"] == 17
     named = studio("data", "prepare", "gpqa", "--dry-run", workspace=workspace)
     assert (named.code, "Idavidrein/gpqa/gpqa_diamond:train" in named.stdout) == (0, True)
     assert not workspace.exists()
@@ -361,8 +363,8 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "one of them is none": (("nq+nothing",), "nothing"),
     "no such file": (("nq", "--from", "nowhere.jsonl"), "not found"),
     "another layout": (("deepmath-103k", "--from", "nq.jsonl"), '"final_answer" is missing'),
-    "one file for two": (("planner", "--from", "nq.jsonl"), "not found"),
-    "a part that is missing": (("planner", "--from", "."), "deepmath-103k"),
+    "one file for two": (("planner-182k", "--from", "nq.jsonl"), "not found"),
+    "a part that is missing": (("planner-182k", "--from", "."), "deepmath-103k"),
     "levels of what has none": (("nq", "--levels", "4:7:6"), "no column level"),
     "no ratio": (("webwalkerqa", "--levels", "4:7"), "EASY:MEDIUM:HARD"),
     "no column to sort by": (("nq", "--sort", "difficulty"), "no column difficulty"),
@@ -371,6 +373,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "a broken line": (("nq", "--from", "broken.jsonl"), "broken.jsonl:1"),
     "no mark in gsm8k": (("gsm8k", "--from", "gsm.jsonl"), "####"),
     "an answer that is none of the options": (("mmlu", "--from", "mmlu.jsonl"), "none of the 2"),
+    "half a surrogate": (("deepmath-103k-solutions", "--from", "half.jsonl"), "another kind"),
     "another kind": (("deepmath-103k", "--from", "kind.jsonl"), "kind"),
 }
 
@@ -386,6 +389,8 @@ def test_what_cannot_be_prepared_is_refused_and_leaves_nothing(
     write_jsonl(tmp_path / "gsm.jsonl", [{"question": "q", "answer": "7"}])
     write_jsonl(tmp_path / "mmlu.jsonl", [{"question": "q", "choices": ["a", "b"], "answer": 5}])
     write_jsonl(tmp_path / "kind.jsonl", [{**deepmath(1), "difficulty": "hard"}])
+    half = {"question": "q", "final_answer": "1", "r1_solution_1": "\ud800"}
+    write_jsonl(tmp_path / "half.jsonl", [half])
     args, told = WRONG[case]
     refused = studio("data", "prepare", *args, workspace=workspace)
     assert (refused.code, refused.stdout) == (2, ""), refused.stderr
@@ -449,3 +454,25 @@ def test_a_fetch_takes_what_the_library_gives(tmp_path: Path) -> None:
     assert (lacking.returncode, lacking.stdout) == (2, "")
     assert "HuggingFaceH4/MATH-500:test cannot be fetched" in lacking.stderr
     assert "--from FILE" in lacking.stderr and "unique_id" in lacking.stderr
+
+
+def test_no_name_of_a_public_set_hides_a_bundled_one(workspace: Path, tmp_path: Path) -> None:
+    from studio.data.catalogue import bundled_folder
+    from studio.data.prepare import PLANNER
+
+    bundled = {path.stem for path in bundled_folder().iterdir()}
+    assert bundled.isdisjoint({PLANNER, *LAYOUTS})
+    file = write_jsonl(tmp_path / "x.jsonl", PUBLISHED["nq"])
+    named = ("nq", "--from", str(file), "--name", "arithmetic")
+    ran = studio("data", "prepare", *named, workspace=workspace)
+    assert "it hides the bundled data set arithmetic" in ran.stderr
+
+
+def test_a_kill_leaves_nothing_that_the_next_try_minds(workspace: Path, tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "x.jsonl", PUBLISHED["nq"])
+    (workspace / "datasets").mkdir(parents=True)
+    (workspace / "datasets" / ".nq.parquet.tmp").write_bytes(b"PAR1 half")
+    listed = json.loads(studio("data", "list", "--json", workspace=workspace).stdout)
+    assert {row["where"] for row in listed} == {"bundled"}
+    assert prepared(workspace, "nq", "--from", str(file))["n"] == 2
+    assert not (workspace / "datasets" / ".nq.parquet.tmp").exists()
