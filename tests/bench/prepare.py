@@ -3,8 +3,8 @@
 `python -m tests.bench.prepare` writes rows of the length of Natural Questions and DeepMath (with
 solutions, which are not to be read), and prints JSON: CPU and wall seconds and the most memory, in
 MB, of `studio data prepare planner-182k` and of `studio headless … --dry-run` with the seed's
-batches of 2. Exits with 1 where preparing takes more than 60 s or 1,000 MB, or the dry run more than 10 s
-of CPU: its wall time is printed beside it, since others may use the machine.
+batches of 2. Exits with 1 where preparing takes more than 60 s or 1,000 MB, or the dry run more
+than 10 s of CPU: its wall time is printed beside it, since others may use the machine.
 """
 
 from __future__ import annotations
