@@ -20,7 +20,7 @@ from filelock import FileLock
 from engines.core.errors import ConfigError, DataError, RecordError, suggest_name
 from engines.core.extras import install_command
 from engines.data.arrow_rows import to_json_value
-from engines.data.public import LAYOUTS, Cleaned, Layout, by_level, shuffled
+from engines.data.public.layouts import LAYOUTS, Cleaned, Layout, by_level, shuffled
 from engines.data.rows import Row, open_table
 from engines.data.source import resolve_data
 from engines.record.appender import make_folder, sync_folder
