@@ -80,7 +80,7 @@ class CommandAgent:
         finally:
             await asyncio.to_thread(left_files.remove_folder, folder)
         metrics = {} if reward is None else self._read_metrics(reward)
-        return guided.attempt(job.problem.question, answer, error or None, metrics)
+        return guided.attempt(job.problem.asked, answer, error or None, metrics)
 
     async def _run(self, gateway: Gateway, folder: Path, job: Job) -> ProgramResult:
         assert isinstance(gateway.guided, GuidedTry)
@@ -99,7 +99,7 @@ class CommandAgent:
                 "STUDIO_SEED": str(call_seed(self.run_seed, job.key)),
             },
             readable=readable,
-            stdin=job.problem.question.encode() if self.problem_as == "stdin" else b"",
+            stdin=job.problem.asked.encode() if self.problem_as == "stdin" else b"",
             network="public" if self.network == "public" else "none",
             port=gateway.port,
         )
@@ -119,14 +119,14 @@ class CommandAgent:
 
     def _arguments(self, problem: Problem) -> tuple[list[str], tuple[Path, ...]]:
         """The command with the problem put in, and what it has to read."""
-        values = {"question": problem.question, "problem_file": "problem.txt"}
+        values = {"question": problem.asked, "problem_file": "problem.txt"}
         argv, files = [], []
         for part in self.command:
             if (path := self.base / part).is_file():
                 files.append(path.absolute())
                 part = str(path.absolute())
             argv.append(_PLACEHOLDER.sub(lambda found: values[found[1]], part))
-        given_as = {"argument": problem.question, "file": values["problem_file"]}
+        given_as = {"argument": problem.asked, "file": values["problem_file"]}
         if not any(map(_PLACEHOLDER.search, self.command)):
             argv += filter(None, [given_as.get(self.problem_as)])
         return argv, (*files, *self.readable)
@@ -170,6 +170,6 @@ def lay_out_problem(folder: Path, problem: Problem) -> None:
     folder.mkdir(parents=True, mode=0o700)
     if (task := left_files.task_folder(problem)) and (task / "environment").is_dir():
         left_files.copy_folder(task / "environment", folder)
-    (folder / "problem.txt").write_text(problem.question, "utf-8")
-    known = {"id": problem.id, "question": problem.question, "options": dict(problem.options)}
+    (folder / "problem.txt").write_text(problem.asked, "utf-8")
+    known = {"id": problem.id, "question": problem.asked, "options": dict(problem.options)}
     (folder / "problem.json").write_text(json.dumps(known, ensure_ascii=False), "utf-8")

@@ -87,7 +87,7 @@ class FunctionAgent:
         text = "" if answer is None else str(answer).strip()
         error = None if text else "empty: the function returned no answer"
         metrics = getattr(made, "metrics", None) or {}
-        return guided.attempt(job.problem.question, text, error, metrics)
+        return guided.attempt(job.problem.asked, text, error, metrics)
 
 
 def _as_messages(asked: Asked) -> tuple[Message, ...]:
@@ -154,7 +154,7 @@ def as_function(
     async def solve(problem: Problem, model: Model) -> SimpleNamespace:
         guided = model.guided
         system = system_messages(guided.instructions, guided.guidance)
-        usual = {"question": problem.question, "answer": problem.answer}
+        usual = {"question": problem.asked, "answer": problem.answer}
         others = {name: ChatModel(name, partial(guided.ask, by=by)) for name, by in models.items()}
         offered = {
             "task": {**usual, "ground_truth": problem.answer, **problem.meta},

@@ -62,7 +62,12 @@ def unusable_reason(reply: Completion) -> str | None:
 def first_messages(instructions: str, job: Job) -> tuple[Message, ...]:
     """The request of a try's first turn."""
     question = Message("user", job.problem.question, images=job.problem.images)
-    return (*system_messages(instructions, job.guidance), *job.history, question)
+    return (
+        *system_messages(instructions, job.guidance),
+        *job.problem.history,
+        *job.history,
+        question,
+    )
 
 
 def prompt_messages(

@@ -53,7 +53,10 @@ class Problem:
     @property
     def accepted_answers(self) -> tuple[str, ...]:
         """Every text that counts as right, each once: the answer, then `meta["alternatives"]`."""
-        alternatives = self.meta.get("alternatives") or ()
+        alternatives = self.meta.get("alternatives")
+        if not alternatives:  # most have none, and there may be 182,190
+            text = (self.answer or "").strip()
+            return (text,) if text else ()
         if isinstance(alternatives, str):
             alternatives = (alternatives,)
         texts = (str(text).strip() for text in (self.answer, *alternatives) if text is not None)
@@ -63,6 +66,17 @@ class Problem:
     def images(self) -> tuple[str, ...]:
         """What is shown beside the question: addresses, `data:` texts, or absolute paths."""
         return tuple(self.meta.get("shown_images") or ())
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The turns of a talk before the question; see `turns_of`."""
+        return turns_of(self.meta.get("history"))
+
+    @property
+    def asked(self) -> str:
+        """The question, after the turns before it where there are some."""
+        turns = [f"{turn.role}: {turn.content}" for turn in self.history]
+        return "\n\n".join([*turns, f"user: {self.question}"]) if turns else self.question
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -123,6 +137,19 @@ class Message:
     token_ids: tuple[int, ...] = ()  # as sampled: a later turn never tokenises the text again
     images: tuple[str, ...] = ()  # see `Problem.images`
     speaker: str = ""  # the member of a team that says it; "" where one model speaks
+
+
+def turns_of(value: object) -> tuple[Message, ...]:
+    """Turns as data sets write them, `[{"role": …, "content": …}]`; () for anything else."""
+    turns = value if isinstance(value, list) else []
+    found = [
+        Message(turn["role"], turn["content"])
+        for turn in turns
+        if isinstance(turn, dict)
+        and turn.get("role") in ("system", "user", "assistant")
+        and isinstance(turn.get("content"), str)
+    ]
+    return tuple(found) if len(found) == len(turns) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -50,11 +51,14 @@ def check_rows(
     `empty` are lines or rows whose question is blank, `logged` the number of rows that are replies
     and of the questions they reply to.
     """
+    questions = [" ".join(problem.question.split()) for _, problem in numbered]
+    times = Counter(questions)
     by_question: dict[str, list[Numbered]] = {}
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
-    for line, problem in numbered:
-        by_question.setdefault(" ".join(problem.question.split()), []).append((line, problem))
-        by_content.setdefault((problem.question, answer_set(problem)), []).append(line)
+    for question, (line, problem) in zip(questions, numbered, strict=True):
+        if times[question] > 1:
+            by_question.setdefault(question, []).append((line, problem))
+            by_content.setdefault((problem.question, answer_set(problem)), []).append(line)
     return DataReport(
         n=len(numbered),
         unit=unit,
@@ -64,7 +68,7 @@ def check_rows(
         contradictory=tuple(
             tuple(line for line, _ in same)
             for same in by_question.values()
-            if len(same) > 1 and _has_contradiction([answer_set(p) for _, p in same])
+            if _has_contradiction([answer_set(p) for _, p in same])
         ),
         question_chars=_length_spread([len(p.question) for _, p in numbered]),
         answer_chars=_length_spread([len(p.answer) for _, p in numbered if p.answer is not None]),

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from string import ascii_uppercase
 from typing import Any
 
@@ -70,6 +71,8 @@ def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices |
     Where the right answer has a field of its own, the order follows from the texts: it is the
     same whenever the row is read, and tells nothing.
     """
+    if not _may_have_options(tuple(row)):
+        return None
     for name in (name for name in _FIELDS if row.get(name)):
         texts, labels = _read_listed(place, name, row[name])
         if 2 <= len(texts) <= len(ascii_uppercase) and len(labels) in (0, len(texts)):
@@ -85,6 +88,12 @@ def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices |
     order = sorted((right, *wrong), key=lambda name: digest([question, str(row[name])], 16))
     options = dict(zip(ascii_uppercase, (str(row[name]).strip() for name in order), strict=False))
     return Choices(options, (), (right, *wrong), ascii_uppercase[order.index(right)])
+
+
+@lru_cache(maxsize=64)
+def _may_have_options(names: tuple[str, ...]) -> bool:
+    """Whether rows with these fields may: nearly all of a file have the same."""
+    return "A" in names or any(name in _FIELDS or _WRONG.fullmatch(name) for name in names)
 
 
 def _read_listed(place: str, name: str, value: Any) -> tuple[list[str], tuple[str, ...]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
 from engines.core.ids import digest
-from engines.core.types import Problem
+from engines.core.types import Problem, turns_of
 from engines.data.choices import LABELS, find_choices
 from engines.data.rows import json_kind
 
@@ -32,6 +33,9 @@ ID_BYTES = 5
 _IMAGE_ADDRESSES = ("http://", "https://", "data:image/")
 _ALPACA = "instruction"
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
+
+
+AS_CHAT = "Add it with its talks as problems: studio data add FILE --as-chat."
 
 
 class BlankQuestion(DataError):
@@ -76,9 +80,7 @@ def parse_problem(
     """
     question_fields, question = parse_question(place, row, names)
     if question_fields == ("messages",) and isinstance(row["messages"], list):
-        turns = [turn for turn in row["messages"] if isinstance(turn, dict)]
-        said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
-        row = {"answer": said[-1] if said else None, **row}  # a demonstration: its last reply
+        row = {"answer": _only_reply(place, row["messages"]), **row}  # a demonstration
     answers = names.answer
     choices = find_choices(place, row, question)
     if choices and answers is ANSWER_FIELDS:
@@ -86,7 +88,7 @@ def parse_problem(
     if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
         answers = (*ANSWER_FIELDS, "output")
     # A field that is there but null must not hide another that has the answer.
-    answer_field = next((name for name in answers if get_field(row, name) is not None), None)
+    answer_field = _first_held(row, answers)
     alternatives: list[str] = []
     answer = None
     if choices and (choices.right or answer_field):
@@ -115,8 +117,10 @@ def parse_problem(
         question = choices.extend_question(question)
         meta = {key: value for key, value in meta.items() if key not in choices.fields}
         meta["lettered_options"] = dict(choices.options)
+    # One question may end several talks.
+    talk = [meta["history"]] if turns_of(meta.get("history")) else []
     return Problem(
-        id=digest([question, answer], ID_BYTES),
+        id=digest([question, answer, *talk], ID_BYTES),
         question=question,
         answer=answer,
         source=own if isinstance(own, str) else source,
@@ -124,11 +128,20 @@ def parse_problem(
     )
 
 
+def _only_reply(place: str, messages: list[Any]) -> Any:
+    turns = [turn for turn in messages if isinstance(turn, dict)]
+    if sum(turn.get("role") == "user" for turn in turns) > 1:
+        cause = '"messages" holds a talk, whose earlier turns would not be shown.'
+        raise DataError(place, cause, AS_CHAT)
+    said = [turn.get("content") for turn in turns if turn.get("role") == "assistant"]
+    return said[-1] if said else None
+
+
 def parse_question(
     place: str, row: Mapping[str, Any], names: FieldNames
 ) -> tuple[tuple[str, ...], str]:
     """The fields the question stands in, and its text; raises what `parse_problem` does."""
-    name = next((name for name in names.question if get_field(row, name) is not None), None)
+    name = _first_held(row, names.question)
     alpaca = _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS
     fields: tuple[str, ...]
     if alpaca:
@@ -142,6 +155,8 @@ def parse_question(
             listed = ", ".join(row) or "none"
             cause = f'"{names.question[0]}" is missing; the fields are: {listed}.'
             move = f"Rename one, or name it: {_MAPPED.format('question')}."
+            if "conversations" in row:
+                move = AS_CHAT
             if ".csv:" in place or ".tsv:" in place:
                 move += " The first line of a table names its fields."
             raise DataError(place, cause, move)
@@ -150,6 +165,22 @@ def parse_question(
         move = "Write the question, or take the row out."
         raise BlankQuestion(place, f'"{fields[0]}" is empty.', move)
     return fields, text
+
+
+def _first_held(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of the names under which a row has something."""
+    if row.get(names[0]) is not None:
+        return names[0]
+    for name in _present(names, tuple(row)):
+        if get_field(row, name) is not None:
+            return name
+    return None
+
+
+@lru_cache(maxsize=256)
+def _present(names: tuple[str, ...], fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the names that such a row may have: nearly all of a file have the same fields."""
+    return tuple(name for name in names if name in fields or name.partition(".")[0] in fields)
 
 
 def get_field(row: Mapping[str, Any], name: str) -> Any:
@@ -216,7 +247,8 @@ def find_images(place: str, problem: Problem, folder: Path) -> Problem:
 
     Raises DataError: there is no such file.
     """
-    named = problem.meta.get("images") or problem.meta.get("image") or ()
+    if not (named := problem.meta.get("images") or problem.meta.get("image")):
+        return problem
     listed = named if isinstance(named, list) else [named]
     images = [image for image in listed if isinstance(image, str) and _is_image(image)]
     if not images:

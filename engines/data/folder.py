@@ -21,7 +21,8 @@ from typing import Any
 from engines.core.errors import DataError
 from engines.data.harbor import find_tasks
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+_TEXTS, _PACKED = (".jsonl", ".json", ".csv"), (".gz", ".zst")
+SUFFIXES = (*_TEXTS, ".parquet", ".xlsx", *(text + pack for text in _TEXTS for pack in _PACKED))
 """Of files that a bare name may mean, in the order in which they are tried."""
 READABLE = (*SUFFIXES, ".tsv", ".ndjson", ".arrow")
 Splits = dict[str, tuple[Path, ...]]
@@ -36,6 +37,20 @@ _ABOUT = {
 }
 """Files that tell of the data, or of a model that lies beside it."""
 _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f]+)?")
+
+
+def unpacked_name(path: Path) -> str:
+    """The name of a file without the suffix that tells how it is packed."""
+    return path.stem if path.suffix.lower() in _PACKED else path.name
+
+
+def stem_of(path: Path) -> str:
+    return Path(unpacked_name(path)).stem
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file, with the one before it where it is packed: .jsonl.gz."""
+    return path.name.removeprefix(stem_of(path))
 
 
 def find_splits(folder: Path) -> Splits:
@@ -90,8 +105,8 @@ def _data_files(folder: Path) -> list[Path]:
     """The data files of a folder, by name; raises DataError where one is a broken link."""
     found = []
     for path in sorted(folder.glob("*")):
-        named = path.suffix in READABLE and path.name not in _ABOUT
-        if not named or path.name.startswith(".") or path.stem.lower() == "readme":
+        named = suffix_of(path) in READABLE and path.name not in _ABOUT
+        if not named or path.name.startswith(".") or stem_of(path).lower() == "readme":
             continue
         if broken := broken_link_error(path):
             raise broken
@@ -116,8 +131,8 @@ def _splits_by_file(folder: Path) -> Splits:
     """Files named after their split, whole or in shards."""
     shards: dict[str, list[tuple[int, int, Path]]] = {}
     for path in _data_files(folder):
-        shard = _SHARD.fullmatch(path.stem)
-        split = shard["split"] if shard else path.stem
+        shard = _SHARD.fullmatch(stem_of(path))
+        split = shard["split"] if shard else stem_of(path)
         number, of = (int(shard["number"]), int(shard["of"])) if shard else (0, 1)
         shards.setdefault(split, []).append((number, of, path))
     return {split: _complete_shards(split, found) for split, found in shards.items()}
@@ -163,8 +178,8 @@ def _split_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _split_name(path: Path) -> str:
-    shard = _SHARD.fullmatch(path.stem)
-    return shard["split"] if shard else path.stem
+    shard = _SHARD.fullmatch(stem_of(path))
+    return shard["split"] if shard else stem_of(path)
 
 
 def _saved_dict_splits(folder: Path) -> Splits:

@@ -151,6 +151,8 @@ def drop_replies(
     for at, (_, problem) in enumerate(found):
         if not names.replies.isdisjoint(problem.meta):
             groups.setdefault(_question_key(problem, names), []).append(at)
+    if not groups:
+        return tuple(found), LogCounts()
     with_reply = {at for group in groups.values() for at in group}
     apart: set[str] = set()  # fields in which replies to one question differ
     logged = 0

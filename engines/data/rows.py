@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -19,24 +19,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engines.core.errors import DataError
-from engines.data.folder import SUFFIXES, broken_link_error
+from engines.data.arrow_rows import read_arrow_rows, to_json_value
+from engines.data.folder import SUFFIXES, broken_link_error, suffix_of, unpacked_name
 from engines.data.harbor import TASK_FILE, read_task
 from engines.data.sample_database import is_database, read_samples
 from engines.data.source import DataSource, choose_split
+from engines.data.unpack import ARCHIVE, read_sheet, unpack
 
 Unit = Literal["line", "row"]
 Row = tuple[int, str, dict[str, Any] | DataError]
 """Number (line or row, from 1), place for messages, and the fields or what is wrong."""
 
 _HEAD_BYTES = 64
-_OTHERS = {
-    b"\x1f\x8b": ("It is packed with gzip.", "Unpack it first."),
-    b"\x28\xb5\x2f\xfd": ("It is packed with zstd.", "Unpack it first."),
-    b"BZh": ("It is packed with bzip2.", "Unpack it first."),
-    b"PK\x03\x04": ("It is a ZIP archive or a spreadsheet.", "Unpack it, or save it as CSV."),
-    b"\xff\xfe": ("It is UTF-16, not UTF-8.", "Save the file as UTF-8."),
-    b"\xfe\xff": ("It is UTF-16, not UTF-8.", "Save the file as UTF-8."),
-}
 _LONGEST_CELL = 2**31 - 1
 _FIRST_BYTES = 4096
 _ROW_OF_JSON = re.compile(rb'\s*\{\s*"')
@@ -54,8 +48,8 @@ class Table:
     verbatim: bool = False  # True: one JSONL file, which the workspace keeps as it is
 
 
-def open_table(source: DataSource | Path) -> Table:
-    """Recognise a source and begin to read it.
+def open_table(source: DataSource | Path, columns: Collection[str] = ()) -> Table:
+    """Recognise a source and begin to read it; of Parquet only `columns`, where any are named.
 
     Raises DataError: the file is not there, is of no known format, or is damaged as a whole; the
     last also while rows are taken.
@@ -68,28 +62,27 @@ def open_table(source: DataSource | Path) -> Table:
     if is_database(files[0]):
         return Table("row", iter(read_samples(files[0], source.split)))
     if len(files) == 1:
-        return _open_file(files[0])
+        return _open_file(files[0], columns)
     # Shards are counted through; places name the shard and its own number.
-    shards = (row for file in files for row in _open_file(file).rows)
+    shards = (row for file in files for row in _open_file(file, columns).rows)
     return Table("row", ((n, place, row) for n, (_, place, row) in enumerate(shards, start=1)))
 
 
-def _open_file(path: Path) -> Table:
+def _open_file(path: Path, columns: Collection[str]) -> Table:
     if path.name == TASK_FILE:
         return Table("row", iter([(1, str(path), _task_row(path))]))
     head = _read_bytes(path, _HEAD_BYTES)
-    suffix = path.suffix.lower()
-    for magic, (cause, move) in _OTHERS.items():
-        if head.startswith(magic):
-            raise DataError(str(path), cause, move)
-    if suffix in (".parquet", ".arrow") or head.startswith((b"PAR1", b"ARROW1")):
-        from engines.data.arrow_rows import read_arrow_rows
-
-        return Table("row", read_arrow_rows(path, parquet=suffix != ".arrow" and head[:1] != b"A"))
-    data = _read_bytes(path).removeprefix(_BOM)
+    suffix = Path(unpacked_name(path)).suffix.lower()
+    if head.startswith(ARCHIVE):
+        return Table("row", _sheet_rows(path, read_sheet(path)))
+    if path.suffix.lower() in (".parquet", ".arrow") or head.startswith((b"PAR1", b"ARROW1")):
+        parquet = path.suffix.lower() != ".arrow" and head[:1] != b"A"
+        return Table("row", read_arrow_rows(path, parquet=parquet, columns=columns))
+    whole = _read_bytes(path)
+    data = unpack(path, whole).removeprefix(_BOM)
     if b"\0" in data[:_FIRST_BYTES]:
         raise DataError(str(path), "It is no text.", "Give JSONL, a JSON array, CSV or Parquet.")
-    _refuse_misnamed(path, data)
+    _refuse_misnamed(path, suffix, data)
     if suffix in (".csv", ".tsv"):
         return Table("line", _csv_rows(path, data, "\t" if suffix == ".tsv" else ","))
     start = data[:_HEAD_BYTES].lstrip()[:1]
@@ -97,7 +90,7 @@ def _open_file(path: Path) -> Table:
         return Table("row", _array_rows(path, data))
     if suffix == ".json" and start == b"{" and not _is_object(data.lstrip().split(b"\n", 1)[0]):
         _refuse_one_object(path, data)
-    return Table("line", _jsonl_rows(path, data), verbatim=True)
+    return Table("line", _jsonl_rows(path, data), verbatim=whole.endswith(data))
 
 
 def _task_row(path: Path) -> dict[str, Any] | DataError:
@@ -107,10 +100,10 @@ def _task_row(path: Path) -> dict[str, Any] | DataError:
         return error
 
 
-def _refuse_misnamed(path: Path, data: bytes) -> None:
+def _refuse_misnamed(path: Path, suffix: str, data: bytes) -> None:
     """Say so where JSON is called a table, or a table something else."""
     looks = right = ""
-    if path.suffix.lower() in (".csv", ".tsv"):
+    if suffix in (".csv", ".tsv"):
         if _ROW_OF_JSON.match(data):
             looks, right = "JSONL", ".jsonl"
         elif _ARRAY_OF_ROWS.match(data):
@@ -118,8 +111,8 @@ def _refuse_misnamed(path: Path, data: bytes) -> None:
     elif _is_table(data[:_FIRST_BYTES]):
         looks, right = "CSV", ".csv"
     if looks:
-        called = f"is called {path.suffix}" if path.suffix else "has no extension"
-        move = f"Rename it to {path.with_suffix(right).name}."
+        called = f"is called {suffix}" if suffix else "has no extension"
+        move = f"Rename it to {Path(unpacked_name(path)).with_suffix(right).name}."
         raise DataError(str(path), f"It looks like {looks}, but {called}.", move)
 
 
@@ -152,7 +145,7 @@ def _unreadable_error(path: Path, error: OSError) -> DataError:
         reason = error.strerror or str(error)
         return DataError(str(path), f"It cannot be read: {reason}.", "Check its permissions.")
     folder = path.parent if path.parent.is_dir() else None
-    beside = [f.name for f in folder.glob("*") if f.suffix in SUFFIXES] if folder else []
+    beside = [f.name for f in folder.glob("*") if suffix_of(f) in SUFFIXES] if folder else []
     nearest = get_close_matches(path.name, beside, n=1, cutoff=0.5)
     move = f"Did you mean {path.parent / nearest[0]}?" if nearest else "Check the path."
     return DataError(str(path), "There is no such file.", move)
@@ -275,6 +268,17 @@ def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
         number += 1
         place = f"{path}:{first} (row {number})"
         yield first, place, _parse_cells(place, header, cells)
+
+
+def _sheet_rows(path: Path, sheet: list[list[Any]]) -> Iterator[Row]:
+    header: list[str] = []
+    for number, cells in enumerate(sheet):
+        if not header:
+            header = _parse_header(f"{path}, row 1", [str(cell) for cell in cells])
+        elif any(cell != "" for cell in cells):
+            values = (None if cell == "" else to_json_value(cell) for cell in cells)
+            row = {name: value for name, value in zip(header, values, strict=True) if name}
+            yield number, f"{path}, row {number + 1}", row
 
 
 def _parse_header(place: str, cells: list[str]) -> list[str]:

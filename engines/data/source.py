@@ -9,7 +9,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from engines.core.errors import DataError, suggest_name
-from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits
+from engines.data.folder import (
+    SUFFIXES,
+    Splits,
+    broken_link_error,
+    find_splits,
+    stem_of,
+    suffix_of,
+)
 from engines.data.sample_database import is_database, list_sets
 
 PRACTISED = ("train",)
@@ -28,7 +35,7 @@ class DataSource:
     @property
     def name(self) -> str:
         """Of the file, without its extension, or of the folder."""
-        return self.path.name if self.path.is_dir() else self.path.stem
+        return self.path.name if self.path.is_dir() else stem_of(self.path)
 
     @property
     def stem(self) -> str:
@@ -131,9 +138,9 @@ def list_sources(folder: Path) -> Iterator[DataSource]:
     found = [
         path
         for path in folder.glob("*")
-        if path.suffix in SUFFIXES and (path.is_file() or broken_link_error(path))
+        if suffix_of(path) in SUFFIXES and (path.is_file() or broken_link_error(path))
     ]
-    found.sort(key=lambda path: SUFFIXES.index(path.suffix))
+    found.sort(key=lambda path: SUFFIXES.index(suffix_of(path)))
     found += [
         path
         for path in folder.glob("*")
@@ -175,8 +182,8 @@ def _no_split_error(path: Path, split: str, splits: Splits) -> DataError:
 
 
 def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
-    nearby = (path for root in roots for path in root.glob("*") if path.suffix in SUFFIXES)
-    names = sorted({path.stem for path in nearby if broken_link_error(path) is None})
+    nearby = (path for root in roots for path in root.glob("*") if suffix_of(path) in SUFFIXES)
+    names = sorted({stem_of(path) for path in nearby if broken_link_error(path) is None})
     move = "Give the path of a file or of a data set's folder."
     if names:
         move = suggest_name(Path(name).stem, names)

@@ -82,7 +82,7 @@ class GroupReader:
         limit = self._settings.experiences_per_query
         question = self._questions[outcome]
         prompt = question.render(
-            problem=quote(group.problem.question),
+            problem=quote(group.problem.asked),
             truth=quote(self._expected_answer(group)),
             attempts=attempts_block(shown),
             rest=rest_block(rest, shown),
@@ -188,7 +188,7 @@ class GroupReader:
         self, group: Group, attempt: ShownAttempt
     ) -> tuple[Completion, RecordRef] | LostWork:
         prompt = self._summarise.render(
-            problem=quote(group.problem.question),
+            problem=quote(group.problem.asked),
             reward=attempt.reward_note,
             attempt=quote(cut_middle(attempt.text, self._settings.read_chars)),
         )

@@ -135,7 +135,7 @@ class JudgeVerifier:
         if trouble := unjudgeable_verdict(rollout, ("",)):
             return trouble
         prompt = self._prompt.render(
-            problem=quote(fix_surrogates(problem.question)),
+            problem=quote(fix_surrogates(problem.asked)),
             expected=_expected_text(problem),
             response=_response_text(strip_thoughts(rollout.attempt.answer or "")),
             rubric=quote(fix_surrogates(self._settings.rubric)),

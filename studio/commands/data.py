@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from studio.commands import AsJson, open_workspace
+from studio.commands import AsJson, DryRun, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
 
@@ -85,21 +85,26 @@ def add(
     name: Annotated[str | None, typer.Option(help="What to call it. Default: as the file.")] = None,
     question: Question = None,
     answer: Answer = None,
+    as_chat: Annotated[
+        bool, typer.Option("--as-chat", help="Rows are talks: OpenAI messages or ShareGPT.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Check data and copy it into the workspace as JSONL.
 
     Examples:
         studio data add my-problems.jsonl
+        studio data add talks.jsonl --as-chat
         studio data add exam.csv --name exam --question prompt --answer solution
     """
-    from studio.data.catalogue import add_data, field_names
+    from studio.data.catalogue import add_data, add_talks, field_names
     from studio.data.text import line_sets_text
     from studio.report.next_step import tell_next
     from studio.report.summary import count_text
 
     fields = field_names(question, answer)
-    added = add_data(open_workspace(context), file, name, fields)
+    add_file = add_talks if as_chat else add_data
+    added = add_file(open_workspace(context), file, name, fields)
     if json:
         rows = [{"name": a.name, "path": str(a.path), "n": a.n, "new": a.new} for a in added]
         print_json(rows[0] if len(rows) == 1 else rows)
@@ -115,6 +120,9 @@ def add(
                 "text verifiers refuse those",
                 file=sys.stderr,
             )
+        if one.with_tools:
+            n = count_text(one.with_tools, "row")
+            print(f"note: {one.name}: {n} with calls of tools left out", file=sys.stderr)
         if one.contradictory:
             which = line_sets_text(one.contradictory, one.unit)
             print(f"note: {one.name}: questions with different answers: {which}", file=sys.stderr)
@@ -124,6 +132,60 @@ def add(
         print("note: in the copy the fields are called question and answer", file=sys.stderr)
     if not json:
         tell_next(f"studio data preview {quote(added[0].name)}", context.obj)
+
+
+@app.command()
+def prepare(
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA[:SPLIT][+DATA …]",
+            help="A public data set, as `studio guide data` lists them; several are joined and "
+            "shuffled. `planner-182k` is nq+deepmath-103k, with aime24 as its validation set.",
+        ),
+    ],
+    from_path: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PATH", help="Its file or folder; else it is fetched."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it. Default: as the data.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the shuffling.")] = 42,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle a single set, too.")] = False,
+    levels: Annotated[
+        str | None,
+        typer.Option(metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in this ratio."),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Bring a public data set into the workspace as Parquet, cleaned.
+
+    Examples:
+        studio data prepare aime24 --dry-run
+        studio data prepare planner-182k --from downloads
+        studio data prepare webwalkerqa --from downloads --levels 4:7:6 --limit 51
+    """
+    from studio.data.catalogue import bundled_folder
+    from studio.data.prepare import Wanted, parse_levels
+    from studio.data.prepare import prepare as prepare_data
+    from studio.data.text import prepared_data, prepared_text
+    from studio.report.next_step import tell_next
+
+    ratio = parse_levels(levels) if levels else None
+    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio, sort)
+    found = prepare_data(open_workspace(context), wanted, dry_run=dry_run)
+    rows = [prepared_data(one, dry_run) for one in found]
+    print_result(rows, "\n".join(prepared_text(one, dry_run) for one in found), json=json)
+    for one in found:
+        if (bundled_folder() / f"{one.name}.jsonl").is_file():
+            print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
+    if not json and not dry_run:
+        tell_next(f"studio data preview {quote(found[0].name)}", context.obj)
 
 
 @app.command()

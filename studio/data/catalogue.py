@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered, check_rows
 from engines.data.dataset import read_numbered_problems
-from engines.data.folder import find_splits
+from engines.data.folder import SUFFIXES, find_splits
 from engines.data.rows import Unit, open_table
 from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
 from engines.record.appender import make_folder, write_atomic
 from engines.record.catalogue.rows import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
+from studio.data.chat import read_talks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class AddedData:
     hides_bundled: bool
     contradictory: tuple[tuple[int, ...], ...]  # lines with one question and no answer in common
     unit: Unit  # what they count
+    with_tools: int = 0  # talks left out since they call tools
 
 
 def bundled_folder() -> Path:
@@ -104,18 +107,32 @@ def add_data(
     )
 
 
+def add_talks(
+    workspace: Workspace, path: str, name: str | None, fields: Mapping[str, str]
+) -> tuple[AddedData, ...]:
+    """`add_data` of chat rows: each talk becomes a question, an answer and a history."""
+    if fields:
+        move = "Leave --question and --answer out: they follow from the roles."
+        raise ConfigError("--as-chat", "Talks have no such fields.", move)
+    source, left_out = resolve_data(path, (Path.cwd(),), PRACTISED), list[int]()
+    rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in read_talks(source, left_out)]
+    if not rows:
+        cause = f"No talk is left; {len(left_out)} rows with calls of tools are left out."
+        raise DataError(str(source), cause, "Give talks without tools.")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "talks.jsonl"
+        file.write_bytes("".join(rows).encode("utf-8", "surrogatepass"))
+        added = add_data(workspace, str(file), name if name is not None else source.stem, {})
+    return tuple(replace(one, with_tools=len(left_out)) for one in added)
+
+
 def _prepare(
     workspace: Workspace, source: DataSource, called: str, fields: Mapping[str, str]
 ) -> tuple[Path, bytes, tuple[Numbered, ...]]:
     numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
     data = _canonical_jsonl(source, numbered, fields)
     target = workspace.datasets / f"{check_data_name(called)}.jsonl"
-    if target.exists() and target.read_bytes() != data:
-        raise ConfigError(
-            f"data set {called}",
-            f"{target} exists with other content.",
-            "Choose another name with --name NAME.",
-        )
+    check_free(target, same=target.exists() and target.read_bytes() == data)
     return target, data, numbered
 
 
@@ -177,6 +194,17 @@ def check_data_name(name: str) -> str:
     except ConflictError as error:
         raise ConfigError(error.place, error.cause, "Choose one with --name NAME.") from error
     return name
+
+
+def check_free(target: Path, *, same: bool) -> None:
+    """Refuse a name that other content has: in this file, unless it is the `same`, or another."""
+    named = {target.with_suffix(suffix) for suffix in ("", *SUFFIXES)} - (
+        {target} if same else set()
+    )
+    if there := sorted(path for path in named if path.exists()):
+        cause = f"{there[0]} exists with other content."
+        move = "Choose another name with --name NAME."
+        raise ConfigError(f"data set {target.stem}", cause, move)
 
 
 def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:

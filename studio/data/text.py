@@ -11,6 +11,7 @@ from engines.core.codec import fields_of
 from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, doubts_line
 from engines.data.rows import Unit
+from studio.data.prepare import Prepared
 from studio.report.summary import count_text
 from studio.report.tables import COLUMNS
 from studio.secrets.sanitize import sanitize
@@ -70,6 +71,28 @@ def report_text(name: str, path: str, report: DataReport) -> str:
             f"doubtful: {doubtful}; look before practising" if doubtful else "clean",
         ]
     )
+
+
+def prepared_data(one: Prepared, dry_run: bool) -> dict[str, Any]:
+    parts = [fields_of(part, "name", "source", "read", "kept", "left_out") for part in one.parts]
+    about = {"name": one.name, "path": str(one.path), "n": one.n}
+    made = {} if dry_run else {"new": one.new, "digest": one.digest}
+    return {**about, **made, "seed": one.wanted.seed, "parts": parts}
+
+
+def prepared_text(one: Prepared, dry_run: bool) -> str:
+    """What was or would be written, and what each source gave."""
+    path, n = sanitize(str(one.path)), count_text(one.n, "problem")
+    if not dry_run:
+        done = f"added as {path}" if one.new else f"nothing changed, {path} has this content"
+    else:
+        done, n = f"would become {path}", n if one.n else "rows that would be fetched"
+    lines = [f"{one.name}: {n} {done}"]
+    for part in one.parts:
+        left = "".join(f", {count} {why} left out" for why, count in part.left_out.items())
+        read = f"{count_text(part.read, 'row')} of " if part.read else ""
+        lines.append(f"  {part.name}: {read}{sanitize(part.source)}{left}")
+    return "\n".join(lines)
 
 
 def _log_lines(report: DataReport) -> list[str]:

@@ -235,10 +235,11 @@ def _run_calls(facts: Facts, most: bool) -> Iterator[_Calls]:
         guidance = _library_tokens(facts, facts.steps_done, most)
         yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
         known = 0
-    for step in range(facts.steps_done + 1, sampler.total_steps + 1):
+    every = facts.evaluated_every
+    for step, alike in _alike_steps(facts, most):
         if step > facts.steps_done + facts.lesson_known:
-            yield from _step_calls(facts, most, step)
-        every = facts.evaluated_every
+            for calls in _step_calls(facts, most, step):
+                yield replace(calls, n=calls.n * alike)
         if facts.held_out and (sampler.ends_epoch(step) if every is None else step % every == 0):
             guidance = _library_tokens(facts, step, most)
             yield from _evaluation_calls(facts, most, facts.held_out - known, guidance)
@@ -248,9 +249,25 @@ def _run_calls(facts: Facts, most: bool) -> Iterator[_Calls]:
         yield from _evaluation_calls(facts, most, 2 * facts.held_out, guidance)
 
 
+def _alike_steps(facts: Facts, most: bool) -> Iterator[tuple[int, int]]:
+    """The steps to be done: the last of each stretch that costs the same, and its length."""
+    sampler, step = facts.sampler, facts.steps_done
+    full = _library_tokens(facts, sampler.total_steps, most)
+    while step < sampler.total_steps:
+        left = sampler.steps_per_epoch - step % sampler.steps_per_epoch - 1
+        if facts.evaluated_every is not None:
+            left = min(left, facts.evaluated_every - step % facts.evaluated_every)
+        same = facts.practice.algorithm != "both" and _library_tokens(facts, step, most) == full
+        # The first of all and the first after an evaluation may have more to do.
+        first = step == facts.steps_done or sampler.ends_epoch(step)
+        alike = left if same and not first and left > 1 else 1
+        step += alike
+        yield step, alike
+
+
 def _step_calls(facts: Facts, most: bool, step: int) -> Iterator[_Calls]:
     """One step's practice, with the library as it will likely be by then."""
-    batch, size, practice = len(facts.sampler.batch(step)), facts.group_size, facts.practice
+    batch, size, practice = facts.sampler.batch_length(step), facts.group_size, facts.practice
     library = _library_tokens(facts, step - 1, most)
     rollout = _reply_tokens(facts, "rollout", facts.policy, most)
     asked = facts.instructions + facts.question + library

@@ -547,7 +547,11 @@ BAD: dict[str, tuple[str, Write, tuple[str, str, str]]] = {
         put("set.jsonl", '{"question": ""}\n'),
         ("set.jsonl", "no problem", "one problem"),
     ),
-    "utf-16": ("set.jsonl", put("set.jsonl", LINE.encode("utf-16")), ("set", "UTF-16", "UTF-8")),
+    "half of utf-16": (
+        "set.jsonl",
+        put("set.jsonl", LINE.encode("utf-16")[:-1]),
+        ("set", "UTF-16", "UTF-8"),
+    ),
     "latin-1 in JSONL": (
         "set.jsonl",
         put("set.jsonl", LINE.encode() + b'{"question": "\xe9?"}\n'),

@@ -47,6 +47,12 @@ FILES = {
     "after.csv": "problem,score\na,1\nb,1\n",
     "exam.csv": "prompt,solution\nWhat is 2 + 2?,4\n",
     "my-rules.yaml": "rules: [{do: approve}]\n",
+    "talks.jsonl": '{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}\n',
+    "downloads/aime24.jsonl": '{"Problem": "What is 7 + 7?", "Answer": 14}\n',
+    "downloads/nq.jsonl": '{"question": "who", "golden_answers": ["I"]}\n',
+    "downloads/deepmath-103k.jsonl": '{"question": "Find 3.", "final_answer": "3"}\n',
+    "downloads/webwalkerqa.jsonl": '{"question": "Where?", "answer": "here", "root_url": "u", '
+    '"info": {"difficulty_level": "easy"}}\n',
     "my-run.yaml": "defaults: [rehearsal, _self_]\n",
 }
 COMMANDS = dict(walk_commands(build_parser()))
@@ -91,6 +97,7 @@ def test_a_list_of_commands_cuts_no_sentence(path: str, workspace: Path) -> None
 
 def test_every_example_runs(practised: Path) -> None:
     for name, text in FILES.items():
+        (practised.parent / name).parent.mkdir(exist_ok=True)
         (practised.parent / name).write_text(text)
     every = dict.fromkeys(example for examples in EXAMPLES.values() for example in examples)
     living = [e for e in every if command_of(e).startswith("studio ctl") and not is_parsed(e)]

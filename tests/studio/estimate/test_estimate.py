@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 from studio.config.settings.training import PracticeConfig
+from studio.estimate import cost
 from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doublings
 from studio.estimate.facts import judge_questions
 from studio.estimate.text import estimate_line, estimate_text, exceeded_limits_text
@@ -302,3 +305,45 @@ def test_several_lessons_take_so_many_times_the_calls_and_the_tries_of_the_choic
     # Six steps; three lessons and none are tried 6 times each.
     assert stage(three, "gate").calls.most - stage(one, "gate").calls.most == 6 * 4 * 6
     assert stage(three, "rollouts") == stage(one, "rollouts")
+
+
+@pytest.mark.parametrize("algorithm", ["training_free", "both", "grpo"])
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_that_cost_the_same_add_up_as_each_on_its_own(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    limit = chance.choice([None, 1, 3, 20])
+    worsened = chance.randint(0, 2)
+    practice = practising(algorithm=algorithm, library_limit=limit, reflect_on_worsened=worsened)
+    facts = some_facts(
+        *(chance.randint(1, 60), chance.randint(1, 5), chance.randint(1, 4)),
+        practice=practice,
+        growth=chance.choice([0.5, 2.0]),
+        experiences=chance.randint(0, 4),
+        judged=Range(0, 1),
+        held_out=chance.choice([0, 10]),
+        evaluated_every=chance.choice([None, 1, 2, 3, 7]),
+        known=chance.randint(0, 5),
+        tried=chance.choice([0, 4]),
+        lesson_known=chance.random() < 0.3,
+        embedding=chance.choice([None, CallPricing(100)]),
+    )
+    facts = replace(facts, steps_done=chance.randint(0, facts.sampler.total_steps))
+    facts = replace(facts, replies=REPLIES | {"embedding": 1.0})
+    found = estimate(facts), estimate_doublings(facts)
+    asked = cost._alike_steps
+
+    def alone(facts: Facts, most: bool) -> Iterator[tuple[int, int]]:
+        total = facts.sampler.total_steps
+        assert sum(alike for _, alike in asked(facts, most)) == total - facts.steps_done
+        return ((step, 1) for step in range(facts.steps_done + 1, total + 1))
+
+    monkeypatch.setattr(cost, "_alike_steps", alone)
+    assert (estimate(facts), estimate_doublings(facts)) == found
+
+
+def test_a_long_run_is_estimated_in_few_steps() -> None:
+    facts = some_facts(182_190, 2, 2, held_out=10, practice=practising(library_limit=50))
+    facts = replace(facts, growth=1.0)
+    assert len(list(cost._alike_steps(facts, most=False))) < 60

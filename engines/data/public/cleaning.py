@@ -1,0 +1,121 @@
+"""The rows of public data sets, as their authors publish them, as questions and results.
+
+A cleaning function takes place and row, and gives question, result and further columns of each
+row that comes of it, or why none does. It raises DataError where a field is missing, or holds
+something that is no text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from engines.core.errors import DataError
+from engines.data.choices import find_choices
+from engines.data.fields import field_text, get_field
+
+Row = Mapping[str, Any]
+QUESTION = ("question", "Question", "problem", "Problem", "extra_info.question")
+ANSWER = ("final_answer", "answer", "Answer", "result")
+_KEPT = ("difficulty", "topic", "subject")
+OTHER_NAMES = ("extra_info", "solution", "Info", "Root_Url", "options", "Options", "Choices")
+_DAPO = re.compile(
+    r"(?:Solve the following math problem step by step\.[^\n]*\n\n)?(.*?)"
+    r'(?:\n\nRemember to put your answer on its own line after "Answer:"\.)?',
+    re.DOTALL,
+)
+PUBLISHED_FORM = "Give the data set as its authors publish it."
+NO_QUESTION, NO_ANSWER = "without a question", "without an answer"
+
+
+def _field(place: str, row: Row, *names: str) -> Any:
+    """The value of the first of these fields that a row has."""
+    for name in names:
+        if name in row or get_field(row, name) is not None:
+            return get_field(row, name)
+    cause = f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
+    raise DataError(place, cause, PUBLISHED_FORM)
+
+
+def join_answers(place: str, value: Any) -> str:
+    """One answer or several as one text, joined by "; "; None and NaN are none."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # an array of numpy
+    values = value if isinstance(value, list | tuple) else [value]
+    given = (field_text(place, "answer", one) for one in values if one is not None and one == one)
+    return "; ".join(text for text in given if text)
+
+
+def _problem(place: str, row: Row, *answers: str) -> dict[str, Any]:
+    answer = join_answers(place, _field(place, row, *(answers or ANSWER)))
+    kept: dict[str, Any] = {
+        name: row[name] for name in ("difficulty", "topic", "subject") if name in row
+    }
+    kept |= {"level": str(row["level"])} if "level" in row else {}
+    if solution := row.get("solution") or row.get("Solution"):
+        kept["solution"] = solution
+    return {"question": _field(place, row, *QUESTION), "result": answer, **kept}
+
+
+def clean_plain(place: str, row: Row) -> list[dict[str, Any]]:
+    return [_problem(place, row)]
+
+
+def clean_solutions(place: str, row: Row) -> list[dict[str, Any]] | str:
+    found = _problem(place, row)
+    solutions = [row[name] for name in row if name.startswith("r1_solution_") and row[name]]
+    return [found | {"solution": one} for one in solutions] or "without a solution"
+
+
+def clean_nq(place: str, row: Row) -> list[dict[str, Any]]:
+    found = _problem(place, row, "golden_answers", *ANSWER)
+    question = str(found["question"] or "").strip()
+    return [found | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
+
+
+def clean_dapo(place: str, row: Row) -> list[dict[str, Any]]:
+    prompt = _field(place, row, "prompt")
+    if isinstance(prompt, list):
+        prompt = next((one.get("content") for one in prompt if isinstance(one, dict)), None)
+    wrapped = _DAPO.fullmatch(field_text(place, "prompt", prompt or ""))
+    unwrapped = {**row, "question": wrapped[1] if wrapped else ""}
+    return [_problem(place, unwrapped, "reward_model.ground_truth")]
+
+
+def clean_afm(place: str, row: Row) -> list[dict[str, Any]] | str:
+    answer = _field(place, row, "extra_info.answer", *ANSWER)
+    if isinstance(answer, list) and len(answer) > 1:
+        return "with several answers"
+    return [_problem(place, {**row, "answer": answer}, "answer")]
+
+
+def clean_webwalker(place: str, row: Row) -> list[dict[str, Any]]:
+    info = _field(place, row, "info", "Info")
+    level = _field(
+        place, info if isinstance(info, dict) else {}, "difficulty_level", "Difficulty_Level"
+    )
+    about = {"level": str(level).lower(), "root_url": _field(place, row, "root_url", "Root_Url")}
+    about |= {name: info[name] for name in ("lang", "type", "domain") if info.get(name)}
+    return [_problem(place, row) | about]
+
+
+def clean_gsm8k(place: str, row: Row) -> list[dict[str, Any]]:
+    text = field_text(place, "answer", _field(place, row, "answer"))
+    solution, mark, answer = text.rpartition("####")
+    if not mark:
+        raise DataError(place, '"answer" has no line "#### …".', PUBLISHED_FORM)
+    answer = answer.strip().replace(",", "")
+    return [_problem(place, {**row, "answer": answer, "solution": solution.strip()})]
+
+
+def clean_choices(place: str, row: Row) -> list[dict[str, Any]] | str:
+    question = field_text(place, "question", _field(place, row, *QUESTION) or "")
+    found = find_choices(place, row, question)
+    if found is None:
+        _field(place, row, "choices", "Correct Answer")
+        return "without options"
+    letter = found.right or found.find_letter(place, "answer_index", _field(place, row, "answer"))
+    options, subject = list(found.options.values()), row.get("subject") or row.get("Subdomain")
+    place_of = list(found.options).index(letter) if letter else None
+    return [{"question": question, "result": letter or "", "options": options,
+             "answer_index": place_of, "subject": subject}]  # fmt: skip

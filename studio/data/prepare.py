@@ -1,0 +1,248 @@
+"""Public data sets brought into the workspace as Parquet: fetched, cleaned, joined, shuffled.
+
+`engines.data.public` knows their layouts. A file appears whole or not at all, and none is replaced.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from engines.core.errors import ConfigError, DataError, RecordError, suggest_name
+from engines.core.extras import install_command
+from engines.data.arrow_rows import to_json_value
+from engines.data.public.layouts import LAYOUTS, Cleaned, Layout, by_level, shuffled
+from engines.data.rows import Row, open_table
+from engines.data.source import resolve_data
+from engines.record.appender import make_folder, sync_folder
+from engines.record.catalogue.rows import write_dataset_row
+from engines.record.run_dir import Workspace
+from studio.data.catalogue import check_data_name, check_free
+
+PLANNER = "planner-182k"
+JOINED = "nq+deepmath-103k"
+"""What it stands for: the data and the order that AgentFlow's planner was trained on."""
+VALIDATION = "aime24"
+_BATCH_ROWS = 4096
+_TYPES = {"difficulty": "float64", "answer_index": "int64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be prepared, as the command line names it."""
+
+    data: str
+    from_path: str | None = None
+    name: str | None = None
+    limit: int | None = None
+    seed: int = 42
+    shuffle: bool = False
+    levels: Mapping[str, int] | None = None
+    sort: str | None = None
+
+
+@dataclass(slots=True)
+class Prepared:
+    """One data set of the workspace, and what it is made from."""
+
+    wanted: Wanted
+    name: str
+    path: Path
+    parts: tuple[Cleaned, ...]
+    further: tuple[str, ...]  # columns beside the common ones
+    n: int = 0
+    digest: str = ""
+    new: bool = True
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        wanted = self.wanted
+        rows = (row for part in self.parts for row in part.rows(_source_rows(wanted, part)))
+        ordered: Iterable[dict[str, Any]] = rows
+        if wanted.levels:
+            ordered = by_level(rows, wanted.levels, wanted.seed)
+        elif wanted.sort:
+            by = wanted.sort
+            ordered = sorted(rows, key=lambda row: row[by])
+        elif wanted.shuffle or len(self.parts) > 1:
+            ordered = shuffled(list(rows), wanted.seed)
+        for number, row in enumerate(islice(ordered, wanted.limit)):
+            self.n += 1
+            yield {"id": number, **row}
+
+
+def parse_levels(text: str) -> dict[str, int]:
+    """Shares of easy, medium and hard rows, from `4:7:6`."""
+    shares = text.split(":")
+    if len(shares) != 3 or not all(share.isdecimal() and len(share) < 5 for share in shares):
+        cause, move = "It is no ratio of three levels.", "Write EASY:MEDIUM:HARD, such as 4:7:6."
+        raise ConfigError(f"--levels {text}", cause, move)
+    return dict(zip(("easy", "medium", "hard"), map(int, shares), strict=True))
+
+
+def prepare(workspace: Workspace, wanted: Wanted, *, dry_run: bool = False) -> list[Prepared]:
+    """Prepare what is wanted, and beside `PLANNER` its validation set.
+
+    With `dry_run` files are read and counted, nothing is fetched and nothing is written.
+
+    Raises:
+        DataError: it cannot be fetched or read, or a row is of another layout.
+        ConfigError: no such data set, or its name belongs to other content.
+    """
+    all_wanted = [wanted]
+    if wanted.data == PLANNER:
+        joined = replace(wanted, data=JOINED, name=wanted.name or PLANNER)
+        all_wanted = [joined, Wanted(VALIDATION, wanted.from_path)]
+    found = [_plan(workspace, one) for one in all_wanted]
+    if dry_run:
+        for one in found if wanted.from_path else ():
+            deque(one.rows(), maxlen=0)
+        return found
+    make_folder(workspace.datasets)
+    files = [one.path.with_name(f".{one.path.name}.tmp") for one in found]
+    # One at a time, since their unfinished files have one name.
+    with FileLock(workspace.datasets / ".prepare.lock", mode=0o600):
+        try:
+            for one, file in zip(found, files, strict=True):
+                _write_parquet(file, one)
+                one.new = _is_new(one, file)
+            for one, file in zip(found, files, strict=True):
+                _publish(workspace, one, file)
+        finally:
+            for file in files:
+                file.unlink(missing_ok=True)
+    return found
+
+
+def _plan(workspace: Workspace, wanted: Wanted) -> Prepared:
+    parts = wanted.data.split("+")
+    for part in parts:
+        if part.partition(":")[0] not in LAYOUTS:
+            move = suggest_name(part, (PLANNER, *LAYOUTS))
+            raise ConfigError(f"data set {part}", "No such public data set is known.", move)
+    layout = LAYOUTS[parts[0].partition(":")[0]]
+    further = layout.further if len(parts) == 1 else ()
+    wants = "level" if wanted.levels else wanted.sort
+    if wants and wants not in further:
+        cause = f"{wanted.data} has no column {wants} to order it by."
+        move = f"It has: {', '.join(further)}." if further else "Leave it out."
+        raise ConfigError("--levels" if wanted.levels else f"--sort {wants}", cause, move)
+    name = wanted.name or wanted.data.replace("+", "-").replace(":", "-")
+    return Prepared(
+        wanted,
+        name,
+        workspace.datasets / f"{check_data_name(name)}.parquet",
+        tuple(Cleaned(*_origin(part, wanted.from_path, len(parts) > 1)) for part in parts),
+        further,
+    )
+
+
+def _origin(part: str, from_path: str | None, joined: bool) -> tuple[str, str]:
+    """Name of the layout, and where its rows come from: `joined` ones have a folder together."""
+    name, _, split = part.partition(":")
+    layout = LAYOUTS[name]
+    split = split or layout.split
+    if from_path is None:
+        return name, f"{layout.hub}{f'/{layout.config}' if layout.config else ''}:{split}"
+    folder = Path(from_path).expanduser().absolute()
+    if joined or folder.is_dir():
+        try:
+            return name, str(resolve_data(name, (folder,), (split,)))
+        except DataError:
+            if joined:
+                raise
+    return name, str(resolve_data(from_path, (Path.cwd(),), (split,)))
+
+
+def _source_rows(wanted: Wanted, part: Cleaned) -> Iterator[Row]:
+    layout = LAYOUTS[part.name]
+    if wanted.from_path is None:
+        return _hub_rows(part, layout)
+    return open_table(resolve_data(part.source, (Path.cwd(),)), layout.read).rows
+
+
+def _hub_rows(part: Cleaned, layout: Layout) -> Iterator[Row]:
+    columns = ", ".join(layout.columns)
+    page = f"https://huggingface.co/datasets/{layout.hub}"
+    move = f"Or fetch it from {page} elsewhere and give --from FILE, with the columns {columns}."
+    try:
+        import datasets
+    except ImportError as error:
+        cause = "Fetching needs the library datasets, which is not installed."
+        move = f"Run: {install_command('datasets')}. {move}"
+        raise DataError(f"data set {part.name}", cause, move) from error
+    split = part.source.rpartition(":")[2]
+    try:
+        found = datasets.load_dataset(layout.hub, layout.config, split=split)
+        read = [name for name in found.column_names if name in layout.read]
+        tables = found.select_columns(read or found.column_names).with_format("arrow")
+        batches = (table.to_pylist() for table in tables.iter(batch_size=_BATCH_ROWS))
+        rows = (row for batch in batches for row in batch)
+        for number, row in enumerate(rows, start=1):
+            yield number, f"{part.source}, row {number}", to_json_value(row)
+    except Exception as error:  # of a dozen libraries below it, each with errors of its own
+        reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
+        if layout.gated:
+            move = f"Accept its terms on {page} and set HF_TOKEN. {move}"
+        cause = f"{part.source} cannot be fetched: {reason}."
+        raise DataError(f"data set {part.name}", cause, move) from error
+
+
+def _write_parquet(file: Path, one: Prepared) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        move = f"Run: {install_command('parquet')}"
+        cause = "Parquet needs pyarrow, which is not installed."
+        raise DataError(str(file), cause, move) from error
+    text, whole = pyarrow.string(), pyarrow.int64()
+    about = pyarrow.struct([("ground_truth", text), ("idx", whole)])
+    common = {"question": text, "chain": text, "result": text, "source": text, "extra_info": about}
+    further = {name: pyarrow.type_for_alias(_TYPES.get(name, "string")) for name in one.further}
+    if "options" in further:
+        further["options"] = pyarrow.list_(text)
+    schema = pyarrow.schema({"id": whole, **common, **further}.items())
+    rows = one.rows()
+    try:
+        with file.open("wb") as raw:
+            with parquet.ParquetWriter(raw, schema) as writer:
+                while batch := list(islice(rows, _BATCH_ROWS)):
+                    writer.write_batch(pyarrow.RecordBatch.from_pylist(batch, schema=schema))
+            raw.flush()
+            os.fsync(raw.fileno())
+    except OSError as error:
+        cause = f"cannot be written ({error.strerror or error})."
+        raise RecordError(str(file), cause, "Make room or choose another place.") from error
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        cause = f"A column holds another kind than its authors': {str(error).splitlines()[0]}."
+        raise DataError(f"data set {one.name}", cause, "Fetch it again.") from error
+    if not one.n:
+        raise DataError(f"data set {one.name}", "No row is left.", "Give other data.")
+    with file.open("rb") as raw:
+        one.digest = hashlib.file_digest(raw, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _is_new(one: Prepared, file: Path) -> bool:
+    """False where the very same is there already; raises ConfigError where something else is."""
+    same = one.path.exists() and filecmp.cmp(one.path, file, shallow=False)
+    check_free(one.path, same=same)
+    return not same
+
+
+def _publish(workspace: Workspace, one: Prepared, file: Path) -> None:
+    if one.new:
+        file.chmod(0o600)
+        file.replace(one.path)
+        sync_folder(one.path.parent)
+    row = {"name": one.name, "path": f"{one.path.parent.name}/{one.path.name}", "n": one.n}
+    size = one.path.stat().st_size
+    write_dataset_row(workspace, {**row, "bytes": size, "digest": one.digest})
