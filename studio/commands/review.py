@@ -99,7 +99,8 @@ def _review_by_mcp(workspace: Workspace, run: RunDir, person: str) -> int:
     require_mcp()
     from studio.serving.review_mcp import serve_review
 
-    return asyncio.run(serve_review(workspace, run, person, _tell))
+    asyncio.run(serve_review(workspace, run, person, _tell))
+    return exit_codes.DONE
 
 
 def _ask(prompt: str) -> str | None:
