@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,6 +152,52 @@ async def _press(workspace: Workspace) -> None:
             await decide([Choice(await table.propose("add", text=text), "approve")])
 
 
+CLIENT = "agent"
+
+
+def by_mcp(workspace: Workspace) -> None:
+    for choices in rounds(workspace):
+        asyncio.run(_fill_forms_in(workspace, choices))
+    with open_session(workspace, workspace.run(RUN), PERSON) as (session, wait_for):
+        for text in OWN:  # as the library page does
+            wait_for(session.propose(Operation("", "add", text=text, proposer=PERSON)))
+    own = [op.id for op in workspace.run(RUN).state().open_operations][-len(OWN) :]
+    asyncio.run(_fill_forms_in(workspace, [Choice(name, "approve") for name in own]))
+
+
+async def _fill_forms_in(workspace: Workspace, choices: Sequence[Choice]) -> None:
+    """One session of an agent whose person decides by forms."""
+    from mcp import Client
+    from mcp import types as mt
+
+    from studio.serving.review_mcp import ReviewService
+
+    forms = list[Any]()
+
+    async def fill_in(context: object, params: object) -> mt.ElicitResult:
+        return mt.ElicitResult(action="accept", content=forms.pop(0))
+
+    service = ReviewService(workspace, workspace.run(RUN), PERSON, lambda text: None)
+    info = mt.Implementation(name=CLIENT, version="1")
+    async with (
+        aclosing(service),
+        Client(service.server, elicitation_callback=fill_in, client_info=info) as client,
+    ):
+        for choice in choices:
+            action = {"merge": "edit", "open": "take back"}.get(choice.action, choice.action)
+            form = {"action": action, "text": choice.text, "into": choice.target}
+            # What an edit is like may be flagged: it is approved anyway.
+            forms[:] = [{**form, "reason": choice.reason}, {"anyway": True}]
+            done = await client.call_tool("decide_operation", {"operation": choice.operation})
+            assert not done.is_error, done.content
+
+
+def without_client(found: Any) -> Any:
+    """The same, decided by the person alone."""
+    files, head, left = found
+    return files, json.loads(json.dumps(head).replace(f"{PERSON} via {CLIENT}", PERSON)), left
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> object:
     """What line mode leaves."""
@@ -161,7 +209,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> object:
     return found
 
 
-@pytest.mark.parametrize("decide", [by_editor, by_json, by_screen], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "decide", [by_editor, by_json, by_screen, by_mcp], ids=lambda one: one.__name__
+)
 def test_forty_decisions_by_another_face_leave_the_same_library(
     decide: Decide, tmp_path: Path, expected: object
 ) -> None:
@@ -169,4 +219,4 @@ def test_forty_decisions_by_another_face_leave_the_same_library(
     assert sum(map(len, rounds(workspace))) + len(OWN) >= 40
     decide(workspace)
     forty.commit(workspace)
-    assert forty.outcome(workspace) == expected
+    assert without_client(forty.outcome(workspace)) == without_client(expected)
