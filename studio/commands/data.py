@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -276,7 +276,10 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
 @app.command("import")
 def import_(
     context: typer.Context,
-    format: Annotated[SessionFormat, typer.Argument(help="What wrote the sessions.")],
+    format: Annotated[
+        SessionFormat,
+        typer.Argument(metavar="FORMAT", help=f"{', '.join(get_args(SessionFormat))}."),
+    ],
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A file, or a folder: all sessions below it.")
     ],

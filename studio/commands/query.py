@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from engines.core.errors import ConfigError
 from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json
 from studio.secrets.sanitize import sanitize
@@ -49,13 +50,21 @@ def query(
     """
     from engines.record.catalogue.query import find_rows, wanted
     from studio.library import find
+    from studio.library.references import library_folder
 
     workspace = open_workspace(context)
     verdict, compare = find.parse_effect(effect)
     times = find.parse_time("--since", since), find.parse_time("--until", until, ends=True)
+    if times[0] is not None and times[1] is not None and times[0] >= times[1]:
+        cause = f"nothing can be between {since} and {until}."
+        raise ConfigError("--since, --until", cause, "Give the earlier time first.")
     asked = (" ".join(text or ()).split(), kind, id, problem, compare, *times)
     fits = wanted(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
     rows, errors = find_rows(workspace, fits)
+    if not rows and run is not None:
+        workspace.run(run)  # says which there are
+    if not rows and library is not None:
+        library_folder(library, workspace).versions()
     if json:
         print_json([find.hit_data(row, workspace) for row in rows[:limit]])
     for row in () if json else rows[:limit]:

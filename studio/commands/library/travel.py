@@ -93,14 +93,14 @@ Into = Annotated[
     typer.Option(metavar="NAME", help="The library to review for; one that is not there begins."),
 ]
 OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked.")]
-Version = Annotated[str, typer.Argument(help="NAME@V, RUN@step:N, or a file that holds one.")]
+_VERSION = "NAME@V, RUN@step:N, or a file that holds one."
 
 
 def merge(
     context: typer.Context,
-    base: Version,
-    ours: Version,
-    theirs: Version,
+    base: Annotated[str, typer.Argument(metavar="BASE", help=_VERSION)],
+    ours: Annotated[str, typer.Argument(metavar="OURS", help=_VERSION)],
+    theirs: Annotated[str, typer.Argument(metavar="THEIRS", help=_VERSION)],
     into: Into = None,
     dry_run: OnlyLook = False,
     json: AsObject = False,

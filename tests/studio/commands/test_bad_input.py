@@ -110,6 +110,22 @@ DEEP = "[" * 1_000  # as many as Python calls go deep; a scanner takes the squar
 ASKING = "policy: {model: 'openai:m', "
 AGENT_LACKS = "name: solver\nmystery: 1\n"
 
+
+def together(*each: Prepare) -> Prepare:
+    def prepare(workspace: Path) -> None:
+        for one in each:
+            one(workspace)
+
+    return prepare
+
+
+ACE = a_file("x.txt", "[slug-00001] helpful=5 harmful=0 :: Write the carry down.\n")
+ACE_AND_DAMAGE = together(ACE, a_damaged(LIBRARY))
+ONE = a_file("practice/datasets/one.jsonl", ROWS_OF)
+ONE_AND_FOLDER = together(ONE, a_folder("here"))
+ONE_AND_LIST = together(ONE, a_file("x.json", "[1]"))
+ONE_AND_OBJECT = together(ONE, a_file("x.json", '{"a": 1}'))
+
 TABLE: tuple[Row, ...] = (
     # studio
     bad("", "wrong format", "--nonsense", "No such option", "studio -h"),
@@ -602,6 +618,76 @@ TABLE: tuple[Row, ...] = (
     bad("library revert", "damaged", "rehearsal@0", LIBRARY, "checksum", do=a_damaged(LIBRARY)),
     # data
     bad("data list", "wrong format", "extra", "extra", "unexpected"),
+    bad("library import", "missing", "", "Missing argument", "-h"),
+    bad("library import", "not there", "no.txt", "no.txt", "kayba"),
+    bad("library import", "unreadable", "x.txt", "x.txt", "UTF-8", do=a_file("x.txt", NOT_TEXT)),
+    bad("library import", "wrong type", "x.json", "a list", do=a_file("x.json", "[1, 2]")),
+    bad("library import", "wrong format", "x.txt --format tar", "no format", do=ACE),
+    bad("library import", "empty", "x.txt", "it is empty", "kayba", do=a_file("x.txt", "")),
+    bad("library import", "damaged", "x.txt --into rehearsal", "doctor", do=ACE_AND_DAMAGE),
+    bad("library import", "contradictory", "x.txt --format kayba", "x.txt", "skillbook", do=ACE),
+    bad("library merge", "missing", "rehearsal@0 rehearsal", "THEIRS", "-h"),
+    bad("library merge", "not there", "rehearsal@0 rehearsal nobody", "nobody", "rehearsal"),
+    bad(
+        "library merge",
+        "unreadable",
+        "rehearsal@0 rehearsal x.yaml",
+        "x.yaml",
+        do=a_file("x.yaml", NOT_TEXT),
+    ),
+    bad("library merge", "wrong type", "rehearsal@0 rehearsal rehearsal@one", "no such label"),
+    bad(
+        "library merge",
+        "wrong format",
+        "rehearsal@0 rehearsal x.yaml",
+        "`experiences`",
+        do=a_file("x.yaml", "a: 1"),
+    ),
+    bad(
+        "library merge",
+        "empty",
+        "rehearsal@0 rehearsal x.yaml",
+        "`experiences`",
+        do=a_file("x.yaml", ""),
+    ),
+    bad(
+        "library merge",
+        "damaged",
+        "rehearsal@0 rehearsal rehearsal@0",
+        "doctor",
+        do=a_damaged(LIBRARY),
+    ),
+    bad("library merge", "contradictory", "rehearsal rehearsal@0 rehearsal", "head", "--into"),
+    bad("query", "not there", "--run nobody", "nobody", "rehearsal"),
+    bad("query", "not there", "--library nobody", "nobody", "rehearsal"),
+    bad("query", "wrong type", "--limit none", "--limit", "whole number"),
+    bad("query", "wrong format", "--since yesterday", "--since", "7d"),
+    bad("query", "wrong format", "--effect much", "--effect", "helps"),
+    bad("query", "contradictory", "--since 2026-01-02 --until 2026-01-01", "--since", "earlier"),
+    bad("data import", "missing", "claude", "PATH", "-h"),
+    bad("data import", "not there", "claude no.jsonl", "no.jsonl", "Check the path"),
+    bad("data import", "unreadable", "claude x", "x", "Claude Code", do=a_file("x", NOT_TEXT)),
+    bad("data import", "wrong type", "pdf x", "'pdf'", "claude"),
+    bad("data import", "wrong format", "atif x.json", "ATIF", do=a_file("x.json", '{"a": 1}')),
+    bad("data import", "empty", "codex x.jsonl", "Codex", do=a_file("x.jsonl", "")),
+    bad("data prepare", "missing", "", "Missing argument", "-h"),
+    bad("data prepare", "not there", "nothing", "nothing", "aime24"),
+    bad("data prepare", "unreadable", "aime24 --from x", "UTF-16", do=a_file("x", NOT_TEXT)),
+    bad("data prepare", "wrong type", "aime24 --limit x", "--limit", "whole number"),
+    bad("data prepare", "wrong format", "aime24 --from x", "final_answer", do=a_file("x", "{}")),
+    bad("data prepare", "empty", "aime24 --from x", "No row", do=a_file("x", "")),
+    bad(
+        "data prepare",
+        "contradictory",
+        "aime24 --levels 4:7:6 --from x.jsonl",
+        "--levels",
+        do=a_file("x.jsonl", '{"Problem": "1+1?", "Answer": 2}'),
+    ),
+    bad("data review", "missing", "", "Missing argument", "-h"),
+    bad("data review", "not there", "nobody", "nobody", "studio data"),
+    bad("data review", "unreadable", "one --marks here", "here", do=ONE_AND_FOLDER),
+    bad("data review", "wrong type", "one --marks x.json", "row 1", do=ONE_AND_LIST),
+    bad("data review", "wrong format", "one --marks x.json", "out", do=ONE_AND_OBJECT),
     bad("data add", "missing", "", "Missing argument", "-h"),
     bad("data add", "not there", "no.jsonl", "no.jsonl", "not found"),
     bad("data add", "unreadable", "x.jsonl", "x.jsonl", "UTF-16", do=a_file("x.jsonl", NOT_TEXT)),
@@ -855,6 +941,30 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "empty": "an empty library is served",
         "locked": NO_WRITING,
     },
+    "library import": {"locked": "it writes a run of its own, and waits where a library begins"},
+    "library merge": {"locked": "it writes a run of its own, and waits where a library begins"},
+    "query": {
+        "missing": "without a word it shows the newest",
+        "unreadable": NO_FILE,
+        "empty": NO_FILE,
+        "locked": NO_WRITING,
+        "damaged": "a damaged journal is told of, and hides nothing else",
+    },
+    "data import": {
+        "locked": "the catalogue's lock is waited for",
+        "damaged": "sessions have no checksum; lines that cannot be read are counted",
+        "contradictory": "its options do not touch each other",
+    },
+    "data prepare": {
+        "locked": "the catalogue's lock is waited for",
+        "damaged": "data has no checksum",
+    },
+    "data review": {
+        "empty": "a file without a decision decides nothing",
+        "locked": "the data's lock is waited for",
+        "damaged": "an item that was changed has no mark",
+        "contradictory": "what is decided last counts",
+    },
     "library utility": {
         "unreadable": NO_FILE,
         "locked": "it waits, as every commit does",
@@ -1035,11 +1145,18 @@ def test_bad_input_ends_with_exit_2_a_message_and_nothing_lost(
 
 
 def photographed(folder: Path) -> dict[str, bytes]:
-    """Every file with its bytes, but for locks, which hold nothing, and catalogues.
+    """Every file with its bytes, but for locks, which hold nothing, catalogues and indexes.
 
-    A catalogue is made from the journals: looking at a run may bring its row up to date.
+    A catalogue and an index are made from the journals: looking may bring them up to date.
     """
-    passing = (".lock", ".holder", ".catalogue.lock", "catalogue.json")
+    passing = (
+        ".lock",
+        ".holder",
+        ".catalogue.lock",
+        "catalogue.json",
+        "index.json",
+        ".prepare.lock",
+    )
     return {
         os.fspath(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -125,7 +125,7 @@ def test_held_out_results_of_the_moment_stand_in_every_form(workspace: Path) -> 
         ("nope@1", "There are: rehearsal"),
         ("nope", "Libraries: rehearsal"),
         ("rehearsal@", "Write NAME@V"),
-        ("rehearsal@v1", "Write NAME@V"),
+        ("rehearsal@v1", "`studio library label` gives one"),
         ("rehearsal@-1", "Write NAME@V"),
         ("rehearsal@day:1", "Write NAME@V"),
         ("rehearsal@step:9", "Choose 0 to 2"),
