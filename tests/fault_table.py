@@ -346,8 +346,8 @@ FAULTS = (
     Fault(
         "a null answer hides another field that has the answer",
         "engines/data/fields.py",
-        "(name for name in answers if get_field(row, name) is not None)",
-        "(name for name in answers if name in row)",
+        "        if get_field(row, name) is not None:\n            return name\n",
+        "        if name in row:\n            return name\n",
         ("tests/engines/data/test_dataset.py",),
     ),
     Fault(
