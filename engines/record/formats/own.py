@@ -67,4 +67,5 @@ def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
         move = "Delete its content_hash to use it as your own, or restore it from a copy."
         raise source.error("its experiences do not give the content_hash it holds.", move=move)
     losses = [f"the {what} of its experiences" for what in ("uses", "effects") if data.get(what)]
-    return source.library(kind, found, losses, data.get("library"))
+    card = data if "library" in data else source.first_line("# Experiences (")  # of an agent.yaml
+    return source.library(kind, found, losses, data.get("library"), card)
