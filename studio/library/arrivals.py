@@ -9,6 +9,7 @@ from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 
+
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """What is to be asked, and why that is less than the file holds."""
