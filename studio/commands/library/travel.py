@@ -97,7 +97,7 @@ Into = Annotated[
     typer.Option(metavar="NAME", help="The library to review for; one that is not there begins."),
 ]
 OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked.")]
-_VERSION = "NAME@V, RUN@step:N, or a file that holds one."
+_VERSION = "NAME@V, RUN@step:N, or our own YAML or JSON file of one."
 
 
 def merge(
@@ -112,7 +112,8 @@ def merge(
     """Review what THEIRS changed since BASE. Nothing of OURS is lost.
 
     OURS is the head of a library, which the operations are for. What both changed differently is
-    flagged `conflict`. With --into NAME a library begins as a copy of OURS, a file, say.
+    flagged `conflict`. Files are ours: YAML, or `export --format json`. With --into NAME a library
+    begins as a copy of OURS, a file, say.
 
     Examples:
         studio library merge rehearsal@0 rehearsal theirs.yaml --dry-run

@@ -223,6 +223,16 @@ def test_a_merge_asks_what_theirs_changed_and_flags_what_both_did(
     assert by_version.stdout == "nothing new for library lab v1\n"
 
 
+def test_a_merge_of_another_programs_file_says_which_it_takes(
+    workspace: Path, tmp_path: Path, playbook: str
+) -> None:
+    base = a_file(tmp_path, "base.json", ("E1", "Carry the one."))
+    done = studio("library", "merge", base, base, playbook, "--into", "lab", workspace=workspace)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith("studio: notes.md: it does not hold a list `experiences`")
+    assert "`studio library import` reads other formats." in done.stderr
+
+
 def test_every_face_says_that_a_curation_run_is_one(workspace: Path, playbook: str) -> None:
     imported(workspace, playbook, "--into", "lab")
     studio("review", "import-lab", workspace=workspace, typed="a\nq\n")
