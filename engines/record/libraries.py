@@ -33,7 +33,7 @@ LOCK_WAIT_S = 10.0
 _NAME = re.compile(rf"[A-Za-z0-9][\w.-]{{0,{LONGEST_NAME - 1}}}")
 """Settings allow 100: a run adds its number, a stage its name."""
 
-_LABEL = re.compile(r"(?!(?:best|last|head)$)[A-Za-z][\w.-]{0,63}", re.ASCII)
+_LABEL = re.compile(r"(?!(?i:best|last|head)$)[A-Za-z][\w.-]{0,63}", re.ASCII)
 """Never what names a version otherwise: digits, or a place in a run."""
 
 _Version = tuple[Library, ev.LibraryCommitted | None]
@@ -46,6 +46,7 @@ class _ReadState:
 
     found: tuple[_Version, ...] = ()
     promotions: tuple[Entry, ...] = ()
+    copied_from: str | None = None
     last: lines.StoredLine | None = None
 
     def resume_line(self, path: Path) -> lines.StoredLine | None:
@@ -61,6 +62,8 @@ class _ReadState:
             _fold_into(found, entry.event, f"{path}:{entry.seq}")
             if isinstance(entry.event, ev.LibraryLabelled):
                 promotions.append(entry)
+            elif isinstance(entry.event, ev.LibraryCreated):
+                self.copied_from = entry.event.copied_from
         self.found, self.promotions, self.last = tuple(found), tuple(promotions), last
 
 
@@ -99,6 +102,11 @@ class LibraryFolder:
         new = lines.read(path, chained=True, after=after).lines
         self.known.take(path, [parse_entry(path, line) for line in new], new[-1] if new else after)
         return self.known.found
+
+    def copied_from(self) -> str | None:
+        """What it was begun as a copy of, such as `NAME@7 (LABEL)`; None: of nothing."""
+        self.history()
+        return self.known.copied_from
 
     def promotions(self) -> tuple[Entry, ...]:
         """What labels were given, moved and removed, oldest first."""

@@ -24,7 +24,7 @@ def query(
     text: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Words that all stand in it.")
     ] = None,
-    id: Annotated[str | None, _option("ID", "About E7, op3.1, NAME@7 or rollout s3p0r1.")] = None,
+    id: Annotated[str | None, _option("ID", "About E7, op3.1, NAME@7|LABEL or s3p0r1.")] = None,
     reviewer: Annotated[str | None, _option("NAME", "Decided by this person or rules.")] = None,
     problem: Annotated[str | None, _option("ID", "Drawn from or measured on this problem.")] = None,
     run: Annotated[str | None, _option("RUN", "Of this run.")] = None,
@@ -50,9 +50,12 @@ def query(
     """
     from engines.record.catalogue.query import find_rows, wanted
     from studio.library import find
-    from studio.library.references import library_folder
+    from studio.library.references import follow_version, library_folder
 
     workspace = open_workspace(context)
+    if id and "@" in id and not id.rpartition("@")[2].isdecimal():
+        folder, read_version = follow_version(id, workspace)
+        id = f"{folder.name}@{read_version().version}"
     verdict, compare = find.parse_effect(effect)
     times = find.parse_time("--since", since), find.parse_time("--until", until, ends=True)
     if times[0] is not None and times[1] is not None and times[0] >= times[1]:

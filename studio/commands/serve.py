@@ -11,7 +11,7 @@ import typer
 from studio import exit_codes
 from studio.commands import AsObject, Overrides, TokenEnv, TokenFile, open_workspace
 
-_TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@V stays."
+_TARGET = "An agent.yaml, or a library: NAME follows its commits, NAME@LABEL its label."
 _Target = Annotated[str, typer.Argument(metavar="AGENT|LIBRARY", help=_TARGET)]
 _RUN_FILE = "Ask its model, with its agent in front of a library."
 _RunFile = Annotated[str | None, typer.Option(metavar="RUNFILE|PRESET", help=_RUN_FILE)]

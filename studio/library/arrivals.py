@@ -9,9 +9,6 @@ from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from engines.record.formats.source import ForeignEntry, ForeignLibrary
 
-OWN = ("json", "studio")
-"""Formats whose ids mean what they mean here, where the library is the same."""
-
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
@@ -25,17 +22,23 @@ class Arrivals:
 def import_operations(
     found: ForeignLibrary,
     head: Library,
+    base: Library | None,
     source: str,
     reason: str = "",
     mask: Callable[[str], str] = str,
 ) -> Arrivals:
-    """Each entry as an add, or as a modify of the one that it is another wording of."""
-    is_own = found.format in OWN and found.name == head.name
+    """Each entry as an add, or as a modify of the one that it is another wording of.
+
+    Where the file says that it is of this library, its ids mean what they mean here, and what reads
+    as in `base`, the version that it was made of, is nothing new.
+    """
+    is_own = found.exported is not None and found.exported[0] == head.name
+    unedited = {(e.id, e.text) for e in base.experiences} if base and is_own else set()
     known = {entry.text for entry in head.experiences}
     operations, pinned = list[Operation](), list[str]()
     for entry in found.entries:
         text, before = mask(entry.text), head.get(entry.id) if is_own else None
-        if text in known:
+        if text in known or (entry.id, text) in unedited:
             continue
         if before is not None and before.pinned:
             pinned.append(before.id)

@@ -171,6 +171,13 @@ def target_library(
     return folder.head()
 
 
+def version_of(workspace: Workspace, name: str, version: int | None) -> Library | None:
+    """A version of a library; None where it has none of that number."""
+    folder = workspace.library(name)
+    versions = folder.versions() if version is not None and folder.exists() else ()
+    return next((library for library in versions if library.version == version), None)
+
+
 def merge_target(workspace: Workspace, ours: Library, into: str | None, *, begin: bool) -> Library:
     """The library that a merge is reviewed for, whose head is `ours`.
 

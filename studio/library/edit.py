@@ -62,8 +62,9 @@ def set_label(
     """
     if not is_label(label):
         cause = "it must be at most 64 letters, digits, '.', '_' or '-', a letter first."
-        move = "Choose another label; best, last and head are none."
-        raise ConflictError(f"label {label!r}", cause, move)
+        if label.lower() in ("best", "last", "head"):
+            cause = "best, last and head, in any case, name places in a run and are no labels."
+        raise ConflictError(f"label {label!r}", cause, "Choose another label.")
     folder, read_version = follow_version(reference, workspace)
     if remove and reference != folder.name:
         move = f"Write `studio library label {quote(folder.name)} {label} --remove`."

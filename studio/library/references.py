@@ -30,6 +30,7 @@ class FoundVersion:
     library: Library
     measured: tuple[EvaluationFinished, ...] = ()
     labels: tuple[str, ...] = ()
+    copied_from: str | None = None  # what its library was begun as a copy of
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
 
     @property
@@ -122,7 +123,8 @@ def _find_named(reference: str, workspace: Workspace) -> FoundVersion:
             found = (e for e in state.evaluations if e.library_version == version)
             measured |= {e.data: e for e in found if e.mean is not None}
     labels = tuple(called for called, number in folder.labels().items() if number == version)
-    return FoundVersion(_label(label, library), library, tuple(measured.values()), labels)
+    known = tuple(measured.values())
+    return FoundVersion(_label(label, library), library, known, labels, folder.copied_from())
 
 
 def _label(called: str, library: Library) -> str:

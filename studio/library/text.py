@@ -94,7 +94,8 @@ def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:
             lines += _commit_lines(before, library, commit, experience)
         elif experience is None:
             held = count_text(len(library.experiences), "experience")
-            lines.append(f"v{library.version}  begun with {held}")
+            copy = f" as a copy of {of}," if (of := folder.copied_from()) else ""
+            lines.append(f"v{library.version}  begun{copy} with {held}")
         before = library
     for row in promotion_rows(folder) if experience is None else ():
         old, new = ("none" if v is None else f"v{v}" for v in (row["from"], row["version"]))

@@ -43,7 +43,7 @@ from studio.run.held_out import (
     prompt_writer,
     tried_pool,
 )
-from studio.run.library_start import open_library, opening_event
+from studio.run.library_start import check_start, open_library, opening_event
 from studio.run.linter import count_vectors, open_run_embedder, open_run_linter
 from studio.run.models import (
     Tell,
@@ -139,6 +139,7 @@ class _RunParts:
         """Open models and verifier, and let each answer once."""
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
+        check_start(plan)
         roles = open_roles(
             config,
             stack,

@@ -27,6 +27,12 @@ PROMPTS_OF = (
 """Packages whose prompt files a run may send; its journal names the hash of each."""
 
 
+def check_start(plan: RunPlan) -> None:
+    """Refuse a start that is not there, before any model is asked; nothing is written."""
+    if plan.state is None:
+        _starting_library(plan, _library_name(plan))
+
+
 def open_library(plan: RunPlan) -> LibraryFolder:
     """The library the run commits to, created for a new or forked run."""
     workspace = plan.workspace
@@ -39,7 +45,8 @@ def open_library(plan: RunPlan) -> LibraryFolder:
         folder.create(start, source)
         return folder
     head = folder.head()
-    if plan.parent is None and source == f"{folder.name}@{head.version}":
+    meant = (source or "").partition(" ")[0]  # without its label
+    if plan.parent is None and meant == f"{folder.name}@{head.version}":
         return folder  # the run goes on from its newest version
     untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
     if untouched:
@@ -128,7 +135,9 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
         )
     folder, read_version = follow_version(config.library.start, workspace)
     start = read_version()
-    return start, f"{folder.name}@{start.version}"  # what a label meant
+    called = config.library.start.partition("@")[2]
+    label = f" ({called})" if called in folder.labels() else ""
+    return start, f"{folder.name}@{start.version}{label}"  # what a label meant
 
 
 def mounted_library(config: RunConfig, name: str) -> Library | None:

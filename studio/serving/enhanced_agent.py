@@ -17,7 +17,7 @@ from typing import Any
 from engines.agents.gateway.fields import Asked
 from engines.agents.gateway.server import Gateway
 from engines.agents.guided_try import GuidedTry
-from engines.core.errors import CallFailed, ConfigError
+from engines.core.errors import CallFailed, ConfigError, StudioError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy
@@ -39,7 +39,7 @@ from studio.run.acting import sampling_of
 from studio.run.held_out import prompt_writer
 from studio.run.library_start import choose_library
 from studio.run.models import endpoint_of, is_rehearsal, make_rollouts, open_roles
-from studio.secrets.output import remember
+from studio.secrets.output import mask_text, remember
 
 _SAMPLING = {"temperature", "top_p", "seed"}
 _LEFT_OUT = {"top_k", "logprobs", "text", "reasoning", "thinking"}  # of other protocols or replies
@@ -141,16 +141,18 @@ class EnhancedCalls:
             if isinstance(error, CallFailed):
                 raise
             to_stderr(f"a call failed: {error}")  # a library that is gone, or a bug: others go on
-            raise CallFailed("internal", "the server says why on its standard error") from error
+            reason = "the server says why on its standard error"
+            if isinstance(error, StudioError):  # the rest of it is the server's to do
+                reason = mask_text(f"{error.place}: {error.cause}")
+            raise CallFailed("internal", reason) from error
         finally:
             self.usage += call.usage if call else NO_USAGE
 
     def end(self, reason: str) -> None: ...  # the gateway itself cancels what is under way
 
     def tell_summary(self) -> None:
-        to_stderr(
-            f"calls answered {self.calls:,}, failed {self.failed:,}: {usage_text(self.usage)}"
-        )
+        answered = f"calls answered {self.calls - self.failed:,}, failed {self.failed:,}"
+        to_stderr(f"{answered}: {usage_text(self.usage)}")
 
 
 @asynccontextmanager

@@ -49,6 +49,11 @@ _SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
 Context = ServerRequestContext[Any, Any]
 
 
+class _SkillParams(mt.RequestParams):
+    uri: str | None = None
+    name: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
     """A version with all that is served of it: texts by URI, and its entry as a skill."""
@@ -97,14 +102,15 @@ class LibraryService:
     def __init__(self, reference: str, workspace: Workspace) -> None:
         self._workspace, self._reading = workspace, asyncio.Lock()
         self._folder, self._read_version = follow_version(reference, workspace)
-        self.served = self._announced = render(self._read_version(), workspace)
+        self.served = render(self._read_version(), workspace)
+        self._announced = self.served.texts
         self._bus = subscriptions.InMemorySubscriptionBus()
         # Of clients that shook hands, as older ones do, by what is one object a connection.
         self._older: dict[int, tuple[ServerSession, set[str]]] = {}
         self.server = Server[Any](
             "practice-studio",
             version=installed_version("practice-studio"),
-            instructions=f"What was learned by practice: read {self._announced.uri} before tasks "
+            instructions=f"What was learned by practice: read {self.served.uri} before tasks "
             "that its description fits.",
             lifespan=self._watching,
             on_list_resources=self._list_resources,
@@ -118,7 +124,7 @@ class LibraryService:
         self.server.middleware.append(tell_failure)
         self.server.extensions[SKILLS] = {}
         self.server.add_request_handler("skills/list", mt.PaginatedRequestParams, self._list_skills)
-        self.server.add_request_handler("skills/get", mt.ReadResourceRequestParams, self._get_skill)
+        self.server.add_request_handler("skills/get", _SkillParams, self._get_skill)
         self.server.add_notification_handler(
             "notifications/initialized", mt.NotificationParams, self._note_older
         )
@@ -156,8 +162,9 @@ class LibraryService:
 
     async def _get_skill(self, context: Context, params: Any) -> dict[str, Any]:
         served = await self.read()
-        if str(params.uri) != served.uri:
-            raise _unknown(str(params.uri), [served.uri])
+        asked = params.uri or params.name or served.uri  # there is one alone
+        if asked not in (served.uri, served.name):
+            raise _unknown(asked, [served.uri])
         return {"skill": served.entry, **_FRESH}
 
     async def _list_prompts(self, context: Context, params: Any) -> mt.ListPromptsResult:
@@ -191,18 +198,21 @@ class LibraryService:
     async def _watch(self) -> None:
         seen: object = None
         while True:
-            with suppress(OSError, StudioError):  # who asks for what is gone is told so
+            try:
                 found = os.stat(self._folder.journal_path)
                 mark = (found.st_ino, found.st_size, found.st_mtime_ns)
                 if mark != seen:
-                    await self._announce(await self.read())
+                    await self._announce((await self.read()).texts)
                     seen = mark
+            except (OSError, StudioError):  # gone; who asks for it is told so
+                seen = None
+                await self._announce({})
             await asyncio.sleep(WATCH_S)
 
-    async def _announce(self, served: ServedVersion) -> None:
-        before, now = self._announced.texts, served.texts
+    async def _announce(self, now: Mapping[str, str]) -> None:
+        before = self._announced
         changed = [uri for uri in {**before, **now} if before.get(uri) != now.get(uri)]
-        self._announced = served
+        self._announced = now
         if not changed:
             return
         await self._bus.publish(subscriptions.ResourcesListChanged())
@@ -266,7 +276,7 @@ async def _lines() -> AsyncIterator[str]:
 
 
 def serve_http(
-    server: Server[Any], host: str, port: int, token: str
+    server: Server[Any], host: str, port: int, token: str, option: str = ""
 ) -> AbstractAsyncContextManager[str]:
     """Serve inside the `with`, which yields the URL; a `token` is asked for where there is one.
 
@@ -285,4 +295,5 @@ def serve_http(
         await send({"type": "http.response.start", "status": 401, "headers": head})
         await send({"type": "http.response.body", "body": b""})
 
-    return background_server(port, host, application=guarded, path="/mcp", lifespan="on")
+    own: dict[str, Any] = {"application": guarded, "option": option}
+    return background_server(port, host, **own, path="/mcp", lifespan="on")

@@ -17,7 +17,7 @@ class LibraryCreated:
     name: str
     next_number: int
     experiences: tuple[Experience, ...]
-    copied_from: str | None = None  # "NAME@V"
+    copied_from: str | None = None  # "NAME@V", or "NAME@V (LABEL)" where a label meant it
     curated: tuple[PastDecision, ...] = ()
     uses: Mapping[str, UseCounts] = field(default_factory=dict)
     effects: Mapping[str, Effect] = field(default_factory=dict)

@@ -23,12 +23,13 @@ async def background_server(
     host: str = "127.0.0.1",
     *,
     application: Any = None,
+    option: str = "",
     path: str = "/v1",
     lifespan: Literal["on", "off"] = "off",
 ) -> AsyncIterator[str]:
     """Yields the base URL; port 0 takes any free one. Raises ConfigError: it cannot be had.
 
-    Without an `application` the rehearsal is served.
+    Without an `application` the rehearsal is served. `option` named the port, if not --port.
     """
     import uvicorn
 
@@ -39,7 +40,7 @@ async def background_server(
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    listener = open_listener(port, host)
+    listener = open_listener(port, host, option)
     config = uvicorn.Config(
         application or app,
         http="h11",
@@ -91,9 +92,10 @@ async def _read_body(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def open_listener(port: int, host: str) -> socket.socket:
+def open_listener(port: int, host: str, option: str = "") -> socket.socket:
+    option = option or f"--port {port}"
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port {port}", "there is no such port.", "Choose one from 0 to 65535.")
+        raise ConfigError(option, "there is no such port.", "Choose one from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -101,5 +103,5 @@ def open_listener(port: int, host: str) -> socket.socket:
         cause = f"{host} cannot be listened on: {error.strerror or error}."
         if error.errno == errno.EADDRINUSE:
             cause = "another program listens there."
-        move = "Choose another port; 0 takes any free one."
-        raise ConfigError(f"--port {port}", cause, move) from None
+        move = "Choose another port; port 0 takes any free one."
+        raise ConfigError(option, cause, move) from None

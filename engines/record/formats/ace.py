@@ -29,7 +29,7 @@ def write(card: Card) -> bytes:
 
 def read(path: Path) -> ForeignLibrary:
     source, section = Source(path, MOVE), ""
-    found, left = [], []
+    found, left, card = [], list[str](), ""
     for number, line in enumerate(map(str.strip, source.text().split("\n")), 1):
         match = ENTRY.fullmatch(line)
         if line.startswith("#"):
@@ -42,4 +42,7 @@ def read(path: Path) -> ForeignLibrary:
             raise source.error(cause, f":{number}")
         elif section != _CARD:
             left.append(line)
-    return source.library("ace", found, count_lines(left, "of text that is no entry"))
+        else:
+            card = card or line
+    losses = count_lines(left, "of text that is no entry")
+    return source.library("ace", found, losses, card=card)

@@ -57,4 +57,6 @@ def read(path: Path) -> ForeignLibrary:
     outside = (text[: marks[0].start()] + text[marks[1].end() :]).split("\n")
     losses += count_lines(outside, "outside of that section")
     losses += tuple(f"the section of library {name}" for name in names[2::2])
-    return source.library("agents", found, losses, names[0])
+    version = re.search(r"^<!-- library \S+@(\d{1,18}), content ", text[begin:end], re.M)
+    card = {"library": names[0], "version": int(version[1]) if version else None}
+    return source.library("agents", found, losses, names[0], card)

@@ -31,12 +31,17 @@ class Card:
     instructions: str = ""  # of the agent that practised with it
     evals: tuple[Problem, ...] = ()  # that a skill takes along
 
+    @property
+    def title(self) -> str:
+        """What it is of, by which an import knows it again."""
+        about = self.library
+        return f"library {about.name}@{about.version}, content {about.content_hash}"
+
     def lines(self) -> list[str]:
         """All of it in words, a fact a line."""
-        about, results = self.library, [result.text for result in self.results]
-        title = f"library {about.name}@{about.version}, content {about.content_hash}"
+        results = [result.text for result in self.results]
         worth = [f"{name} {text}" for name, text in self.worths().items()]
-        return [title, *(results or ["never measured on held-out problems"]), *worth]
+        return [self.title, *(results or ["never measured on held-out problems"]), *worth]
 
     def worths(self) -> dict[str, str]:
         """What experiences were measured to be worth, and their uses, where either is known."""

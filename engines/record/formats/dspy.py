@@ -25,7 +25,8 @@ def write(card: Card) -> bytes:
 
 def read(path: Path) -> ForeignLibrary:
     source, texts, lost = Source(path, MOVE), {}, []
-    for name, value in source.json().items():
+    data = source.json()
+    for name, value in data.items():
         if name == "metadata" or not isinstance(value, dict) or "signature" not in value:
             continue
         inside = f": {name[:60]}.signature"
@@ -35,4 +36,6 @@ def read(path: Path) -> ForeignLibrary:
     if not texts:
         raise source.error("no predictor in it has instructions.")
     found, losses = read_texts(texts)
-    return source.library("dspy", found, [*losses, *lost])
+    metadata = data.get("metadata")
+    card = metadata.get("evaluation") if isinstance(metadata, dict) else None
+    return source.library("dspy", found, [*losses, *lost], card=card)

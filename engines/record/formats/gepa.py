@@ -32,4 +32,4 @@ def read(path: Path) -> ForeignLibrary:
     found, losses = read_texts(texts)
     if isinstance(others, list) and len(others) > 1:
         losses.append(f"{len(others) - 1} other candidates")
-    return source.library("gepa", found, losses)
+    return source.library("gepa", found, losses, card=data.get("evaluation"))

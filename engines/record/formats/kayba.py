@@ -24,7 +24,7 @@ def write(card: Card) -> bytes:
             "section": "experiences",
             "content": one.text,
             "justification": (marks[-1].rationale if marks else "") or None,
-            "evidence": "; ".join([*filter(None, [worths.get(one.id)]), *measured]) or None,
+            "evidence": "; ".join([card.title, *filter(None, [worths.get(one.id)]), *measured]),
             **{"created_at": times[0], "updated_at": times[-1], "embedding": None},
             **{"status": "active", "sources": []},
         }
@@ -36,7 +36,7 @@ def write(card: Card) -> bytes:
 def read(path: Path) -> ForeignLibrary:
     source = Source(path, MOVE)
     data = source.json()
-    found, losses = [], []
+    found, losses, cards = [], [], list[str]()
     for name, value in source.mapping(data.get("skills"), ": skills").items():
         inside = f": skills.{name[:60]}"
         row = source.mapping(value, inside)
@@ -48,9 +48,10 @@ def read(path: Path) -> ForeignLibrary:
         text = row.get("content") or row.get("insight") or row.get("issue") or ""
         notes = {n: row[n] for n in _NOTES if isinstance(row.get(n), str | int) and row[n] != text}
         note, section = "; ".join(f"{n}={v}" for n, v in notes.items()), row.get("section")
+        cards.append(str(row.get("evidence"))[:300])
         content = source.string(text, f"{inside}.content")
         section = section if isinstance(section, str) else ""
         found.append((inside, ForeignEntry(name, content, section, note)))
     if data.get("similarity_decisions"):
         losses.append("decisions about similar skills")
-    return source.library("kayba", found, losses)
+    return source.library("kayba", found, losses, card="\n".join(cards))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from engines.record.formats.card import Card
 from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
 
 MOVE = "Give an agent.yaml or a vNNNN.yaml, with a list `experiences` of `id` and `text`."
+_NO_LIST = "it does not hold a list `experiences` of `id` and `text`."
 
 
 def library_data(library: Library) -> dict[str, Any]:
@@ -33,7 +35,9 @@ def write(card: Card) -> bytes:
 
 def load_library(path: Path) -> Library:
     """A version as one of our files holds it. Raises DataError where it is none."""
-    source = Source(path, MOVE)
+    source = Source(path, f"{MOVE} `studio library import` reads other formats.")
+    if not re.search(r"\bexperiences[\"']?\s*:", source.text()):
+        raise source.error(_NO_LIST)
     data = source.yaml()  # JSON is YAML, too
     found, version = _read(source, "studio", data), data.get("version")
     entries = tuple(Experience(e.id, e.text, pinned=e.pinned) for e in found.entries)
@@ -49,7 +53,7 @@ def read(path: Path, kind: str) -> ForeignLibrary:
 def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
     rows = data.get("experiences")
     if not isinstance(rows, list):
-        raise source.error("it does not hold a list `experiences` of `id` and `text`.")
+        raise source.error(_NO_LIST)
     # An agent file is written to be composed: `${` stands escaped in it.
     unescape = unescape_interpolation if "instructions" in data else str
     found = []
@@ -67,4 +71,5 @@ def _read(source: Source, kind: str, data: dict[str, Any]) -> ForeignLibrary:
         move = "Delete its content_hash to use it as your own, or restore it from a copy."
         raise source.error("its experiences do not give the content_hash it holds.", move=move)
     losses = [f"the {what} of its experiences" for what in ("uses", "effects") if data.get(what)]
-    return source.library(kind, found, losses, data.get("library"))
+    card = data if "library" in data else source.first_line("# Experiences (")  # of an agent.yaml
+    return source.library(kind, found, losses, data.get("library"), card)

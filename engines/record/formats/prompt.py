@@ -56,7 +56,7 @@ def read_lines(text: str, number: int = 1) -> tuple[Found, tuple[str, ...]]:
         lines = behind.split("\n")
         ours = list(takewhile(bool, map(_OURS.fullmatch, lines)))
         found = [(f":{number + at}", _entry(m, [])) for at, m in enumerate(ours) if m]
-        left = [*before.split("\n"), *lines[len(ours) :]]
+        left = lines[len(ours) :]  # what stands before are instructions
     else:
         found, left = _read_foreign(text.split("\n"), number)
     left = [line for line in left if not line.startswith("<!--")]

@@ -29,7 +29,7 @@ def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
     """What a file, or a skill's folder, holds. `format` None: it is recognised.
 
     Raises DataError, with the place inside: it is of no such format, damaged or too big, or an id
-    or text in it is none, or an id stands there twice.
+    or text in it is none, or an id stands there twice; or it may be any prose.
     """
     source = Source(path, _MOVE)
     if format is not None and format not in READERS:
@@ -38,6 +38,10 @@ def read_foreign(path: Path, format: str | None = None) -> ForeignLibrary:
     found = READERS[kind](path)
     if not found.entries and kind != "studio":
         raise source.error("it holds no experience.")
+    is_guess = format is None and kind in ("prompt", "agents") and found.exported is None
+    if is_guess and not any(entry.id for entry in found.entries):
+        cause = "it may be any prose: no line of it carries an id."
+        raise source.error(cause, move=f"If it holds experiences, give --format {kind}.")
     return found
 
 

@@ -85,11 +85,12 @@ def read(path: Path) -> ForeignLibrary:
     head = source.yaml(front[1])
     name = source.string(head.get("name"), ": name")
     found, losses = read_lines(text[front.end() :], text.count("\n", 0, front.end()) + 1)
-    rest, metadata = file.parent / _REST, head.get("metadata")
-    pins = metadata.get("pinned") if isinstance(metadata, dict) else None
+    rest, said = file.parent / _REST, head.get("metadata")
+    metadata = said if isinstance(said, dict) else {}
+    pins = metadata.get("pinned")
     pins = pins.split() if isinstance(pins, str) else ()
     if _REST in text and rest.is_file():
         found += read_lines(Source(rest, MOVE).text())[0]
         losses = ()
     pinned = [(at, replace(one, pinned=one.id in pins)) for at, one in found]
-    return source.library("skill", pinned, losses, name)
+    return source.library("skill", pinned, losses, name, metadata.get("source"))

@@ -25,6 +25,7 @@ MOST_LINES = 1_000_000
 MOST_ENTRIES = 100_000
 LONGEST_TEXT = 100_000  # characters
 _ID = re.compile(r"[^\W_][\w.-]{0,99}")
+_TITLE = re.compile(r"library ([^\W_][\w.-]{0,99})@(\d{1,18})\b")
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a yes or no", type(None): "empty"}
 
 
@@ -47,6 +48,7 @@ class ForeignLibrary:
     name: str
     entries: tuple[ForeignEntry, ...]
     losses: tuple[str, ...] = ()
+    exported: tuple[str, int | None] | None = None  # the library and version it says it is of
 
 
 Placed = Iterable[tuple[str, ForeignEntry]]
@@ -83,6 +85,10 @@ class Source:
             raise self.error(f"it has more than {MOST_LINES:,} lines.")
         return text.replace("\r\n", "\n")
 
+    def first_line(self, begins: str) -> str:
+        """The first line that begins so, or ""."""
+        return next((line for line in self.text().split("\n") if line.startswith(begins)), "")
+
     def decode(self, data: bytes) -> str:
         try:
             return data.decode("utf-8-sig")
@@ -115,11 +121,21 @@ class Source:
         raise self.error(f"it is {_kind(value)}, not text.", inside)
 
     def library(
-        self, kind: str, found: Placed, losses: Iterable[str] = (), name: object = None
+        self,
+        kind: str,
+        found: Placed,
+        losses: Iterable[str] = (),
+        name: object = None,
+        card: object = None,
     ) -> ForeignLibrary:
-        """The checked entries. Raises DataError: an id or text is none, or an id is there twice."""
+        """The checked entries. Raises DataError: an id or text is none, or an id is there twice.
+
+        `card` is where an export of ours says what it is of: text, or values; `name` is else meant.
+        """
+        exported = _exported(card)
+        name = exported[0] if exported else name
         called = name if isinstance(name, str) and _ID.fullmatch(name) else self.path.stem
-        return ForeignLibrary(kind, called, tuple(self._check(found)), tuple(losses))
+        return ForeignLibrary(kind, called, tuple(self._check(found)), tuple(losses), exported)
 
     def _check(self, found: Placed) -> Iterable[ForeignEntry]:
         places: dict[str, str] = {}
@@ -148,6 +164,15 @@ class Source:
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
             raise self.error(f"the key {twice[:60]!r} stands there twice.")
         return found
+
+
+def _exported(card: object) -> tuple[str, int | None] | None:
+    if isinstance(card, str) and (found := _TITLE.search(card)):
+        return found[1], int(found[2])
+    name, version = map(card.get, ("library", "version")) if isinstance(card, dict) else (None,) * 2
+    if not isinstance(name, str) or not _ID.fullmatch(name):
+        return None
+    return name, version if isinstance(version, int) else None
 
 
 def dump_json(data: object) -> bytes:

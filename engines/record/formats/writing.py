@@ -83,6 +83,8 @@ def _losses(library: Library, kind: str, path: Path) -> Iterator[str]:
     for what, field in (("id", "id"), ("wording", "text"), ("pin", "pinned")):
         if ids := [e.id for e, read in both if getattr(e, field) != getattr(read, field)]:
             yield f"the {what} of {', '.join(ids)}"
+    if kind == "prompt":
+        yield "its card: results, worth and uses"
     if kind != "json" and any(e.history for e in library.experiences):
         yield "how its experiences came about"
     if library.curated:

@@ -34,4 +34,5 @@ def read(path: Path) -> ForeignLibrary:
     text = source.string(agent.get("instructions"), f"{inside}.instructions")
     found, losses = read_lines(unescape_interpolation(text))
     placed = [(f"{inside}.instructions", entry) for _, entry in found]
-    return source.library("youtu", placed, losses, agent.get("name"))
+    card = source.first_line("# library ")
+    return source.library("youtu", placed, losses, agent.get("name"), card)

@@ -65,27 +65,31 @@ def serve(
     from studio.secrets.workspace import masking_workspace
     from studio.serving.enhanced_agent import read_token
 
+    if http is None and (token_file or token_env or json):
+        cause = "they are for --http, and this serves on stdio."
+        raise ConfigError("--token-file, --token-env, --json", cause, "Add --http HOST:PORT.")
+    host, _, port = (http or ":0").rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdecimal() or int(port[:9]) > 65535:
+        raise ConfigError(f"--http {http}", "it is not HOST:PORT.", "Write 127.0.0.1:8313, say.")
+    token = read_token(host, token_file, token_env, os.environ, "library")
     require_mcp()
     from studio.serving.library_mcp import LibraryService, serve_http, serve_stdio
 
     service = LibraryService(reference, masking_workspace(context.obj))
     served = service.served
     library, described = served.library, f"{sanitize(reference)} as {served.uri}"
-    to_stderr(f"serving {described}: v{library.version}, experiences {len(library.experiences)}")
+    told = f"serving {described}: v{library.version}, experiences {len(library.experiences)}"
     if http is None:
-        to_stderr("on stdio; Ctrl-C, or the end of the input, ends it")
+        to_stderr(f"{told}\non stdio; Ctrl-C, or the end of the input, ends it")
         asyncio.run(serve_stdio(service.server))
         return exit_codes.DONE
-    host, _, port = http.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    if not port.isdecimal():
-        raise ConfigError(f"--http {http}", "it is not HOST:PORT.", "Write 127.0.0.1:8313, say.")
-    token = read_token(host, token_file, token_env, os.environ, "library")
 
     def print_ready(url: str) -> None:
         print_result({"url": url, "skill": served.uri}, url, json=json)
         sys.stdout.flush()
-        to_stderr("Ctrl-C ends it")
+        to_stderr(f"{told}\nCtrl-C ends it")
 
-    asyncio.run(serve_until_signal(serve_http(service.server, host, int(port), token), print_ready))
+    serving = serve_http(service.server, host, int(port), token, f"--http {http}")
+    asyncio.run(serve_until_signal(serving, print_ready))
     return exit_codes.INTERRUPTED

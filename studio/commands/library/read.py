@@ -69,9 +69,11 @@ def show(
     from studio.report.next_step import tell_next
 
     found = find_version(reference, open_workspace(context))
-    library, labels = found.library, found.labels
-    text = "\n".join(library_lines(library, labels))
-    print_result({**library_data(library), "labels": labels}, text, json=json)
+    library, labels, source = found.library, found.labels, found.copied_from
+    lines = library_lines(library, labels)
+    lines[1:1] = [f"begun as a copy of {sanitize(source)}"] if source else []
+    data = {**library_data(library), "labels": labels, "copied_from": source}
+    print_result(data, "\n".join(lines), json=json)
     if not json and (context.obj / "libraries" / library.name).is_dir():
         tell_next(f"studio library history {quote(library.name)}", context.obj)
 

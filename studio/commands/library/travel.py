@@ -52,6 +52,8 @@ def export(
     from studio.library.references import find_version
     from studio.secrets.workspace import masking_workspace
 
+    if str(to) == "-":
+        raise ConfigError("--to -", "an export is a file, or a folder.", "Name one; ./- is a name.")
     workspace = masking_workspace(context.obj)
     found = find_version(reference, workspace)
     card = evaluation_card(found, workspace)
@@ -60,6 +62,8 @@ def export(
             cause = "only a skill takes problems along."
             raise ConfigError("--evals", cause, "Leave it out, or write --format skill.")
         card = replace(card, evals=_held_out_problems(found, workspace, evals))
+        if len(card.evals) < evals:
+            print(f"--evals {evals}: there are {len(card.evals)} held out", file=sys.stderr)
     files, losses = write_foreign(card, format, to.expanduser().absolute(), force=force)
     for loss in losses:
         print(f"left out: {sanitize(loss)}", file=sys.stderr)
@@ -93,7 +97,7 @@ Into = Annotated[
     typer.Option(metavar="NAME", help="The library to review for; one that is not there begins."),
 ]
 OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Only say what would be asked.")]
-_VERSION = "NAME@V, RUN@step:N, or a file that holds one."
+_VERSION = "NAME@V, RUN@step:N, or our own YAML or JSON file of one."
 
 
 def merge(
@@ -108,7 +112,8 @@ def merge(
     """Review what THEIRS changed since BASE. Nothing of OURS is lost.
 
     OURS is the head of a library, which the operations are for. What both changed differently is
-    flagged `conflict`. With --into NAME a library begins as a copy of OURS, a file, say.
+    flagged `conflict`. Files are ours: YAML, or `export --format json`. With --into NAME a library
+    begins as a copy of OURS, a file, say.
 
     Examples:
         studio library merge rehearsal@0 rehearsal theirs.yaml --dry-run
@@ -141,8 +146,8 @@ def import_file(
 ) -> int:
     """Review what a file of another program, or of ours, holds. Nothing is changed before.
 
-    Without --into it is for the library of the file's name. What the format holds and a library
-    does not is told, with exit code 4.
+    Without --into it is for the library that the file names, as exports of ours do, else for that
+    of the file's own name. What the format holds and a library does not is told, with exit code 4.
 
     Examples:
         studio library import playbook.txt --into rehearsal --dry-run
@@ -150,12 +155,18 @@ def import_file(
     """
     from engines.record.formats.reading import read_foreign
     from studio.library.arrivals import import_operations
-    from studio.library.curation import target_library
+    from studio.library.curation import target_library, version_of
+    from studio.report.progress import to_stderr
+    from studio.report.summary import count_text
     from studio.secrets.workspace import masking_workspace
 
     read, workspace = read_foreign(file.expanduser(), format), masking_workspace(context.obj)
+    if format is None:
+        held = count_text(len(read.entries), "experience")
+        to_stderr(f"read as {read.format}: {held}; --format names another")
     target = target_library(workspace, read.name if into is None else into, begin=not dry_run)
-    found = import_operations(read, target, str(file), reason, workspace.mask)
+    base = version_of(workspace, target.name, read.exported and read.exported[1])
+    found = import_operations(read, target, base, str(file), reason, workspace.mask)
     told = (f"{name} is pinned, so its other wording is left out" for name in found.pinned)
     return _put_up(
         workspace,
@@ -166,6 +177,7 @@ def import_file(
         losses=[*read.losses, *told],
         dry_run=dry_run,
         json=json,
+        format=read.format,
     )
 
 
@@ -179,6 +191,7 @@ def _put_up(
     json: bool,
     already: int = 0,
     losses: Sequence[str] = (),
+    **more: str,
 ) -> int:
     """Open a curation run, and print what waits in it."""
     from studio.library.curation import open_curation
@@ -193,7 +206,7 @@ def _put_up(
     opened = open_curation(
         workspace, target, operations, about, person=login_name(), linter_of=linter_of
     )
-    facts = {**opened_data(opened, target), "already": already, "losses": list(losses)}
+    facts = {**opened_data(opened, target), "already": already, "losses": list(losses), **more}
     print_result(facts, opened_text(facts), json=json)
     for loss in facts["losses"]:
         to_stderr(f"lost: {loss}")

@@ -131,6 +131,21 @@ def test_what_cannot_be_written_is_a_user_error(
     assert (tmp_path / "out/file").read_text() == "mine"
 
 
+def test_fewer_held_out_problems_than_asked_for_are_told(practised: Path, tmp_path: Path) -> None:
+    done = export(practised, "skill", tmp_path / "sums", "--evals", "1000")
+    found = len(json.loads((tmp_path / "sums/evals/evals.json").read_text())["evals"])
+    assert f"--evals 1000: there are {found} held out\n" in done.stderr
+
+
+def test_a_hyphen_is_no_file(
+    practised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = export(practised, "json", Path("-"))
+    assert refused.code == 2 and "an export is a file" in refused.stderr
+    assert not Path("-").exists()
+
+
 def test_an_empty_version_is_not_exported(practised: Path, tmp_path: Path) -> None:
     refused = export(practised, "json", tmp_path / "x.json", of="rehearsal@0")
     assert refused.code == 2 and "holds no experience" in refused.stderr

@@ -69,7 +69,10 @@ def test_a_label_names_a_version_until_it_is_moved_or_removed(practised: Path) -
     ("words", "told"),
     [
         *((("rehearsal", name), "it must be at most 64") for name in (
-            "7", "best", "last", "head", "epoch:1", "step:1", "", ".a", "a b", "ä", "a@b", "x" * 65
+            "7", "epoch:1", "step:1", "", ".a", "a b", "ä", "a@b", "x" * 65
+        )),
+        *((("rehearsal", name), "name places in a run") for name in (
+            "best", "last", "head", "Best", "LAST"
         )),
         (("rehearsal@9", "next"), "its newest version is 2"),
         (("rehearsal@gone", "next"), "it has no such label. There are: production (v1), x (v2)."),
@@ -127,9 +130,42 @@ def test_a_run_that_starts_from_a_label_notes_the_number_it_meant(practised: Pat
     words = ("rehearsal", "--name", "next", "library.start=rehearsal@production", *small)
     assert studio("headless", *words, workspace=practised).code == 0
     first = (practised / "libraries/next/journal.jsonl").read_text("utf-8").splitlines()[0]
-    assert json.loads(first)["e"]["copied_from"] == "rehearsal@1"
+    assert json.loads(first)["e"]["copied_from"] == "rehearsal@1 (production)"
+    for what in ("show", "history"):
+        told = studio("library", what, "next", workspace=practised).stdout
+        assert "begun as a copy of rehearsal@1 (production)" in told
+    assert as_json(practised, "show", "next@0")["copied_from"] == "rehearsal@1 (production)"
     label(practised, "rehearsal", "production")  # a resume does not mind
     assert studio("headless", *words, workspace=practised).code == 0
+
+
+def test_a_run_goes_on_from_a_label_of_its_own_librarys_head(practised: Path) -> None:
+    label(practised, "rehearsal", "production")
+    words = ("rehearsal", "--name", "on", "library.name=rehearsal",
+             "library.start=rehearsal@production", "practice.epochs=1", "data.truncate=4",
+             "practice.batch_size=4", "practice.group_size=2",
+             "evaluation.do_eval=false")  # fmt: skip
+    assert studio("headless", *words, workspace=practised).code == 0
+    assert len(Workspace(practised).libraries()) == 1
+
+
+def test_a_start_that_is_not_there_is_refused_before_any_model_is_asked(practised: Path) -> None:
+    words = ("rehearsal", "--name", "on", "policy=openai:m", "policy.base_url=http://127.0.0.1:9",
+             "policy.api_key=none", "library.start=rehearsal@nope")  # fmt: skip
+    refused = studio("headless", *words, workspace=practised)
+    assert refused.code == 2 and "it has no such label" in refused.stderr
+    assert not (practised / "libraries/on").exists()
+
+
+def test_a_query_by_a_label_is_one_by_the_number_it_means(practised: Path) -> None:
+    label(practised, "rehearsal@1", "production")
+    by_label, by_number = (
+        studio("query", "--id", f"rehearsal@{version}", workspace=practised).stdout
+        for version in ("production", "1")
+    )
+    assert by_label == by_number != ""
+    refused = studio("query", "--id", "rehearsal@prod", workspace=practised)
+    assert refused.code == 2 and "There are: production (v1)." in refused.stderr
 
 
 def test_what_serves_a_label_follows_it(practised: Path) -> None:

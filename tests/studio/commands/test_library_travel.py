@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
+from engines.record.formats.writing import FORMATS
 from engines.record.run_dir import Workspace
 from studio.secrets.output import forget, remember
 from tests.support.run_studio import Result, run_here, studio
@@ -107,7 +109,7 @@ def test_our_own_file_of_the_same_library_rewords_what_it_names_and_a_pin_holds(
     mine = a_file(tmp_path, "mine.json", *rows, library="lab")
     done = studio("library", "import", mine, "--reason", "from Ann", workspace=workspace)
     assert done.code == 4
-    assert done.stderr.startswith("lost: E2 is pinned, so its other wording is left out\n")
+    assert "lost: E2 is pinned, so its other wording is left out\n" in done.stderr
     state = Workspace(workspace).run("import-lab-2").state()
     assert [(op.kind, op.target, op.text) for op in state.open_operations] == [
         ("modify", "E1", "One and a half."),
@@ -116,6 +118,43 @@ def test_our_own_file_of_the_same_library_rewords_what_it_names_and_a_pin_holds(
     assert state.open_operations[0].rationale == "from Ann; imported from mine.json (json E1)"
     other = imported(workspace, mine, "--into", "other", "--dry-run")["operations"]
     assert {(op["kind"], op["target"]) for op in other} == {("add", None)}
+
+
+@pytest.mark.parametrize("kind", [*(kind for kind in FORMATS if kind != "prompt"), "studio"])
+def test_an_edited_export_rewords_what_was_edited_and_takes_back_nothing_that_was_done_since(
+    practised: Path, tmp_path: Path, kind: str
+) -> None:
+    to = tmp_path / "out" / ("a-skill" if kind == "skill" else "mine.yaml")
+    if kind == "studio":
+        sealed = (practised / "runs/rehearsal/agent.yaml").read_text("utf-8")
+        to.parent.mkdir()
+        to.write_text(re.sub(r"(?m)^# sha256.*\n", "", sealed), "utf-8")
+    else:
+        words = ("export", "rehearsal", "--format", kind, "--to", str(to))
+        assert studio("library", *words, workspace=practised).code == 0
+    before = texts(practised, "rehearsal")
+    for name, text in (("E1", "Now: another."), ("E4", "Now: a third.")):
+        words = ("edit", "rehearsal", name, "--text", text)
+        assert studio("library", *words, workspace=practised).code == 0
+    studio("library", "edit", "rehearsal", "--delete", "E3", workspace=practised)
+    format = () if kind in ("skill", "studio") else ("--format", kind)
+    untouched = imported(practised, str(to), "--dry-run", *format)
+    assert (untouched["library"], untouched["operations"]) == ("rehearsal", [])
+    assert untouched["already"] == len(before) and not untouched["losses"]
+    file = to / "SKILL.md" if kind == "skill" else to
+    edited = file.read_text("utf-8").replace(before["E4"][-20:], "else.")
+    file.write_text(re.sub(r'.*"content_hash".*\n', "", edited), "utf-8")
+    (asked,) = imported(practised, str(to), "--dry-run", *format)["operations"]
+    assert (asked["kind"], asked["target"], asked["text"][-5:]) == ("modify", "E4", "else.")
+
+
+def test_the_format_that_was_recognised_is_told(workspace: Path, playbook: str) -> None:
+    for more in ((), ("--dry-run",), ("--json",)):
+        done = studio("library", "import", playbook, *more, workspace=workspace)
+        assert "read as ace: 3 experiences; --format names another\n" in done.stderr
+    assert json.loads(done.stdout)["format"] == "ace"
+    said = studio("library", "import", playbook, "--format", "ace", workspace=workspace)
+    assert "read as" not in said.stderr
 
 
 def test_what_a_library_cannot_hold_is_told_with_exit_code_4(
@@ -182,6 +221,16 @@ def test_a_merge_asks_what_theirs_changed_and_flags_what_both_did(
     assert moved.code == 2 and "its head, v1, is not what OURS says" in moved.stderr
     by_version = studio("library", "merge", "lab@0", "lab", theirs, workspace=workspace)
     assert by_version.stdout == "nothing new for library lab v1\n"
+
+
+def test_a_merge_of_another_programs_file_says_which_it_takes(
+    workspace: Path, tmp_path: Path, playbook: str
+) -> None:
+    base = a_file(tmp_path, "base.json", ("E1", "Carry the one."))
+    done = studio("library", "merge", base, base, playbook, "--into", "lab", workspace=workspace)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith("studio: notes.md: it does not hold a list `experiences`")
+    assert "`studio library import` reads other formats." in done.stderr
 
 
 def test_every_face_says_that_a_curation_run_is_one(workspace: Path, playbook: str) -> None:

@@ -171,12 +171,12 @@ async def test_a_library_that_is_gone_fails_the_call_and_is_told(
 
     async with a_server(a_library(practised)) as client:
         (practised / "libraries/rehearsal/journal.jsonl").unlink()
-        with pytest.raises(InternalServerError, match="standard error") as failed:
+        with pytest.raises(InternalServerError, match="there is no such library") as failed:
             await ask(client)
     assert str(practised) not in str(failed.value) and failed.value.status_code == 500
     assert [status_of(CallFailed(kind, "")) for kind in ("timeout", "cut")] == [504, 502]
     told = capsys.readouterr().err
-    assert "a call failed: library rehearsal" in told and "failed 1" in told
+    assert "a call failed: library rehearsal" in told and "answered 0, failed 1" in told
 
 
 async def test_sixty_four_calls_are_under_way_at_once(practised: Path) -> None:

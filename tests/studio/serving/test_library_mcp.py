@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -144,6 +145,7 @@ async def test_what_is_not_there_is_refused_and_those_there_are_named(
             client.read_resource("skill://rehearsal/../../etc/passwd"),
             client.get_prompt("other"),
             ask(client, "skills/get", uri="skill://other/SKILL.md"),
+            ask(client, "skills/get", name="other"),
         ):
             with pytest.raises(MCPError, match="rehearsal") as refused:
                 await asked
@@ -218,6 +220,47 @@ async def test_a_subscriber_is_told_once_the_label_moves_and_of_no_commit_before
         after = await read(client, SKILL)  # who asks first does not keep the notice from others
         await until(heard, 3)
         assert heard == NOTICES and "Units: write them down." in after
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_subscriber_is_told_once_that_the_label_is_gone_and_once_that_it_is_back(
+    practised: Path, mode: str
+) -> None:
+    from mcp import MCPError
+
+    from studio.serving import library_mcp
+
+    move(practised, "rehearsal@1")
+    async with noticing(a_service(practised, "rehearsal@production"), mode, SKILL) as (
+        client,
+        heard,
+    ):
+        gone = ("label", "rehearsal", "production", "--remove")
+        assert studio("library", *gone, workspace=practised).code == 0
+        await until(heard, 3)
+        await asyncio.sleep(3 * library_mcp.WATCH_S)
+        assert heard == NOTICES
+        with pytest.raises(MCPError, match="no such label"):
+            await client.list_resources()
+        move(practised, "rehearsal@1")
+        await until(heard, 6)
+        assert heard == NOTICES * 2 and await read(client, SKILL)
+
+
+async def test_a_skill_is_got_by_uri_by_name_and_by_a_request_without_either(
+    practised: Path,
+) -> None:
+    from mcp import types as mt
+    from pydantic import TypeAdapter
+
+    async with connected(a_service(practised), "auto") as client:
+        (entry,) = (await ask(client, "skills/list"))["skills"]
+        for asked in ({"uri": SKILL}, {"name": "rehearsal"}):
+            assert (await ask(client, "skills/get", **asked))["skill"] == entry
+            # Of a request whose parameters have no type the client sends none.
+            bare = mt.Request(method="skills/get", params=asked)  # type: ignore[arg-type, var-annotated]
+            got = await client.session.send_request(bare, TypeAdapter(dict[str, Any]))
+            assert got["skill"] == entry
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -358,7 +401,10 @@ async def test_by_http_pages_of_a_browser_are_kept_out_and_a_token_is_asked_for(
         (("rehearsal@step:1",), "it is not NAME, NAME@V or NAME@LABEL"),
         (("rehearsal", "--http", "8313x"), "it is not HOST:PORT"),
         (("rehearsal", "--http", "0.0.0.0:0"), "--token-file FILE or --token-env NAME"),
-        (("rehearsal", "--http", "127.0.0.1:99999"), "there is no such port"),
+        (("rehearsal", "--http", "127.0.0.1:99999"), "--http 127.0.0.1:99999: it is not HOST:PORT"),
+        (("rehearsal", "--http", f"127.0.0.1:{'9' * 5000}"), "it is not HOST:PORT"),
+        (("rehearsal", "--token-env", "NOT_SET"), "they are for --http"),
+        (("rehearsal", "--json"), "they are for --http"),
         (("rehearsal", "--http", ":0", "--token-env", "NOT_SET"), "no token of 16 or more"),
     ],
 )
@@ -367,6 +413,17 @@ def test_what_cannot_be_served_is_refused(
 ) -> None:
     done = studio("library", "serve", *words, workspace=practised)
     assert (done.code, done.stdout) == (2, "") and told in done.stderr
+    assert "serving" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_by_its_own_option_before_anything_is_served(
+    practised: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = studio("library", "serve", "rehearsal", "--http", at, workspace=practised)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"studio: --http {at}: another program listens there.")
 
 
 def test_without_the_sdk_it_says_how_to_install_it(

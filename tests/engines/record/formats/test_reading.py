@@ -148,12 +148,22 @@ def test_gepa_is_read_in_each_of_its_shapes(data: object, write: Write) -> None:
 
 
 def test_a_list_without_markers_in_agents_md_is_read(write: Write) -> None:
-    found = read_foreign(write("AGENTS.md", "# Rules\r\n\r\n- Run the tests.\r\n- [ ] Lint.\r\n"))
+    path = write("AGENTS.md", "# Rules\r\n\r\n- Run the tests.\r\n- [ ] Lint.\r\n")
+    found = read_foreign(path, "agents")
     assert (found.format, [e.text for e in found.entries]) == (
         "agents",
         ["Run the tests.", "[ ] Lint."],
     )
     assert found.losses == ("1 line of text that is no experience",)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("AGENTS.md", "agents"), ("notes.txt", "prompt")])
+def test_prose_is_no_library_unless_somebody_says_so(name: str, kind: str, write: Write) -> None:
+    path = write(name, "Dear Ann,\n\n- the tests pass\n")
+    with pytest.raises(DataError, match=f"no line of it carries an id. .* --format {kind}"):
+        read_foreign(path)
+    assert [e.text for e in read_foreign(path, kind).entries] == ["the tests pass"]
+    assert read_foreign(write(name, "[G12] Carry.")).format == kind
 
 
 def test_our_own_files_are_read_with_pins_and_worth(write: Write) -> None:

@@ -154,6 +154,19 @@ def test_the_card_travels_with_worth_and_uses(kind: str, tmp_path: Path) -> None
         assert uses.text in written
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_says_of_which_version_it_is_and_nothing_of_it_is_no_experience(
+    kind: str, tmp_path: Path
+) -> None:
+    library, path = replace(a_library("Carry."), name="my--sums", version=7), tmp_path / FILES[kind]
+    _, losses = write_foreign(a_card(library, "Solve it.\n\nThink."), kind, path)
+    found = read_foreign(path)
+    assert found.exported == (None if kind == "prompt" else ("my--sums", 7))
+    assert kind == "prompt" or found.name == "my--sums"
+    assert ("its card: results, worth and uses" in losses) == (kind == "prompt")
+    assert found.losses == ()
+
+
 def test_our_json_holds_all_of_a_version(tmp_path: Path) -> None:
     library = a_random_library(7)
     write_foreign(Card(library), "json", tmp_path / "all.json")
