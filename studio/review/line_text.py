@@ -168,6 +168,9 @@ def operation_text(
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
         lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
+    for made in queue.decided:  # what it became is not like it, but it
+        if made.operation_id == operation.id:
+            texts = {n: text for n, text in texts.items() if n not in (made.assigned, made.target)}
     if not brief and (near := nearest_text(operation, texts)) is not None:
         lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
     return "\n".join(lines)
