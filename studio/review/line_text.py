@@ -67,7 +67,11 @@ def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
         case "add":
             return [f"+ {sanitize(operation.text)}"]
         case "modify":
-            lines = [f"~ {sanitize(format_changes(word_diff(before, operation.text)))}"]
+            changes = word_diff(before, operation.text)
+            same = sum(len(text.split()) for kind, text in changes if kind == "same")
+            lines = [f"~ {sanitize(format_changes(changes))}"]
+            if 2 * same < max(len(before.split()), len(operation.text.split())):
+                lines = [f"- {sanitize(before)}", f"+ {sanitize(operation.text)}"]
             parts = changed_parts(before, operation.text)
             if len(parts) > 1:  # `a 1` takes one of them alone
                 lines += [f"  {part.number}: {_part_text(part)}" for part in parts]

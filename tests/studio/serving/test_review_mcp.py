@@ -127,7 +127,11 @@ async def test_a_person_decides_each_operation_by_a_form_and_the_rest_is_as_in_a
         said, failed = await call(client, "decide_operation", operation=doubled)
         assert not failed and f"{doubled} was approved, but does not fit: E1 already" in said
         said, failed = await call(client, "decide_operation", operation=last)
-        assert not failed and "nothing is left but what was put off. committed: library rehearsal is at v1" in said
+        assert (
+            not failed
+            and "nothing is left but what was put off. committed: library rehearsal is at v1"
+            in said
+        )
     assert told == ["committed: library rehearsal is at v1"]
     message = person.asked[0].message
     assert texts[first] in message and "flag" not in message.split("why")[0]
