@@ -58,7 +58,7 @@ def review(
         studio review --json
         studio review mine --mcp
     """
-    from studio.report.next_step import command_after_run, tell_next
+    from studio.report.next_step import command_after_review, tell_next
     from studio.review.editor import EditorReview, edit_text
     from studio.review.review_run import RunReview, open_session
     from studio.review.scripted import print_queue, review_by_script
@@ -87,8 +87,8 @@ def review(
             reviewing.run(reviewer=person, ask=_ask, edit=edit_text)
     state = folder.state()
     goes_on = is_alive(folder) and not state.open_operations
-    after = f"studio attach {quote(folder.run)}" if goes_on else command_after_run(state)
-    tell_next(after, context.obj)
+    after = command_after_review(state, committed=reviewing.committed)
+    tell_next(f"studio attach {quote(folder.run)}" if goes_on else after, context.obj)
     is_left = (editor or decisions is not None) and state.open_operations
     return exit_codes.OPERATIONS_OPEN if is_left else exit_codes.DONE
 

@@ -67,7 +67,9 @@ def hit_title(row: Mapping[str, Any]) -> str:
     status = f", {row['status']}" if row["status"] else ""
     by = f" by {row['reviewer']}" if row["reviewer"] else ""
     worth = f", {row['worth']}" if row["worth"] else ""
-    run = f", run {row['run']}, step {row['step']}" if row["run"] else ""
+    is_outside = row["kind"] != "evaluation" and not row["step"]
+    step = "outside its steps" if is_outside else f"step {row['step']}"
+    run = f", run {row['run']}, {step}" if row["run"] else ""
     parts = (row["id"], what + status + by + worth, f"library {row['library']}{run}")
     return "  ".join(one_line(part, _SHOWN_PART) for part in (*parts, date_text(row["at"])))
 
@@ -83,7 +85,8 @@ def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
         return f"studio library history {library}" + (f" {quote(shown)}" if shown else "")
     if row["status"] in ("open", "deferred"):
         return f"studio review {run}"
-    return f"studio runs show {run}" + ("" if kind == "evaluation" else f" --step {row['step']}")
+    at = f" --step {row['step']}" if kind != "evaluation" and row["step"] else ""
+    return f"studio runs show {run}{at}"
 
 
 def is_here(row: Mapping[str, Any], workspace: Workspace) -> bool:

@@ -60,9 +60,14 @@ def library_lines(library: Library, labels: Sequence[str] = ()) -> list[str]:
     return lines
 
 
+def where_text(run: str, step: int) -> str:
+    """`run exp step 3`; a commit of what a person decided after the end has no step."""
+    return f"run {run} {f'step {step}' if step else 'outside its steps'}" if run else "by hand"
+
+
 def origin_line(mark: Provenance) -> str:
     """How a wording came about, in one line."""
-    where = f"run {mark.run} step {mark.step}" if mark.run else "by hand"
+    where = where_text(mark.run, mark.step)
     edited = ", edited" if mark.edited else ""
     parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]
     if mark.run:
@@ -155,7 +160,7 @@ def _commit_lines(
     shown = [change for change in changes if experience is None or experience in change[0]]
     if not shown:
         return []
-    where = f"run {commit.run} step {commit.step}" if commit.run else "by hand"
+    where = where_text(commit.run, commit.step)
     lines = [f"v{after.version}  {where}"]
     for _, text, known in shown:
         lines.append(f"  {text}")

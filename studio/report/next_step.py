@@ -41,6 +41,15 @@ def command_after_run(state: RunState) -> str:
     return f"studio runs show {run}"
 
 
+def command_after_review(state: RunState, *, committed: bool) -> str:
+    """What follows after decisions: what waits first, then the version that was `committed`."""
+    waits = state.open_operations or state.repairs or state.checkpoints
+    if state.started is None or state.status != "finished" or waits:
+        return command_after_run(state)
+    name = state.started.library
+    return command_after_version(name, state.library_version) if committed else ""
+
+
 def command_after_version(name: str, version: int) -> str:
     """What follows after a library got a new version by hand."""
     before = f"{quote(name)}@{version - 1}"

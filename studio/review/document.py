@@ -33,6 +33,7 @@ HEAD = r"""# Run {run}: as this file stands once you save it and leave, so it sh
 # [+] adds the experience typed behind it, of several a paragraph each.
 # A line of text that begins with # or [ has a \ before."""
 NEW = "+"
+_TEXTLESS = {"defer": "put off", "reject": "rejected", "open": "left open"}
 _WIDTH = 78
 _HEADER = re.compile(r"\[([\w.:/+-]+)\]\s*(.*)")
 _OPERATION = re.compile(r"op\d+\.[\w.]+")
@@ -120,9 +121,20 @@ def _wrap(text: str, indent: str = "") -> list[str]:
     )
 
 
-def parse_document(text: str, known: Collection[str] | None = None) -> list[Block]:
-    """The blocks of a file; ValueError: what is wrong, by line. It may have the `known` names."""
+def parse_document(
+    text: str, known: Collection[str] | None = None, wrong: list[Wish] | None = None
+) -> list[Block]:
+    """The blocks of a file. It may have the `known` names.
+
+    What is wrong, by line, is added to `wrong`; without it ValueError says the first of that.
+    """
     blocks, names = list[Block](), set[str]()
+
+    def complain(problem: str) -> None:
+        if wrong is None:
+            raise ValueError(f"line {number}: {problem}")
+        wrong.append(Wish("", place=f"line {number}", wrong=problem))
+
     for number, raw in enumerate(text.split("\n"), 1):
         line, last = raw.strip(), blocks[-1] if blocks else None
         if line.startswith("#"):
@@ -131,16 +143,17 @@ def parse_document(text: str, known: Collection[str] | None = None) -> list[Bloc
             name, rest = found.groups()
             if name != NEW and known is not None and name not in known:
                 move = r"put a \ before a text that begins so"
-                raise ValueError(f"line {number}: [{name}] is nothing that stood here; {move}")
+                complain(f"[{name}] is nothing that stood here; {move}")
             if name in names:
-                raise ValueError(f"line {number}: [{name}] is here twice")
+                complain(f"[{name}] is here twice")
             names |= {name} - {NEW}
             rest = " ".join(rest.split())
             is_operation = _OPERATION.fullmatch(name) is not None
             blocks.append(Block(name, *(rest, "") if is_operation else ("", rest), line=number))
         elif last is None:
             if line:
-                raise ValueError(f"line {number}: put [+] before it to add it as an experience")
+                complain("put [+] before it to add it as an experience")
+                blocks.append(Block(NEW, text=line, line=number))
         elif not line:
             blocks += [Block(NEW, line=number + 1)] if last.name == NEW and last.text else []
         elif line.startswith("because:"):
@@ -155,7 +168,7 @@ def parse_document(text: str, known: Collection[str] | None = None) -> list[Bloc
 def document_wishes(
     shown: Sequence[Block], edited: Sequence[Block], fresh: Sequence[Block], state: RunState
 ) -> tuple[list[Wish], list[str]]:
-    """What an edited file asks for; and what of it is left out, since that changed meanwhile.
+    """What an edited file asks for; and in words what of it counts for nothing.
 
     `shown` is the file as the person got it, `fresh` as it would be now: what is only there was
     shown to nobody, and stays as it is.
@@ -172,7 +185,11 @@ def document_wishes(
                 left_out.append(f"{was.name} is another meanwhile, so it is left as it is{wrote}")
         elif operation is not None:
             if not is_same or was.head.startswith("approve"):
-                wishes.append(replace(_operation_wish(block, operation), place=place))
+                wish = replace(_operation_wish(block, operation), place=place)
+                wishes.append(wish)
+                if block and block.text != was.text and wish.action in _TEXTLESS:
+                    what = f"{was.name} is {_TEXTLESS[wish.action]}"
+                    left_out.append(f"{what}: its changed text counts for nothing")
         elif block is None:
             wishes.append(Wish("delete", target=was.name, place=place))
         elif not is_same:

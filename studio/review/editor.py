@@ -30,13 +30,17 @@ from studio.review.document import (
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask
 from studio.review.review_run import RunReview
-from studio.review.scripted import Todo, carry_out, check_wishes, result_text
+from studio.review.scripted import Todo, Wish, carry_out, check_wishes, result_text
 
 FOLDER = "editor"
 """Of a run: what a person is writing (`review.txt`), and what they were shown."""
 NOT_SAVED = (
     "the file was not saved, so nothing is decided. An editor with a window of its own must wait "
     "until it is closed, as `code --wait` does"
+)
+NOT_SAVED_AGAIN = (
+    "the file was not saved again, so nothing is decided; what you wrote is still kept: {}. "
+    "Saving it once more, as `:wq` does in vi, records it"
 )
 
 
@@ -83,6 +87,7 @@ class EditorReview:
     ask: Ask
     yes: bool
     _version: int | None = None  # of the library as the file shows it
+    _goes_on: bool = False  # with what was written before
 
     def __post_init__(self) -> None:
         self._run = self.review.session.run
@@ -95,18 +100,20 @@ class EditorReview:
         with write_lock(self._file.parent, who=who, move=move):
             blocks, kept = self._read_queue(), self._text(self._file)
             if kept.strip() and kept != self._text(self._shown):
+                self._goes_on = True
                 self.review.tell("what you wrote is opened again; to begin anew, empty the file")
-            elif any(block.head for block in blocks):
+            else:
+                if not any(block.head for block in blocks):
+                    self.review.tell(
+                        f"run {self._run.run}: nothing is open but for changes of your own"
+                    )
                 text = format_document(self._run.run, blocks).encode()
                 self._forget()  # first, so that no older text is held against what is shown now
                 write_atomic(self._shown, text)
                 write_atomic(self._file, text)
-            else:
-                self.review.say(f"run {self._run.run}: nothing is open")
-                return
             try:
                 while self._edit_once():
-                    pass
+                    self._goes_on = True
             except StudioError:
                 again = f"`studio review {quote(self._run.run)} --editor` goes on with it"
                 self.review.tell(f"your text is kept in {self._file}; {again}")
@@ -134,13 +141,16 @@ class EditorReview:
         """One time in the editor, and what follows; True where it is to be opened again."""
         self.review.wait_for(self.review.session.release_lock())
         if not edit_file(self._file):
-            self.review.tell(NOT_SAVED)
+            kept = NOT_SAVED_AGAIN.format(self._file)
+            self.review.tell(kept if self._goes_on else NOT_SAVED)
             return False
         try:
             todo = self._read_todo()
         except DataError as error:
+            if self.yes:
+                raise
             self.review.tell(str(error))
-            if not self.yes and self._answer("edit it again? [e/N] ") == "e":
+            if self._answer("edit it again? [e/N] ") == "e":
                 return True
             raise
         if todo is None:
@@ -166,15 +176,16 @@ class EditorReview:
         name, shown = str(self._file), parse_document(self._shown.read_text("utf-8"))
         try:
             text = self._file.read_text("utf-8-sig")
-            edited = parse_document(text, {block.name for block in shown})
-        except ValueError as error:  # also what is no UTF-8
+        except ValueError as error:  # it is no UTF-8
             raise DataError(name, f"{error}.", "Nothing is decided.") from error
-        if not edited:
+        edited = parse_document(text, {block.name for block in shown}, wrong := list[Wish]())
+        if shown and not edited:
             return None
         fresh, state = self._read_queue(), self._run.state()
         wishes, left_out = document_wishes(shown, edited, fresh, state)
         for one in left_out:
             self.review.tell(one)
+        wishes = [*wrong, *wishes]
         return check_wishes(name, wishes, self.review.session, self.workspace, self.person)
 
     def _answer(self, question: str) -> str:

@@ -67,7 +67,11 @@ def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
         case "add":
             return [f"+ {sanitize(operation.text)}"]
         case "modify":
-            lines = [f"~ {sanitize(format_changes(word_diff(before, operation.text)))}"]
+            changes = word_diff(before, operation.text)
+            same = sum(len(text.split()) for kind, text in changes if kind == "same")
+            lines = [f"~ {sanitize(format_changes(changes))}"]
+            if 2 * same < max(len(before.split()), len(operation.text.split())):
+                lines = [f"- {sanitize(before)}", f"+ {sanitize(operation.text)}"]
             parts = changed_parts(before, operation.text)
             if len(parts) > 1:  # `a 1` takes one of them alone
                 lines += [f"  {part.number}: {_part_text(part)}" for part in parts]
@@ -168,6 +172,9 @@ def operation_text(
     for group in groups:
         # A batch may have hundreds of rollouts: of each group a line, and v shows all.
         lines += evidence_lines(group)[: 1 if brief or operation.kind == "weights" else None]
+    for made in queue.decided:  # what it became is not like it, but it
+        if made.operation_id == operation.id:
+            texts = {n: text for n, text in texts.items() if n not in (made.assigned, made.target)}
     if not brief and (near := nearest_text(operation, texts)) is not None:
         lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
     return "\n".join(lines)

@@ -104,6 +104,7 @@ class RunReview:
     waits: bool
     say: Callable[[str], None]
     tell: Callable[[str], None]
+    committed: bool = False  # its closing made a version of the library
     _ended: bool = False  # the process of the run, while it was reviewed
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -188,7 +189,9 @@ class RunReview:
             state = self.session.state
             if state.status == "finished" and not state.reviewed_operations:
                 return ""
-            return self.wait_for(self.session.commit())
+            before, said = state.base_version, self.wait_for(self.session.commit())
+            self.committed = self.session.state.library_version > before
+            return said
         status = self.wait_for(self.session.control("status"))
         if not self.session.living or status["undecided"] or status["step"] >= status["steps"]:
             return ""

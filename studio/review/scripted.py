@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from json import dumps
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from engines.core.codec import fields_of, to_dict
 from engines.core.errors import DataError
@@ -53,28 +54,34 @@ class Wish:
     reason: str = ""
     fingerprint: str = ""  # as it was listed; "": whatever the operation is by now
     place: str = ""  # where it was asked for
+    wrong: str = ""  # what could not be read of it
 
 
 def read_wishes(name: str, data: bytes) -> list[Wish]:
-    """The wishes of a JSON array; DataError: all that is wrong, by item and field."""
+    """The wishes of a JSON array, of what is wrong in one all by field; DataError: it is none."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-    def text_of(at: tuple[int | str, ...], problem: str) -> str:
-        place = (f"item {part + 1}" if isinstance(part, int) else part for part in at)
-        what = plain_words(problem).replace("Unexpected keyword argument", "unknown")
-        return f"{', '.join(place)}: {what}".removeprefix(": ")
-
     try:
-        strict = with_config(ConfigDict(extra="forbid"))(Wish)
-        wishes = TypeAdapter(list[strict]).validate_json(data.removeprefix(BOM))  # type: ignore[valid-type]
+        items = TypeAdapter(list[Any]).validate_json(data.removeprefix(BOM))
     except ValidationError as error:
-        raise _wrong(name, [text_of(one["loc"], one["msg"]) for one in error.errors()]) from error
-    return [replace(wish, place=f"item {number}") for number, wish in enumerate(wishes, 1)]
+        raise _wrong(name, [plain_words(one["msg"]) for one in error.errors()]) from error
+    strict, wishes = TypeAdapter(with_config(ConfigDict(extra="forbid"))(Wish)), list[Wish]()
+    for number, item in enumerate(items, 1):
+        try:
+            wish = strict.validate_json(dumps(item))
+            wishes.append(replace(wish, place=f"item {number}", wrong=""))
+        except ValidationError as error:
+            for one in error.errors():
+                what = plain_words(one["msg"]).replace("Unexpected keyword argument", "unknown")
+                place = ", ".join(map(str, (f"item {number}", *one["loc"])))
+                wishes.append(Wish("", place=place, wrong=what))
+    return wishes
 
 
 def _wrong(name: str, problems: Sequence[str]) -> DataError:
-    more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
-    return DataError(name, f"{'; '.join(problems[:8])}{more}.", "Nothing was recorded.")
+    told = [problem.rstrip(".") for problem in problems[:8]]
+    told += [f"And {len(problems) - 8} more"] if len(problems) > 8 else []
+    return DataError(name, f"{'. '.join(told)}.", "Nothing was recorded.")
 
 
 def check_wishes(
@@ -90,42 +97,47 @@ def check_wishes(
     trial = replace(state, decisions=dict(state.decisions), operations=dict(state.operations))
     draft = Draft(trial, base, "", state.settings.get("practice.library_limit"), None)
     texts = {one.id: one.text for one in draft.library.experiences}
-    problems, todo = list[str](), dict[str, tuple[Operation, Decision | None, str]]()
-    for wish in wishes:
+    problems, todo = dict[int, str](), dict[str, tuple[Operation, Decision | None, int]]()
+    for at, wish in enumerate(wishes):
         try:
             operation, decision = _read_wish(wish, state, texts, person)
         except ValueError as error:
-            problems.append(f"{wish.place}: {error}")
+            problems[at] = str(error)
             continue
         key = operation.id or f"own {len(todo)}"
-        problems += [f"{wish.place}: {key} is decided twice"] if key in todo else []
-        todo[key] = operation, decision, wish.place
+        if key in todo:
+            problems[at] = f"{key} is decided twice"
+            continue
+        todo[key] = operation, decision, at
         if decision is None:
             trial.decisions.pop(key, None)
     draft.discard()
     now = draft.copy()  # on which the run itself checks what is proposed
     changes = {k: v for k, v in todo.items() if not _stands(v[0], state.decisions.get(k), v[1])}
-    for key, (operation, decision, place) in changes.items():
+    for key, (operation, decision, at) in changes.items():
         if decision is None:
             continue
         objection = None if operation.id else now.objection(operation)
         tried = trial.operations[key] = replace(operation, id=key)
         if operation.kind != "weights" and decision.action in ("approve", "edit"):
             objection = objection or draft.check(tried, decision)[2]
-        problems += [f"{place}: {objection}"] if objection else []
-        if not objection:
+        if objection:
+            problems[at] = objection
+        else:
             draft.hold(tried, decision)
     if problems:
-        raise _wrong(name, problems)
+        raise _wrong(name, [f"{wishes[at].place}: {problems[at]}" for at in sorted(problems)])
     return [(operation, decision) for operation, decision, _ in changes.values()]
 
 
 def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: str) -> Todo:
     """A wish by itself; ValueError says what is wrong with it."""
+    if wish.wrong:
+        raise ValueError(wish.wrong)
     action, named = wish.action, {wish.text, wish.kind, wish.target} != {None}
     if action not in (DECIDES if wish.operation else OWN):
-        known = ", ".join(DECIDES if wish.operation else OWN)
-        raise ValueError(f'"{action}" is none of {known} {wish.operation or "(no operation)"}')
+        known = ", ".join(DECIDES) if wish.operation else f"{', '.join(OWN)} (without an operation)"
+        raise ValueError(f'"{action}" is none of {known}')
     if not wish.operation:
         if (action in ("add", "modify")) != (wish.text is not None):
             raise ValueError("add and modify have a text, and nothing else has one")

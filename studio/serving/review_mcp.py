@@ -66,6 +66,7 @@ class ReviewService:
         # By operation, of clients that come again with the answer: its key and what was asked.
         self._asked: dict[str, tuple[str, Question]] = {}
         self._later: set[str] = set()
+        self._closing = ""  # what the last commit said
         self._deciding = asyncio.Lock()  # an answer that comes twice is not recorded twice
         self.server = Server[Any](
             "practice-studio-review",
@@ -77,7 +78,7 @@ class ReviewService:
 
     async def aclose(self) -> None:
         try:
-            self._tell(await self._commit() or "nothing was committed")
+            self._tell(await self._commit() or self._closing or "nothing was committed")
         finally:
             await self._session.close()
 
@@ -161,12 +162,17 @@ class ReviewService:
             return f"{place}: the person decided nothing; it stays as it is"
         if question.decision is not None:
             return await self._decide(question, question.decision)
-        action, text = str(content.get("action")), str(content.get("text") or "").strip()
-        into = str(content.get("into") or "").strip() if action == "edit" else ""
-        if action not in actions_of(operation, question.standing):
+        action, able = str(content.get("action")), actions_of(operation, question.standing)
+        if action not in able:
             raise ConflictError(place, f"{action!r} is no decision.", NOTHING)
-        if action == "edit" and not text:
+        text, into = (str(content.get(name) or "").strip() for name in ("text", "into"))
+        shown = question.form.requested_schema["properties"].get("text", {}).get("default", "")
+        is_new = (text or shown).split() != shown.split()  # as it was shown, perhaps masked
+        if action == "approve" and "edit" in able and (into or is_new):
+            action = "edit"
+        if action == "edit" and not (text or into):
             raise ConflictError(place, "no wording was given.", NOTHING)
+        text, into = text if is_new else operation.text, into if action == "edit" else ""
         if action == TAKE_BACK:
             return await self._decide(question, None)
         decision = Decision(
@@ -206,18 +212,23 @@ class ReviewService:
         said = f"{name}: {DONE[made.action]}" + (f" ({result.note})" if result.note else "")
         if made.reviewer == GATE:
             said = f"{name} {misfit_text(made.reason)}"
-        self._later.update([name] if made.action == "defer" else [])
-        left = {op.id for op in self._session.state.open_operations} - self._later
-        left.discard(name)  # its event may come later than the answer
-        said += f"\n{len(left)} left" if left else f"\nnothing is left. {await self._commit()}"
-        return sanitize(said.rstrip())
+        left = {op.id for op in self._session.state.open_operations}
+        for names in (left, self._later):  # its event may come later than the answer
+            (names.add if made.action == "defer" else names.discard)(name)
+        later = left & self._later
+        if left > later:
+            more = f", {len(later)} of them put off" if later else ""
+            return sanitize(f"{said}\n{len(left)} open{more}")
+        but = " but what was put off" if later else ""
+        return sanitize(f"{said}\nnothing is left{but}. {await self._commit()}".rstrip())
 
     async def _commit(self) -> str:
         """Commit the decisions of a finished run, as a review does at its end."""
         session, state = self._session, self._session.state
-        if session.living or (state.status == "finished" and not state.reviewed_operations):
+        if session.living or not state.reviewed_operations:
             return ""
-        return await session.commit() if state.reviewed_operations else ""
+        self._closing = await session.commit()
+        return self._closing
 
     def _who(self, context: Context) -> str:
         client = context.session.client_params

@@ -163,10 +163,13 @@ class LockedRun:
         if not state.reviewed_operations:
             return "nothing is decided, so nothing was committed"
         refuse_altered(run.agent_file)  # before anything is committed
+        before = state.base_version
         library = (await self.gate.commit(0)).library
         if not state.curates:  # it has no agent of its own
             refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
         write_library_rows(self.workspace, library)
+        if library.version == before:
+            return f"nothing was committed: library {library.name} stays at v{before}"
         return f"committed: library {library.name} is at v{library.version}"
 
 

@@ -66,6 +66,12 @@ def test_the_head_explains_itself_in_twelve_lines_of_a_small_terminal() -> None:
     assert parse_document(HEAD) == []
 
 
+def test_a_wording_with_few_words_of_the_old_one_is_shown_as_two_lines() -> None:
+    anew = an_operation("modify", "E1", "Write every ten above its column.", id="op1.2")
+    text = body(shown(a_state(anew)))
+    assert "#  - Carry: mind it.\n#  + Write every ten above its column.\n" in text
+
+
 def test_the_file_shows_what_would_be_if_all_were_approved() -> None:
     flagged = replace(ADD, flags=(Flag("duplicate", 0.91, "of E3"),))
     text = body(shown(a_state(flagged, CHANGE, DELETE)))

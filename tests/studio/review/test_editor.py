@@ -103,7 +103,7 @@ def test_e_edits_again_and_yes_does_not_ask(workspace: Workspace) -> None:
     assert workspace.run("mine").state().operations["op1.h1"].text == "Once. More."
     wrong = an_editor(workspace, "text = text.replace('[op1.1] approve', '[op1.1] aprove')")
     done = edit(workspace, wrong, "", "--yes")
-    assert done.code == 2 and "is none of approve, edit, reject" in done.stderr
+    assert done.code == 2 and done.stderr.count("is none of approve, edit, reject") == 1
     assert "edit it again?" not in done.stderr
     right = an_editor(workspace, "text = text.replace('aprove', 'reject')")
     done = edit(workspace, right, "", "--yes")
@@ -208,8 +208,6 @@ def test_an_experience_is_changed_and_deleted_and_a_finished_run_commits(tmp_pat
     body += f"text = text[:at] + text[to:].replace('[{second.id}] ', '[{second.id}] Mind: ')"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("EDITOR", an_editor(workspace, body))
-        nothing = studio("review", "--editor", workspace=workspace.path)
-        assert nothing.code == 0 and "run rehearsal: nothing is open" in nothing.stdout
         with open_session(workspace, workspace.run("rehearsal"), "ann") as (session, wait_for):
             wait_for(session.propose(Operation("", "add", text="Units: name them.")))
         done = studio("review", "--editor", workspace=workspace.path, typed="y\n")
@@ -217,6 +215,45 @@ def test_an_experience_is_changed_and_deleted_and_a_finished_run_commits(tmp_pat
     assert "committed: library rehearsal is at v" in done.stdout
     after = {one.id: one.text for one in workspace.library("rehearsal").head().experiences}
     assert first.id not in after and after[second.id] == f"Mind: {second.text}"
+
+
+def test_where_nothing_is_open_the_library_and_a_place_for_additions_are(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    before = workspace.library("rehearsal").head().version
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("EDITOR", an_editor(workspace, "text += 'Units: name them.'"))
+        done = studio("review", "--editor", workspace=workspace.path, typed="y\n")
+        assert "run rehearsal: nothing is open but for changes of your own" in done.stderr
+        assert done.code == 0 and "add 1: record?" in done.stderr
+        assert f"next: studio --workspace {workspace.path} diff " in done.stderr
+        assert f" diff rehearsal@{before} rehearsal@{before + 1}" in done.stderr
+        patched.setenv("EDITOR", "touch")  # saved as it was
+        done = studio("review", "--editor", workspace=workspace.path)
+    assert done.code == 0 and "0 decided, 0 open" in done.stdout and "next: " not in done.stderr
+
+
+def test_all_that_is_wrong_is_told_at_once(workspace: Workspace) -> None:
+    body = "text = text.replace('] approve add', '] yes add', 1) + '\\n[E9] x\\n\\n[op1.1] open'"
+    done = edit(workspace, an_editor(workspace, f"text = 'Loose.' + text\n{body}"), "", "--yes")
+    assert done.code == 2 and "[E9] is nothing that stood here" in done.stderr
+    for wrong in ("put [+] before it", "[op1.1] is here twice"):
+        assert wrong in done.stderr
+
+
+def test_text_that_counts_for_nothing_is_named_beside_the_question(workspace: Workspace) -> None:
+    for word, is_ in (("defer", "put off"), ("reject", "rejected"), ("open", "left open")):
+        body = f"text = text.replace('[op1.1] approve', '[op1.1] {word}').replace("
+        done = edit(workspace, an_editor(workspace, f"{body}'{CARRY}', 'carry it to the')"), "n\n")
+        told = f"op1.1 is {is_}: its changed text counts for nothing"
+        assert done.stderr.count(told) == 1 and "record?" in done.stderr.split(told)[1]
+        edit(workspace, "cp /dev/null")
+
+
+def test_leaving_kept_text_without_saving_it_says_that_it_is_kept(workspace: Workspace) -> None:
+    edit(workspace, an_editor(workspace, ALL), "n\n")
+    done = edit(workspace, "true")
+    assert "is still kept" in done.stderr and ":wq" in done.stderr and "code --" not in done.stderr
+    assert edit(workspace, "touch").code == 0 and decided(workspace) == MADE
 
 
 def test_two_editors_on_one_run_are_told_of(workspace: Workspace) -> None:

@@ -73,6 +73,35 @@ def test_decisions_come_from_a_file_or_from_standard_input(workspace: Workspace)
     assert standing(workspace) == {"op1.1": "edit", "op1.h1": "approve", "op1.2": "reject"}
 
 
+def test_all_mistakes_are_told_in_order_each_as_a_sentence(workspace: Workspace) -> None:
+    items = [
+        {"action": "add", "text": "x", "txt": 1},
+        {"operation": "op1.1", "action": "approve"},
+        {"action": "delete", "target": "E9"},
+        {"operation": "op1.2", "action": "aprove"},
+        {"action": "modify", "target": "E8", "text": "x"},
+    ]
+    done = decide(workspace, *items)
+    assert done.code == 2 and done.stderr.partition("d.json: ")[2] == (
+        "item 1, txt: unknown. item 3: E9 was never in this library. "
+        'item 4: "aprove" is none of approve, edit, reject, defer, open. '
+        "item 5: E8 was never in this library. Nothing was recorded.\n"
+    )
+
+
+def test_where_all_is_rejected_nothing_is_said_to_be_committed(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    head = workspace.library("rehearsal").head()
+    with open_session(workspace, workspace.run("rehearsal"), "ann") as (session, wait_for):
+        made = wait_for(session.propose(Operation("", "add", text="Units: name them.")))
+    reject = json.dumps([{"operation": made.id, "action": "reject", "reason": "no"}])
+    words = ("review", "rehearsal", "--json", "--decisions", "-")
+    done = studio(*words, workspace=workspace.path, typed=reject)
+    closing = f"nothing was committed: library rehearsal stays at v{head.version}"
+    assert done.code == 0 and json.loads(done.stdout)["closing"] == closing
+    assert "next: " not in done.stderr  # none of it led to a version
+
+
 def test_what_is_sent_again_is_recorded_once(workspace: Workspace) -> None:
     items = [
         {"operation": "op1.1", "action": "approve"},
@@ -106,6 +135,10 @@ def test_the_decisions_of_a_finished_run_are_committed(tmp_path: Path) -> None:
     assert done.code == 0 and "committed: library rehearsal is at v" in done.stdout, done.stderr
     after = [one.id for one in workspace.library("rehearsal").head().experiences]
     assert after[:-1] == before[1:]
+    history = studio("library", "history", "rehearsal", workspace=workspace.path).stdout
+    assert "  run rehearsal outside its steps\n" in history and "step 0" not in history
+    found = studio("query", "Units", "--run", "rehearsal", workspace=workspace.path)
+    assert "run rehearsal, outside its steps" in found.stdout and "step 0" not in found.stdout
     again = studio(*words, workspace=workspace.path, typed=json.dumps(items))
     assert again.code == 2 and f"item 1: {before[0]} is gone" in again.stderr
     assert "item 2: " in again.stderr and "already says exactly this" in again.stderr

@@ -118,7 +118,7 @@ async def test_a_person_decides_each_operation_by_a_form_and_the_rest_is_as_in_a
         alone, _ = await call(client, "pending_operations", operation=second)
         assert texts[second] in alone and texts[first] not in alone
         assert await call(client, "decide_operation", operation=first) == (
-            f"{first}: approved (becomes E1)\n4 left",
+            f"{first}: approved (becomes E1)\n4 open",
             False,
         )
         await call(client, "decide_operation", operation=second)
@@ -127,8 +127,12 @@ async def test_a_person_decides_each_operation_by_a_form_and_the_rest_is_as_in_a
         said, failed = await call(client, "decide_operation", operation=doubled)
         assert not failed and f"{doubled} was approved, but does not fit: E1 already" in said
         said, failed = await call(client, "decide_operation", operation=last)
-        assert not failed and "nothing is left. committed: library rehearsal is at v1" in said
-    assert told == ["nothing was committed"]
+        assert (
+            not failed
+            and "nothing is left but what was put off. committed: library rehearsal is at v1"
+            in said
+        )
+    assert told == ["committed: library rehearsal is at v1"]
     message = person.asked[0].message
     assert texts[first] in message and "flag" not in message.split("why")[0]
     assert person.asked[0].requested_schema["properties"]["action"]["enum"] == [
@@ -245,6 +249,38 @@ async def test_a_standing_decision_can_be_changed_and_taken_back(run: RunDir) ->
         assert name in names(run)
         said, failed = await call(client, "decide_operation", operation=name)
         assert not failed and said.startswith(f"{name}: approved")
+
+
+async def test_a_changed_wording_counts_as_an_edit_also_where_approve_is_chosen(
+    run: RunDir,
+) -> None:
+    first, second, third, *_ = names(run)
+    text = {op.id: op.text for op in run.state().open_operations}
+    kept = {"action": "approve", "text": f" {text[first]}\n", "into": ""}
+    new = {"action": "approve", "text": "Carry: write the ten above."}
+    as_first = {"action": "approve", "text": f"{text[first]} Always."}
+    into, nowhere = {"action": "edit", "into": "E1"}, {"action": "edit", "into": "E9"}
+    person = Person(kept, new, as_first, {"anyway": False}, nowhere, into, kept)
+    async with reviewing(run, person) as client:
+        for name in (first, second, third):
+            said, failed = await call(client, "decide_operation", operation=name)
+            assert not failed, said
+        assert "flag  duplicate" in person.asked[3].message and third in names(run)
+        said, failed = await call(client, "decide_operation", operation=third)
+        assert failed and "E9 was never in this library. Nothing was decided." in said
+        said, failed = await call(client, "decide_operation", operation=third)
+        assert not failed and said == f"{third}: approved as edited\n2 open"
+        await call(client, "decide_operation", operation=first)
+        assert "decided   approved by" in person.asked[-1].message  # and like nothing but itself
+        assert "similar   E1 1.00" not in person.asked[-1].message
+        assert "(2 open)" in person.asked[-1].message
+    made = decisions(run)
+    assert [(d.operation_id, d.action, d.text, d.target) for d in made] == [
+        (first, "approve", None, None),
+        (second, "edit", new["text"], None),
+        (third, "edit", text[third], "E1"),
+        (first, "approve", None, None),
+    ]
 
 
 async def test_what_another_decides_between_question_and_answer_stands(run: RunDir) -> None:

@@ -179,4 +179,6 @@ async def test_what_a_finished_run_left_open_is_decided_and_committed(tmp_path: 
     assert stored.state.library_version == 1
     assert [op.id for op in stored.state.open_operations] == [op.id for op in opened[1:]]
     assert await stored.commit() == "nothing is decided, so nothing was committed"
+    await stored.decide(Decision(opened[1].id, "reject", reviewer="ann"))
+    assert await stored.commit() == "nothing was committed: library rehearsal stays at v1"
     await stored.close()
