@@ -75,6 +75,9 @@ def query(
     told = [f"left out: {error}" for error in errors]
     if not rows:
         told.append(f"nothing in {context.obj} fits")
+        known = {row["reviewer"] for row in find_rows(workspace, wanted())[0]} - {""}
+        if reviewer is not None and reviewer not in known:
+            told.append(f"{reviewer!r} decided nothing; who did: {', '.join(sorted(known)) or '-'}")
     elif len(rows) > limit:
         told.append(f"{len(rows) - limit} more: --limit {len(rows)}")
     for line in told:

@@ -56,22 +56,34 @@ def hit_data(row: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 def hit_lines(row: Mapping[str, Any], workspace: Workspace) -> list[str]:
     """What it is, what it says, and where to look next."""
+    return [hit_title(row), f"  {_said(row)}", f"  {sanitize(next_command(row, workspace))}"]
+
+
+def _said(row: Mapping[str, Any]) -> str:
     why = one_line(row["reason"] or row["why"], _SHOWN_PART)
-    said = one_line(row["text"], _SHOWN_TEXT) + (f" ({why})" if why else "")
-    return [hit_title(row), f"  {said}", f"  {sanitize(next_command(row, workspace))}"]
+    return one_line(row["text"], _SHOWN_TEXT) + (f" ({why})" if why else "")
 
 
-def hit_title(row: Mapping[str, Any]) -> str:
-    """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
+def _became(row: Mapping[str, Any]) -> str:
     what = f"{row.get('change', row['kind'])} {row.get('target') or ''}".rstrip()
     status = f", {row['status']}" if row["status"] else ""
     by = f" by {row['reviewer']}" if row["reviewer"] else ""
     worth = f", {row['worth']}" if row["worth"] else ""
+    return one_line(what + status + by + worth, _SHOWN_PART)
+
+
+def hit_title(row: Mapping[str, Any]) -> str:
+    """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
     is_outside = row["kind"] != "evaluation" and not row["step"]
     step = "outside its steps" if is_outside else f"step {row['step']}"
     run = f", run {row['run']}, {step}" if row["run"] else ""
-    parts = (row["id"], what + status + by + worth, f"library {row['library']}{run}")
-    return "  ".join(one_line(part, _SHOWN_PART) for part in (*parts, date_text(row["at"])))
+    where = one_line(f"library {row['library']}{run}", _SHOWN_PART)
+    return "  ".join((one_line(row["id"], _SHOWN_PART), _became(row), where, date_text(row["at"])))
+
+
+def decision_text(row: Mapping[str, Any]) -> str:
+    """`op3.1 modify E7, rejected by ann: Round up. (too vague)`."""
+    return f"{one_line(row['id'], _SHOWN_PART)} {_became(row)}: {_said(row)}"
 
 
 def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:

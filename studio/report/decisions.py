@@ -38,6 +38,13 @@ def curation_text(of: RunState | Mapping[str, Any]) -> str:
     return f"curation: {of['proposed'] - of['open']} of {of['proposed']} decided"
 
 
+def no_practice_text(state: RunState | None) -> str:
+    """Why a curation run has no groups, rollouts or curve; "" of a run that practises."""
+    if state is None or not state.curates:
+        return ""
+    return f"{one_line(state.curates, 60)}: it practises nothing, its operations are on 2 Review"
+
+
 def misfit_text(reason: str) -> str:
     """What became of an approval that the gate turned down; `reason` is the gate's.
 

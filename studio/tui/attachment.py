@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
+from studio.report.decisions import curation_text
 from studio.session.base import (
     ControllerChanged,
     Disconnected,
@@ -238,7 +239,8 @@ class Attachment:
                 if not ended:
                     self._host.tell(f"{reason}; trying again", "failed")
                 elif self.state is not None and self.state.ending == "finished":
-                    self._host.tell("the run is finished, and its process has ended")
+                    over = "the run is finished, and its process has ended"
+                    self._host.tell(curation_text(self.state) or over)
                 else:
                     self._host.tell(reason)
         for page in self._navigation.pages:

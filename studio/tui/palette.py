@@ -20,15 +20,15 @@ from textual.content import Content
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
+from engines.core.state.run_state import RunState
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
 from studio.tui.pages.text import holds_words
-from studio.tui.terminal.textual_parts import Palette
+from studio.tui.terminal.textual_parts import MOST_HITS, Palette
 
-MOST_HITS = 60
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
 """One is open already, the other a key that is pressed twice."""
 
@@ -213,9 +213,6 @@ class StudioCommands(Provider):
         return shown
 
 
-_PAGES = {"experience": "library", "version": "library", "evaluation": "progress"}
-
-
 class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
@@ -235,27 +232,63 @@ def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
     """The page that shows it, on its run; of what no run here tells, the command that does."""
     from studio.library.find import is_here, next_command
 
-    host, waits = cast(Host, app), row["status"] in ("open", "deferred")
-    page = "review" if waits else _PAGES.get(row["kind"], "inspect")
-    target = "" if row["kind"] in ("version", "evaluation") else row["id"]
+    host = cast(Host, app)
     if is_here(row, host.workspace):
-        app.run_worker(_show_on_run(host, row["run"], page, target))
+        app.run_worker(_show_on_run(app, row), group="hit", exclusive=True)
     else:
         host.tell(f"see {next_command(row, host.workspace)}")
 
 
-async def _show_on_run(host: Host, run: str, page: str, target: str) -> None:
-    def is_shown() -> bool:
-        session = host.session
-        return session is not None and session.run.run == run and session.state.events > 0
+async def _show_on_run(app: App[Any], row: Mapping[str, Any]) -> None:
+    host = cast(Host, app)
 
-    if not is_shown():
-        host.attach(run)
+    def shown_state() -> RunState | None:
+        session = host.session
+        is_shown = session is not None and session.run.run == row["run"]
+        return session.state if session and is_shown and session.state.events else None
+
+    if shown_state() is None:
+        host.attach(row["run"])
     for _ in range(100):  # why it fails, the screen says
-        if is_shown():
-            break
+        if (state := shown_state()) is not None:
+            _show_hit(app, row, state, await asyncio.to_thread(_live_experiences, host, row))
+            return
         await asyncio.sleep(0.05)
-    host.open_page(page, target)
+
+
+def _live_experiences(host: Host, row: Mapping[str, Any]) -> frozenset[str]:
+    try:
+        head = host.workspace.library(row["library"]).head()
+    except (StudioError, OSError):
+        return frozenset()  # the page of the library says what is wrong with it
+    return frozenset(one.id for one in head.experiences)
+
+
+def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, live: frozenset[str]) -> None:
+    """Open the page that has it; what was decided is told beside, or alone where none has it."""
+    from studio.library.find import decision_text, next_command
+    from studio.tui.pages.inspect.loader import find_rollouts
+    from studio.tui.pages.library.page import LibraryPage
+
+    host, name, kind = cast(Host, app), row["id"], row["kind"]
+    if state.started is None or state.started.library != row["library"]:
+        live = frozenset()  # it was copied to another library
+    if kind in ("version", "evaluation"):
+        host.open_page("library" if kind == "version" else "progress")
+    elif kind == "experience" and name in live:
+        host.open_page("library", name)
+    elif kind == "experience":
+        host.tell(f"see {next_command(row, host.workspace)}")
+    elif name in {operation.id for operation in state.open_operations}:
+        host.open_page("review", name)
+    else:
+        if found := next(filter(None, (find_rollouts(state, one) for one in row["names"])), ""):
+            host.open_page("inspect", found)
+        elif row["status"] != "rejected" and row["target"] in live:
+            page = app.screen_stack[0].query_one("#library", LibraryPage)
+            page.history_of = row["target"]
+            host.open_page("library", row["target"])
+        host.tell(decision_text(row))
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

@@ -39,7 +39,8 @@ def wanted(
 ) -> QueryInstance:
     """The condition of a question; None asks for nothing.
 
-    All words are meant, whatever their case; `until` is before that time; `equals` are fields.
+    All words are meant, whatever their case; `until` is before that time, which a row without a
+    time is not; `equals` are fields.
     """
     row, asked = Query(), [word.casefold() for word in words]
     kinds = {None: found.KINDS, "operation": ("operation", "rejection")}.get(kind, (kind,))
@@ -51,8 +52,9 @@ def wanted(
         fits = fits if value is None else fits & row[name].any([value])
     if effect is not None:
         fits &= row.effect.test(lambda value: value is not None and effect(value))
-    fits = fits if since is None else fits & (row.at >= since)
-    return fits if until is None else fits & (row.at < until)
+    for time, is_in in ((since, row.at >= since), (until, row.at < until)):
+        fits = fits if time is None else fits & is_in & (row.at > 0)
+    return fits
 
 
 def find_rows(workspace: Workspace, fits: QueryInstance) -> tuple[list[found.Row], list[str]]:

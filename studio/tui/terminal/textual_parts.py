@@ -13,21 +13,25 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from rich.segment import Segment
 from rich.text import Text
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._xterm_parser import XTermParser
-from textual.app import App
+from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.command import CommandInput, CommandList, CommandPalette
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.driver import Driver
 from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen
 from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.style import Style
 from textual.widget import Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import Input, LoadingIndicator, TextArea
 from textual.widgets.option_list import Option
 
 from studio.secrets.sanitize import sanitize
@@ -37,6 +41,8 @@ from studio.tui.terminal.opening import current_line
 from studio.tui.terminal.terminal import with_current_size
 
 T = TypeVar("T")
+MOST_HITS = 60
+"""So many are listed in the palette."""
 QUESTION_S = 1.0
 """So long keys are held for a question that was asked for and does not stand yet."""
 
@@ -251,10 +257,36 @@ class Box(ModalScreen[T]):
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
+class HitList(CommandList, can_focus=False):
+    """Textual's, with the sign of all lists before the chosen one, and its number of how many."""
+
+    def watch_highlighted(self, highlighted: int | None) -> None:
+        super().watch_highlighted(highlighted)
+        count, first = self.option_count, "the first " * (self.option_count == MOST_HITS)
+        self.border_title = "" if highlighted is None else f"{highlighted + 1} of {first}{count}"
+
+    def _get_option_render(self, option: Option, style: Style) -> list[Strip]:
+        strips = super()._get_option_render(option, style)
+        if option is not self.highlighted_option:
+            return strips
+        return [
+            Strip.join([Strip([Segment("> ", style.rich_style)]), strips[0].crop(2)]),
+            *strips[1:],
+        ]
+
+
 class Palette(CommandPalette):
     """Textual's command palette, without blinking, and with a line where nothing is found."""
 
     offered = offer_keys({"enter": "does it", "escape": "leaves", "down": "next", "up": "previous"})
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="--container"):
+            with Horizontal(id="--input"):
+                yield CommandInput(placeholder=self._placeholder, select_on_focus=False)
+            with Vertical(id="--results"):
+                yield HitList()
+                yield LoadingIndicator()
 
     def on_mount(self) -> None:
         self.query_one(CommandInput).cursor_blink = False
@@ -277,7 +309,7 @@ class Palette(CommandPalette):
         if not self.is_active:
             return
         if search_value:
-            none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
+            none = Option(Content("nothing fits"), disabled=True, id=self._NO_MATCHES)
             self.query_one(CommandList).clear_options().add_option(none)
         self._list_visible = bool(search_value)
 

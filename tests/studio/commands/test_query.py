@@ -60,6 +60,13 @@ def test_what_is_not_there_is_said_and_no_workspace_is_made(workspace: Path) -> 
     assert data(workspace) == []
 
 
+def test_a_reviewer_who_decided_nothing_is_told_from_those_who_did(practised: Path) -> None:
+    found = query(practised, "--reviewer", "nobody")
+    assert (found.code, found.stdout) == (0, "")
+    assert "'nobody' decided nothing; who did: auto\n" in found.stderr
+    assert "who did" not in query(practised, "--reviewer", "auto", "xyzzy").stderr
+
+
 def test_a_damaged_journal_is_told_and_hides_nothing_else(practised: Path) -> None:
     journal = practised / "runs/rehearsal/journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b"LessonProposed", b"LessonPreposed", 1))

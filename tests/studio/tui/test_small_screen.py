@@ -111,7 +111,7 @@ async def test_the_palette_says_where_nothing_is_found(tmp_path: Path) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("colon")
         await pilot.press(*"xyzzy")
-        await until_found(app, "nothing is called so")
+        await until_found(app, "nothing fits")
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, Palette)

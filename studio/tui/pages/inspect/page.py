@@ -11,8 +11,9 @@ from textual.widget import Widget
 
 from engines.core import events as ev
 from engines.core.types import group_id, rollout_id
+from studio.report.decisions import no_practice_text
 from studio.secrets.sanitize import one_line, sanitize
-from studio.session.base import EventReceived, Message, SnapshotReceived, TextReceived
+from studio.session.base import EventReceived, Message, Session, SnapshotReceived, TextReceived
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key
@@ -93,9 +94,7 @@ class InspectPage(Page):
             found.show_rows(
                 [
                     Row("", each)
-                    for each in _empty_lines(
-                        records, self.session is not None, found.line_width - 2
-                    )
+                    for each in _empty_lines(records, self.session, found.line_width - 2)
                 ]
             )
             self.text_pane.show_rows([])
@@ -311,10 +310,10 @@ class InspectPage(Page):
         return next((part.text for part in self._shown_parts(pane) if part.key == key), "")
 
 
-def _empty_lines(records: GroupRecords, has_run: bool, width: int) -> list[Line]:
+def _empty_lines(records: GroupRecords, session: Session | None, width: int) -> list[Line]:
     if records.trouble:
         return paragraph([(sanitize(records.trouble), "failed")], width)
-    if not has_run:
+    if session is None:
         return [
             line("no run is open:"),
             line(("5", "key"), " lists them"),
@@ -322,4 +321,5 @@ def _empty_lines(records: GroupRecords, has_run: bool, width: int) -> list[Line]
         ]
     if records.is_reading:
         return [line("reading the records ...")]
-    return paragraph([("no rollout yet: it stands here once the first is under way", "")], width)
+    text = "no rollout yet: it stands here once the first is under way"
+    return paragraph([(no_practice_text(session.state) or text, "")], width)

@@ -68,7 +68,8 @@ class LibraryLoader:
         self.libraries: tuple[Mapping[str, Any], ...] | None = None  # None: not read yet
         self.citations: Citations | None = None
         self.uses: Mapping[str, tuple[Citation, ...]] = {}
-        self.commits: list[str] | None = None  # of the one under the cursor; None: not read
+        self.commits: list[str] | None = None  # of the next; None: not read
+        self.commits_of = ""
         self.is_due = self._count_due = True
         self._name = ""  # of the library that is shown
         self._is_reading = self._is_counting = False
@@ -165,7 +166,7 @@ class LibraryLoader:
 
     def request_commits(self, name: str) -> None:
         """Have the commits read that concern one experience."""
-        self.commits = None
+        self.commits, self.commits_of = None, name
         if self.folder is not None:
             run_exclusive(self._page, "history", partial(self._read_commits, self.folder, name))
 

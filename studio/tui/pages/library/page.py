@@ -39,6 +39,7 @@ class LibraryPage(Page):
         self.entries = EntryList(self, self.loader)
         self.side = SidePane(self, self.loader)
         self.proposals = ProposalKeys(self)
+        self.history_of = ""  # an experience whose history is shown as soon as it is there
         self._chosen = ""  # a library of the workspace, where no run is open
         self._made_of: object = None  # what the contents was made of
 
@@ -112,6 +113,10 @@ class LibraryPage(Page):
         self.has_nothing = contents is None
         if contents is not None:
             self.entries.draw(contents)
+            if self.history_of and self.entries.pane.key == self.history_of:
+                self.history_of = ""
+                self.side.show("about")
+                self.action_history()
             self.side.draw(self.entries.item, contents)
             return
         self.side.clear()
@@ -124,7 +129,8 @@ class LibraryPage(Page):
         if event.rows is not self.entries.pane:
             return
         event.stop()
-        self.side.show("about")
+        if self.side.shows != "history" or self.loader.commits_of != event.key:
+            self.side.show("about")
         if self.contents is not None:
             self.side.draw(self.entries.item, self.contents)
         if self.is_open:

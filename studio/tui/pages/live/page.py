@@ -13,10 +13,11 @@ from textual.events import Hide
 from textual.widget import Widget
 
 from engines.core.state.run_state import RunState
+from studio.report.decisions import no_practice_text
 from studio.secrets.sanitize import one_line
 from studio.session.base import Message, Session
 from studio.tui.drawing.cells import Glyphs, choose_glyphs
-from studio.tui.drawing.lines import Row, line
+from studio.tui.drawing.lines import Row, line, paragraph
 from studio.tui.host import Host
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
@@ -111,7 +112,9 @@ class LivePage(Page):
             batch, under_way, self.filter_text, signs, questions=asked, width=width
         )
         cursor.show_groups([row.key for row in rows])
-        rows, chosen = rows or _no_groups_rows(batch, self.filter_text), cursor.group
+        curated = no_practice_text(state)
+        rows = rows or _no_groups_rows(batch, self.filter_text, curated, width)
+        chosen = cursor.group
         tries = self.tracker.held_out.tries if cursor.is_measuring else []
         if tries:
             rows = view.held_out_rows(tries, asked, width, signs)
@@ -121,7 +124,7 @@ class LivePage(Page):
         self.questions.load({**known, **dict.fromkeys((one.problem for one in tries), ())})
         self._draw_facts(state, signs)
         strip = view.strip_line(batch, under_way, cursor.position, self.app.size.width, signs)
-        self._strip.show_line(0, strip)
+        self._strip.show_line(0, line((f" {curated}", "dim")) if curated else strip)
         if self._shows_brief_training and state is not None:
             shown = training_view.brief_lines(state, self.app.size.width, signs)
             for number, each in enumerate(shown):
@@ -329,8 +332,8 @@ async def _kill_rollout(host: Host, rollout: str) -> None:
     host.ask_run(end)
 
 
-def _no_groups_rows(batch: Batch | None, filter_text: str) -> list[Row]:
-    text = "none under way"
+def _no_groups_rows(batch: Batch | None, filter_text: str, why: str, width: int) -> list[Row]:
+    text = why or "none under way"
     if batch and filter_text:
         text = f"none holds {one_line(filter_text, 16)!r}"
-    return [Row("", ((text, "dim"),))]
+    return [Row("", each) for each in paragraph([(text, "dim")], width)]

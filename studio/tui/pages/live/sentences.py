@@ -5,7 +5,7 @@ from __future__ import annotations
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id, rollout_id
-from studio.report.decisions import curation_text, decided_text, to_decide_text
+from studio.report.decisions import curation_text, decided_text, no_practice_text, to_decide_text
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
@@ -128,6 +128,9 @@ def ending_line(state: RunState) -> Line:
         case "finished" if state.trains_weights:
             said = f" finished with policy v{state.policy_version}; "
             return line((said, "title"), ("4", "key"), " compares its steps")
+        case "finished" if state.curates and (left := state.open_operations):
+            said = to_decide_text(len(left), len(state.put_off_operations))
+            return line(" ", ("2", "key"), (f" review: {said}", "flag"))
         case "finished":
             learned = (("3", "key"), " shows what was learned, ")
             return line((" finished; ", "title"), *learned, ("4", "key"), " what changed")
@@ -159,7 +162,10 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     if started.rehearsal:
         out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
     out += _next_action_lines(state, width)
-    for heading, texts in summary.practice_sections(state, training_view.levels(signs)):
+    if curated := no_practice_text(state):
+        out += [BLANK, *paragraph([(curated, "")], width)]
+    sections = [] if curated else summary.practice_sections(state, training_view.levels(signs))
+    for heading, texts in sections:
         out += [BLANK, line((heading, "title"))]
         for text in texts:
             out += paragraph([("  " + text, "")], width, "    ")

@@ -16,6 +16,7 @@ from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import group_id
 from studio.report.curves import curves_key, run_curves, step_text
+from studio.report.decisions import no_practice_text
 from studio.report.fork_history import load_parent, with_parent
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs, fit
@@ -173,6 +174,7 @@ class ProgressPage(Page):
 
     def _empty_lines(self, width: int) -> list[Line]:
         text = "no step is through yet: the curve begins with the first"
+        text = no_practice_text(self.state) or text
         if self.session is None:
             text = "no run is open: 5 lists them, 0 starts one"
         elif self.shown is None:

@@ -98,6 +98,8 @@ def state_span(run: KnownRun) -> Span:
     waiting = to_decide_text(row["open"], row.get("later", 0))
     if shown.word == "damaged":
         return "damaged: studio doctor", "failed"
+    if shown.curation:
+        return (f"curation: {waiting}", "flag") if row["open"] else ("curation", "won")
     if shown.alive and shown.word == "held":
         return f"HELD: {waiting}", "flag"
     if shown.alive:
@@ -236,4 +238,4 @@ def _tokens_text(tokens: int) -> str:
 def _search_text(run: KnownRun) -> str:
     back, shown = run.background, run.listed.shown
     about = f"{back.model} {back.data}" if back else ""
-    return f"{run.run} {run.listed.row['library']} {shown.word} {about}"
+    return f"{run.run} {run.listed.row['library']} {shown.curation or shown.word} {about}"

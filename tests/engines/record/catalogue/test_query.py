@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
-from engines.core.library import OperationOutcome
+from engines.core.library import Experience, Library, OperationOutcome
 from engines.core.state.step_history import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
 from engines.record.catalogue import query
@@ -89,6 +89,13 @@ def names(workspace: Workspace, **asked: Any) -> list[str]:
     rows, errors = find_rows(workspace, wanted(**asked))
     assert errors == []
     return sorted(row["id"] for row in rows)
+
+
+def test_what_has_no_time_is_in_no_range_of_times(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    workspace.library("lib").create(Library("lib", experiences=(Experience("E1", "Copied."),)))
+    assert names(workspace) == ["E1"]
+    assert names(workspace, until=2e9) == names(workspace, since=-1.0) == []
 
 
 def over_a_fifth(value: float) -> bool:

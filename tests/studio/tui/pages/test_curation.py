@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from engines.record.run_dir import Workspace
+from studio.tui.palette import LearnedHits
 from tests.studio.tui.pages.test_review_offline import a_table
 from tests.studio.tui.stage import picture
 from tests.support.run_studio import studio
@@ -21,10 +22,11 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
         assert "curation: 0 of 1 decided" in shown and "epoch 0/0" not in shown
         assert "no process: decided here; c commits" in shown
         for page, said in (
-            ("live", "curation: 0 of 1 decided"),
+            ("live", "import of lab.md: it practises nothing, its operations are on 2 Review"),
+            ("runs", "curation: 1 to decide"),
             ("runs", "curates   import of lab.md; curation: 0 of 1 decided; lab@0"),
-            ("progress", "no step is through yet"),
-            ("inspect", ""),
+            ("progress", "import of lab.md: it practises nothing, its operations are on 2 Review"),
+            ("inspect", "practises nothing, its"),
             ("diff", ""),
             ("library", ""),
         ):
@@ -35,6 +37,9 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
                     break
                 await table.pilot.pause()
             assert said in shown and "step 0" not in shown, shown
+            assert not any(
+                word in shown for word in ("groups ", "reward (", "through", "under way")
+            ), shown
         table.app.open_page("review")
         await table.press("a", "c")
         for _ in range(200):
@@ -44,3 +49,32 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
         await table.rest()
         assert [e.text for e in workspace.library("lab").head().experiences] == ["Put it back."]
         assert "curation: 1 of 1 decided" in "\n".join(picture(table.app))
+
+
+async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_path: Path) -> None:
+    texts = ("Put it back.", "Abacus: use one.", "Zebra: left open.")
+    rows = (f"[a-{n}] helpful=1 harmful=0 :: {text}\n" for n, text in enumerate(texts, 1))
+    (tmp_path / "lab.md").write_text("".join(rows), "utf-8")
+    workspace = Workspace(tmp_path / "practice")
+    await asyncio.to_thread(studio, "library", "import", "lab.md", workspace=workspace.path)
+    typed = "a\nr too vague\nq\n"
+    words = ("review", "import-lab")
+    await asyncio.to_thread(studio, *words, workspace=workspace.path, typed=typed)
+    async with a_table(workspace.run("import-lab")) as table:
+        app = table.app
+        for word, page, said in (
+            ("abacus", "progress", "op0.h2 add, rejected by root: Abacus: use one. (too vague)"),
+            ("back operation", "library", "op0.h1 add E1, approved by root: Put it back. (import"),
+            ("back experience", "library", ">   E1  Put it back."),
+            ("zebra", "review", "Zebra: left open."),
+            ("back operation", "library", "E1: history"),
+            ("lab@1", "library", "lab v1"),
+        ):
+            app.open_page("progress")
+            (hit,) = [hit async for hit in LearnedHits(app.screen).search(word)]
+            hit.command()
+            for _ in range(400):
+                await table.pilot.pause(0.01)
+                if said in (shown := "\n".join(picture(app))):
+                    break
+            assert said in shown and app.page_name == page, shown
