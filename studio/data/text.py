@@ -37,10 +37,19 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
         answer = " or ".join(problem.accepted_answers) or "(none)"
         source = f"  {sanitize(problem.source)}" if problem.source else ""
         blocks.append(
-            f"{unit} {line}  {problem.id}{source}\n{_wrap_text(problem.question)}\n"
-            f"{_wrap_text(f'answer: {answer}')}"
+            f"{unit} {line}  {problem.id}{source}\n{_history_text(problem)}"
+            f"{_wrap_text(problem.question)}\n{_wrap_text(f'answer: {answer}')}"
         )
     return "\n\n".join(blocks)
+
+
+def _history_text(problem: Problem) -> str:
+    """The turns before the question, each on one line."""
+    turns = (sanitize(f"{turn.role}: {turn.content}") for turn in problem.history)
+    width = COLUMNS - len(_INDENT)
+    return "".join(
+        f"{_INDENT}{textwrap.shorten(turn, width, placeholder=' …')}\n" for turn in turns
+    )
 
 
 def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
