@@ -62,19 +62,19 @@ def open_table(source: DataSource | Path, columns: Collection[str] = ()) -> Tabl
     if is_database(files[0]):
         return Table("row", iter(read_samples(files[0], source.split)))
     if len(files) == 1:
-        return _open_file(files[0], columns)
+        return _open_file(files[0], columns, source.split)
     # Shards are counted through; places name the shard and its own number.
     shards = (row for file in files for row in _open_file(file, columns).rows)
     return Table("row", ((n, place, row) for n, (_, place, row) in enumerate(shards, start=1)))
 
 
-def _open_file(path: Path, columns: Collection[str]) -> Table:
+def _open_file(path: Path, columns: Collection[str], sheet: str | None = None) -> Table:
     if path.name == TASK_FILE:
         return Table("row", iter([(1, str(path), _task_row(path))]))
     head = _read_bytes(path, _HEAD_BYTES)
     suffix = Path(unpacked_name(path)).suffix.lower()
     if head.startswith(ARCHIVE):
-        return Table("row", _sheet_rows(path, read_sheet(path)))
+        return Table("row", _sheet_rows(path, read_sheet(path, sheet)))
     if path.suffix.lower() in (".parquet", ".arrow") or head.startswith((b"PAR1", b"ARROW1")):
         parquet = path.suffix.lower() != ".arrow" and head[:1] != b"A"
         return Table("row", read_arrow_rows(path, parquet=parquet, columns=columns))

@@ -70,11 +70,16 @@ def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -
     """
     found = locate(name, roots)
     if not found.path.is_dir():
-        if found.split is not None and not is_database(found.path):
+        if found.split is not None and not _has_parts(found.path):
             cause = f"{found.path} is one file and has no split {found.split}."
             raise DataError(f'data set "{name}"', cause, f'Leave ":{found.split}" out.')
         return found
     return DataSource(found.path, choose_split(found, prefer))
+
+
+def _has_parts(file: Path) -> bool:
+    """Whether it is a file of several sets, or of sheets."""
+    return is_database(file) or file.suffix.lower() == ".xlsx"
 
 
 def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:

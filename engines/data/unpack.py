@@ -81,10 +81,10 @@ def _import_zstd(path: Path) -> tuple[Any, type[Exception]]:
     return zstd.open, zstd.ZstdError
 
 
-def read_sheet(path: Path) -> list[list[Any]]:
-    """The cells of a spreadsheet's one sheet with something in it, the header first.
+def read_sheet(path: Path, name: str | None = None) -> list[list[Any]]:
+    """The cells of a sheet, else of a spreadsheet's one sheet with something in it, header first.
 
-    Raises DataError: it is no spreadsheet, far too large, or has several such sheets.
+    Raises DataError: it is no spreadsheet, far too large, has several such sheets, or not that one.
     """
     try:
         with ZipFile(path) as archive:
@@ -104,8 +104,13 @@ def read_sheet(path: Path) -> list[list[Any]]:
     except CalamineError as error:
         cause = f"It is an archive and no spreadsheet that can be read: {error}."
         raise DataError(str(path), cause, "Unpack it, or save it as CSV.") from error
+    if name is not None and name not in sheets:
+        move = f"There are: {', '.join(sheets)}."
+        raise DataError(str(path), f"It has no sheet {name}.", move)
     filled = {name: cells for name, cells in sheets.items() if cells}
+    if name is not None:
+        return sheets[name]
     if len(filled) > 1:
         cause = f"Several of its sheets hold something: {', '.join(filled)}."
-        raise DataError(str(path), cause, "Keep one of them, or save one as CSV.")
+        raise DataError(str(path), cause, f"Name one: {path.name}:{next(iter(filled))}.")
     return next(iter(filled.values()), [])

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from studio.commands import AsJson, DryRun, open_workspace
+from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
 
@@ -147,7 +147,12 @@ def prepare(
     ],
     from_path: Annotated[
         str | None,
-        typer.Option("--from", metavar="PATH", help="Its file or folder; else it is fetched."),
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help="Its file, or a folder that has NAME.jsonl, NAME.parquet, NAME/ or the hub's "
+            "OWNER/SET/ for each set; else it is fetched.",
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call it. Default: as the data.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
@@ -155,12 +160,17 @@ def prepare(
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle a single set, too.")] = False,
     levels: Annotated[
         str | None,
-        typer.Option(metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in this ratio."),
+        typer.Option(
+            metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in just this ratio."
+        ),
     ] = None,
     sort: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only tell what would be written; nothing is written."),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Bring a public data set into the workspace as Parquet, cleaned.
@@ -184,6 +194,9 @@ def prepare(
     for one in found:
         if (bundled_folder() / f"{one.name}.jsonl").is_file():
             print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
+        if one.twins:
+            same = f"{one.name} has the same rows as {', '.join(one.twins)}"
+            print(f"note: {same}: do not practise on one and evaluate on another", file=sys.stderr)
     if not json and not dry_run:
         tell_next(f"studio data preview {quote(found[0].name)}", context.obj)
 

@@ -8,25 +8,24 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock
 
-from engines.core.errors import ConfigError, DataError, RecordError, suggest_name
+from engines.core.errors import ConfigError, DataError, RecordError, did_you_mean
 from engines.core.extras import install_command
-from engines.data.arrow_rows import to_json_value
-from engines.data.public.layouts import LAYOUTS, Cleaned, Layout, by_level, shuffled
-from engines.data.rows import Row, open_table
-from engines.data.source import resolve_data
+from engines.data.public.cleaning import MissingField
+from engines.data.public.layouts import LAYOUTS, Cleaned, by_level, shuffled
 from engines.record.appender import make_folder, sync_folder
 from engines.record.catalogue.rows import write_dataset_row
 from engines.record.run_dir import Workspace
 from studio.data.catalogue import check_data_name, check_free
+from studio.data.public_sources import field_names, find_origin, source_rows
 
 PLANNER = "planner-182k"
 JOINED = "nq+deepmath-103k"
@@ -48,6 +47,7 @@ class Wanted:
     shuffle: bool = False
     levels: Mapping[str, int] | None = None
     sort: str | None = None
+    together: tuple[str, ...] = ()  # layouts that the folder `from_path` must hold
 
 
 @dataclass(slots=True)
@@ -62,13 +62,17 @@ class Prepared:
     n: int = 0
     digest: str = ""
     new: bool = True
+    twins: tuple[str, ...] = ()  # other data sets of the workspace with the same rows
 
     def rows(self) -> Iterator[dict[str, Any]]:
         wanted = self.wanted
-        rows = (row for part in self.parts for row in part.rows(_source_rows(wanted, part)))
+        rows = (row for part in self.parts for row in _clean(wanted, part))
         ordered: Iterable[dict[str, Any]] = rows
         if wanted.levels:
-            ordered = by_level(rows, wanted.levels, wanted.seed)
+            ordered = by_level(rows, wanted.levels, wanted.seed, wanted.limit)
+            part = self.parts[0]
+            if beyond := min(part.kept, wanted.limit or part.kept) - len(ordered):
+                part.leave_out("beyond the ratio of levels", beyond)
         elif wanted.sort:
             by = wanted.sort
             ordered = sorted(rows, key=lambda row: row[by])
@@ -82,7 +86,8 @@ class Prepared:
 def parse_levels(text: str) -> dict[str, int]:
     """Shares of easy, medium and hard rows, from `4:7:6`."""
     shares = text.split(":")
-    if len(shares) != 3 or not all(share.isdecimal() and len(share) < 5 for share in shares):
+    good = all(share.isdecimal() and len(share) < 5 for share in shares)
+    if len(shares) != 3 or not good or not any(map(int, shares)):
         cause, move = "It is no ratio of three levels.", "Write EASY:MEDIUM:HARD, such as 4:7:6."
         raise ConfigError(f"--levels {text}", cause, move)
     return dict(zip(("easy", "medium", "hard"), map(int, shares), strict=True))
@@ -91,7 +96,7 @@ def parse_levels(text: str) -> dict[str, int]:
 def prepare(workspace: Workspace, wanted: Wanted, *, dry_run: bool = False) -> list[Prepared]:
     """Prepare what is wanted, and beside `PLANNER` its validation set.
 
-    With `dry_run` files are read and counted, nothing is fetched and nothing is written.
+    With `dry_run` files are read, counted and compared; nothing is fetched, and nothing written.
 
     Raises:
         DataError: it cannot be fetched or read, or a row is of another layout.
@@ -99,35 +104,50 @@ def prepare(workspace: Workspace, wanted: Wanted, *, dry_run: bool = False) -> l
     """
     all_wanted = [wanted]
     if wanted.data == PLANNER:
+        wanted = replace(wanted, together=(*JOINED.split("+"), VALIDATION))
         joined = replace(wanted, data=JOINED, name=wanted.name or PLANNER)
-        all_wanted = [joined, Wanted(VALIDATION, wanted.from_path)]
+        validation = Wanted(VALIDATION, wanted.from_path, together=wanted.together)
+        all_wanted = [joined, validation]
     found = [_plan(workspace, one) for one in all_wanted]
-    if dry_run:
-        for one in found if wanted.from_path else ():
-            deque(one.rows(), maxlen=0)
-        return found
-    make_folder(workspace.datasets)
-    files = [one.path.with_name(f".{one.path.name}.tmp") for one in found]
+    if not dry_run:
+        make_folder(workspace.datasets)
+        _make(workspace, found, workspace.datasets, publish=True)
+    elif wanted.from_path:
+        with TemporaryDirectory() as folder:
+            _make(workspace, found, Path(folder), publish=False)
+    else:
+        for one in found:
+            check_free(one.path, same=one.path.exists())
+    return found
+
+
+def _make(workspace: Workspace, found: list[Prepared], folder: Path, *, publish: bool) -> None:
+    """Write each to a file in the folder, and then, unless any is refused, move all in place."""
+    files = [folder / f".{one.path.name}.tmp" for one in found]
     # One at a time, since their unfinished files have one name.
-    with FileLock(workspace.datasets / ".prepare.lock", mode=0o600):
+    with FileLock(folder / ".prepare.lock", mode=0o600):
         try:
             for one, file in zip(found, files, strict=True):
                 _write_parquet(file, one)
                 one.new = _is_new(one, file)
             for one, file in zip(found, files, strict=True):
-                _publish(workspace, one, file)
+                if publish:
+                    _publish(workspace, one, file)
         finally:
             for file in files:
                 file.unlink(missing_ok=True)
-    return found
 
 
 def _plan(workspace: Workspace, wanted: Wanted) -> Prepared:
     parts = wanted.data.split("+")
     for part in parts:
         if part.partition(":")[0] not in LAYOUTS:
-            move = suggest_name(part, (PLANNER, *LAYOUTS))
-            raise ConfigError(f"data set {part}", "No such public data set is known.", move)
+            cause = "No such public data set is known." if part else "A name is missing beside a +."
+            names = (PLANNER, *LAYOUTS)
+            move = f"{did_you_mean(part, names)}There are: {', '.join(names)}."
+            raise ConfigError(f"data set {part or wanted.data}", cause, move)
+    together = tuple(part.partition(":")[0] for part in parts)
+    wanted = replace(wanted, together=wanted.together or together)
     layout = LAYOUTS[parts[0].partition(":")[0]]
     further = layout.further if len(parts) == 1 else ()
     wants = "level" if wanted.levels else wanted.sort
@@ -140,60 +160,21 @@ def _plan(workspace: Workspace, wanted: Wanted) -> Prepared:
         wanted,
         name,
         workspace.datasets / f"{check_data_name(name)}.parquet",
-        tuple(Cleaned(*_origin(part, wanted.from_path, len(parts) > 1)) for part in parts),
+        tuple(Cleaned(*find_origin(part, wanted.from_path, wanted.together)) for part in parts),
         further,
     )
 
 
-def _origin(part: str, from_path: str | None, joined: bool) -> tuple[str, str]:
-    """Name of the layout, and where its rows come from: `joined` ones have a folder together."""
-    name, _, split = part.partition(":")
-    layout = LAYOUTS[name]
-    split = split or layout.split
-    if from_path is None:
-        return name, f"{layout.hub}{f'/{layout.config}' if layout.config else ''}:{split}"
-    folder = Path(from_path).expanduser().absolute()
-    if joined or folder.is_dir():
-        try:
-            return name, str(resolve_data(name, (folder,), (split,)))
-        except DataError:
-            if joined:
-                raise
-    return name, str(resolve_data(from_path, (Path.cwd(),), (split,)))
-
-
-def _source_rows(wanted: Wanted, part: Cleaned) -> Iterator[Row]:
-    layout = LAYOUTS[part.name]
-    if wanted.from_path is None:
-        return _hub_rows(part, layout)
-    return open_table(resolve_data(part.source, (Path.cwd(),)), layout.read).rows
-
-
-def _hub_rows(part: Cleaned, layout: Layout) -> Iterator[Row]:
-    columns = ", ".join(layout.columns)
-    page = f"https://huggingface.co/datasets/{layout.hub}"
-    move = f"Or fetch it from {page} elsewhere and give --from FILE, with the columns {columns}."
+def _clean(wanted: Wanted, part: Cleaned) -> Iterator[dict[str, Any]]:
     try:
-        import datasets
-    except ImportError as error:
-        cause = "Fetching needs the library datasets, which is not installed."
-        move = f"Run: {install_command('datasets')}. {move}"
-        raise DataError(f"data set {part.name}", cause, move) from error
-    split = part.source.rpartition(":")[2]
-    try:
-        found = datasets.load_dataset(layout.hub, layout.config, split=split)
-        read = [name for name in found.column_names if name in layout.read]
-        tables = found.select_columns(read or found.column_names).with_format("arrow")
-        batches = (table.to_pylist() for table in tables.iter(batch_size=_BATCH_ROWS))
-        rows = (row for batch in batches for row in batch)
-        for number, row in enumerate(rows, start=1):
-            yield number, f"{part.source}, row {number}", to_json_value(row)
-    except Exception as error:  # of a dozen libraries below it, each with errors of its own
-        reason = (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
-        if layout.gated:
-            move = f"Accept its terms on {page} and set HF_TOKEN. {move}"
-        cause = f"{part.source} cannot be fetched: {reason}."
-        raise DataError(f"data set {part.name}", cause, move) from error
+        yield from part.rows(source_rows(part, wanted.from_path, wanted.together))
+    except MissingField as error:
+        # Of Parquet only some columns were read.
+        fields = field_names(part) if wanted.from_path is not None else []
+        if fields and error.field not in fields:
+            error = MissingField(error.place, error.field, fields)
+        move = f"{part.name} has the columns: {', '.join(LAYOUTS[part.name].columns)}."
+        raise DataError(error.place, error.cause, move) from error
 
 
 def _write_parquet(file: Path, one: Prepared) -> None:
@@ -245,4 +226,5 @@ def _publish(workspace: Workspace, one: Prepared, file: Path) -> None:
         sync_folder(one.path.parent)
     row = {"name": one.name, "path": f"{one.path.parent.name}/{one.path.name}", "n": one.n}
     size = one.path.stat().st_size
-    write_dataset_row(workspace, {**row, "bytes": size, "digest": one.digest})
+    same = write_dataset_row(workspace, {**row, "bytes": size, "digest": one.digest})
+    one.twins = tuple(name for name in same if (one.path.parent / f"{name}.parquet").exists())

@@ -37,10 +37,19 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
         answer = " or ".join(problem.accepted_answers) or "(none)"
         source = f"  {sanitize(problem.source)}" if problem.source else ""
         blocks.append(
-            f"{unit} {line}  {problem.id}{source}\n{_wrap_text(problem.question)}\n"
-            f"{_wrap_text(f'answer: {answer}')}"
+            f"{unit} {line}  {problem.id}{source}\n{_history_text(problem)}"
+            f"{_wrap_text(problem.question)}\n{_wrap_text(f'answer: {answer}')}"
         )
     return "\n\n".join(blocks)
+
+
+def _history_text(problem: Problem) -> str:
+    """The turns before the question, each on one line."""
+    turns = (sanitize(f"{turn.role}: {turn.content}") for turn in problem.history)
+    width = COLUMNS - len(_INDENT)
+    return "".join(
+        f"{_INDENT}{textwrap.shorten(turn, width, placeholder=' …')}\n" for turn in turns
+    )
 
 
 def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
@@ -83,14 +92,19 @@ def prepared_data(one: Prepared, dry_run: bool) -> dict[str, Any]:
 def prepared_text(one: Prepared, dry_run: bool) -> str:
     """What was or would be written, and what each source gave."""
     path, n = sanitize(str(one.path)), count_text(one.n, "problem")
-    if not dry_run:
-        done = f"added as {path}" if one.new else f"nothing changed, {path} has this content"
+    would = " would be" if dry_run else ""
+    if not one.new:
+        done = f"nothing{would} changed, {path} has its {n} already"
+    elif one.n:
+        done = f"{n}{would} added as {path}"
     else:
-        done, n = f"would become {path}", n if one.n else "rows that would be fetched"
-    lines = [f"{one.name}: {n} {done}"]
+        there = ", unless that has other content" if one.path.exists() else ""
+        done = f"rows would be fetched and added as {path}{there}"
+    lines = [f"{one.name}: {done}"]
     for part in one.parts:
         left = "".join(f", {count} {why} left out" for why, count in part.left_out.items())
-        read = f"{count_text(part.read, 'row')} of " if part.read else ""
+        of = f"{count_text(part.kept, 'problem')} from {count_text(part.read, 'row')} of "
+        read = of if part.read else ""
         lines.append(f"  {part.name}: {read}{sanitize(part.source)}{left}")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ something that is no text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from engines.core.errors import DataError
@@ -18,8 +18,7 @@ from engines.data.fields import field_text, get_field
 Row = Mapping[str, Any]
 QUESTION = ("question", "Question", "problem", "Problem", "extra_info.question")
 ANSWER = ("final_answer", "answer", "Answer", "result")
-_KEPT = ("difficulty", "topic", "subject")
-OTHER_NAMES = ("extra_info", "solution", "Info", "Root_Url", "options", "Options", "Choices")
+OTHER_NAMES = ("extra_info", "solution", "Info", "Root_Url", "options", "Options", "choices")
 _DAPO = re.compile(
     r"(?:Solve the following math problem step by step\.[^\n]*\n\n)?(.*?)"
     r'(?:\n\nRemember to put your answer on its own line after "Answer:"\.)?',
@@ -27,6 +26,16 @@ _DAPO = re.compile(
 )
 PUBLISHED_FORM = "Give the data set as its authors publish it."
 NO_QUESTION, NO_ANSWER = "without a question", "without an answer"
+_SOLUTION = re.compile(r"^#### ", re.MULTILINE)
+
+
+class MissingField(DataError):
+    """A row has none of the fields that may hold something: it may be of another data set."""
+
+    def __init__(self, place: str, field: str, fields: Iterable[str]) -> None:
+        self.field = field
+        cause = f'"{field}" is missing; the fields are: {", ".join(fields) or "none"}.'
+        super().__init__(place, cause, PUBLISHED_FORM)
 
 
 def _field(place: str, row: Row, *names: str) -> Any:
@@ -34,8 +43,7 @@ def _field(place: str, row: Row, *names: str) -> Any:
     for name in names:
         if name in row or get_field(row, name) is not None:
             return get_field(row, name)
-    cause = f'"{names[0]}" is missing; the fields are: {", ".join(row) or "none"}.'
-    raise DataError(place, cause, PUBLISHED_FORM)
+    raise MissingField(place, names[0], row)
 
 
 def join_answers(place: str, value: Any) -> str:
@@ -46,19 +54,29 @@ def join_answers(place: str, value: Any) -> str:
     return "; ".join(text for text in given if text)
 
 
-def _problem(place: str, row: Row, *answers: str) -> dict[str, Any]:
+def _problem(
+    place: str, row: Row, *answers: str, questions: Sequence[str] = QUESTION
+) -> dict[str, Any]:
+    question = _field(place, row, *questions)
     answer = join_answers(place, _field(place, row, *(answers or ANSWER)))
+    if _SOLUTION.search(answer):
+        cause = 'The answer is a whole solution with a line "#### …", as GSM8K has them.'
+        raise DataError(place, cause, PUBLISHED_FORM)
     kept: dict[str, Any] = {
         name: row[name] for name in ("difficulty", "topic", "subject") if name in row
     }
     kept |= {"level": str(row["level"])} if "level" in row else {}
     if solution := row.get("solution") or row.get("Solution"):
         kept["solution"] = solution
-    return {"question": _field(place, row, *QUESTION), "result": answer, **kept}
+    return {"question": question, "result": answer, **kept}
 
 
 def clean_plain(place: str, row: Row) -> list[dict[str, Any]]:
     return [_problem(place, row)]
+
+
+def clean_contest(place: str, row: Row) -> list[dict[str, Any]]:
+    return [_problem(place, row, "answer", "Answer", questions=("problem", "Problem"))]
 
 
 def clean_solutions(place: str, row: Row) -> list[dict[str, Any]] | str:
@@ -68,7 +86,9 @@ def clean_solutions(place: str, row: Row) -> list[dict[str, Any]] | str:
 
 
 def clean_nq(place: str, row: Row) -> list[dict[str, Any]]:
-    found = _problem(place, row, "golden_answers", *ANSWER)
+    # A single answer is some other set's.
+    lists = (name for name in ANSWER if isinstance(row.get(name), list))
+    found = _problem(place, row, "golden_answers", *lists)
     question = str(found["question"] or "").strip()
     return [found | {"question": question + "?" * (question[-1:] not in ("", "?"))}]
 
@@ -83,7 +103,7 @@ def clean_dapo(place: str, row: Row) -> list[dict[str, Any]]:
 
 
 def clean_afm(place: str, row: Row) -> list[dict[str, Any]] | str:
-    answer = _field(place, row, "extra_info.answer", *ANSWER)
+    answer = _field(place, row, "extra_info.answer")
     if isinstance(answer, list) and len(answer) > 1:
         return "with several answers"
     return [_problem(place, {**row, "answer": answer}, "answer")]
@@ -108,11 +128,17 @@ def clean_gsm8k(place: str, row: Row) -> list[dict[str, Any]]:
     return [_problem(place, {**row, "answer": answer, "solution": solution.strip()})]
 
 
+def clean_gpqa(place: str, row: Row) -> list[dict[str, Any]] | str:
+    for name in ("Correct Answer", "Incorrect Answer 1"):
+        _field(place, row, name)
+    return clean_choices(place, row)
+
+
 def clean_choices(place: str, row: Row) -> list[dict[str, Any]] | str:
     question = field_text(place, "question", _field(place, row, *QUESTION) or "")
     found = find_choices(place, row, question)
     if found is None:
-        _field(place, row, "choices", "Correct Answer")
+        _field(place, row, "choices", "options", "Choices", "Options")
         return "without options"
     letter = found.right or found.find_letter(place, "answer_index", _field(place, row, "answer"))
     options, subject = list(found.options.values()), row.get("subject") or row.get("Subdomain")

@@ -9,6 +9,7 @@ Source: the rows of NQ and DeepMath are joined as AgentFlow's data script does i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -25,7 +26,9 @@ from engines.data.public.cleaning import (
     QUESTION,
     clean_afm,
     clean_choices,
+    clean_contest,
     clean_dapo,
+    clean_gpqa,
     clean_gsm8k,
     clean_nq,
     clean_plain,
@@ -40,7 +43,7 @@ class Layout:
     """A data set as its authors publish it."""
 
     hub: str  # its repository on the Hugging Face hub, and below it configuration and split
-    columns: tuple[str, ...]  # what it consists of
+    columns: tuple[str, ...]  # what it consists of; inside objects: a.b, inside lists: a[0].b
     clean: Callable[[str, Mapping[str, Any]], list[dict[str, Any]] | str]
     config: str | None = None
     split: str = "train"
@@ -52,17 +55,25 @@ class Layout:
     @property
     def read(self) -> frozenset[str]:
         """The columns that are looked at, whoever wrote them; others may be of gigabytes."""
-        return frozenset((*self.columns, *QUESTION, *ANSWER, *OTHER_NAMES))
+        outer = (re.split(r"[.\[]", name)[0] for name in self.columns)
+        return frozenset((*outer, *QUESTION, *ANSWER, *OTHER_NAMES))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where a copy of the hub has it: with the owner's folder, or without."""
+        below = f"/{self.config}" if self.config else ""
+        return tuple(f"{hub}{below}" for hub in (self.hub, self.hub.partition("/")[2]))
 
 
-_DEEPMATH = ("question", "Problem", "final_answer", "Answer")
+_DEEPMATH = ("question", "final_answer")
 LAYOUTS: Mapping[str, Layout] = {
-    "aime24": Layout("Maxwell-Jia/AIME_2024", ("ID", "Problem", "Solution", "Answer"), clean_plain,
-                     further=("solution",)),
-    "aime25": Layout("yentinglin/aime_2025", ("id", "problem", "solution", "answer"), clean_plain,
-                     further=("solution",)),
+    "aime24": Layout("Maxwell-Jia/AIME_2024", ("ID", "Problem", "Solution", "Answer"),
+                     clean_contest, further=("solution",)),
+    "aime25": Layout("yentinglin/aime_2025", ("id", "problem", "solution", "answer"),
+                     clean_contest, further=("solution",)),
     "dapo-math-17k": Layout("BytedTsinghua-SIA/DAPO-Math-17k",
-                            ("prompt", "reward_model"), clean_dapo, once=True),
+                            ("prompt[0].content", "reward_model.ground_truth"),
+                            clean_dapo, once=True),
     "deepmath-103k": Layout("zwhe99/DeepMath-103K", (*_DEEPMATH, "difficulty", "topic"),
                             clean_plain, further=("difficulty", "topic"), source="mathhard"),
     "deepmath-103k-solutions": Layout(
@@ -71,18 +82,20 @@ LAYOUTS: Mapping[str, Layout] = {
         clean_solutions, further=("difficulty", "topic", "solution"), source="mathhard"),
     "nq": Layout("RUC-NLPIR/FlashRAG_datasets", ("id", "question", "golden_answers"), clean_nq,
                  config="nq"),
-    "webwalkerqa": Layout("callanwu/WebWalkerQA", ("question", "answer", "root_url", "info"),
+    "webwalkerqa": Layout("callanwu/WebWalkerQA",
+                          ("question", "answer", "root_url", "info.difficulty_level"),
                           clean_webwalker, split="main",
                           further=("level", "root_url", "lang", "type", "domain")),
-    "afm-web-rl": Layout("PersonalAILab/AFM-WebAgent-RL-Dataset", ("extra_info",), clean_afm),
+    "afm-web-rl": Layout("PersonalAILab/AFM-WebAgent-RL-Dataset",
+                         ("extra_info.question", "extra_info.answer"), clean_afm),
     "gsm8k": Layout("openai/gsm8k", ("question", "answer"), clean_gsm8k, config="main",
                     further=("solution",)),
     "math500": Layout("HuggingFaceH4/MATH-500",
                       ("problem", "solution", "answer", "subject", "level", "unique_id"),
-                      clean_plain, split="test", further=("solution", "subject", "level")),
+                      clean_contest, split="test", further=("solution", "subject", "level")),
     "gpqa": Layout("Idavidrein/gpqa",
                    ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
-                    "Incorrect Answer 3", "Subdomain"), clean_choices, config="gpqa_diamond",
+                    "Incorrect Answer 3", "Subdomain"), clean_gpqa, config="gpqa_diamond",
                    further=("options", "answer_index", "subject"), gated=True),
     "mmlu": Layout("cais/mmlu", ("question", "subject", "choices", "answer"), clean_choices,
                    config="all", split="test", further=("options", "answer_index", "subject")),
@@ -99,8 +112,8 @@ class Cleaned:
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def _leave_out(self, why: str) -> None:
-        self.left_out[why] = self.left_out.get(why, 0) + 1
+    def leave_out(self, why: str, n: int = 1) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + n
 
     def rows(self, given: Iterable[Row]) -> Iterator[dict[str, Any]]:
         """The rows in the common schema, without `id`; `idx` counts those of the source from 0.
@@ -115,16 +128,16 @@ class Cleaned:
                 raise row
             found = layout.clean(place, row)
             if isinstance(found, str):
-                self._leave_out(found)
+                self.leave_out(found)
                 continue
             for one in found:
                 question = field_text(place, "question", one.pop("question") or "")
                 result = one.pop("result")
                 if not (question and result):
-                    self._leave_out(NO_ANSWER if question else NO_QUESTION)
+                    self.leave_out(NO_ANSWER if question else NO_QUESTION)
                 elif question in answers:
                     same = answers[question] == result
-                    self._leave_out("repeats" if same else "repeats with another answer")
+                    self.leave_out("repeats" if same else "repeats with another answer")
                 else:
                     self.kept += 1
                     if layout.once:
@@ -143,11 +156,12 @@ def shuffled(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 def by_level(
-    rows: Iterable[dict[str, Any]], ratio: Mapping[str, int], seed: int
+    rows: Iterable[dict[str, Any]], ratio: Mapping[str, int], seed: int, limit: int | None = None
 ) -> list[dict[str, Any]]:
-    """Rows so that their levels come in this ratio as long as there are some of each.
+    """As many whole rounds of rows, at most `limit`, as there are with levels in this ratio.
 
-    So each beginning of them has the ratio, too; within a level their order is drawn.
+    So the ratio holds in what is returned, and in each number of rounds from its beginning;
+    within a level their order is drawn.
     """
     levels: dict[str, list[dict[str, Any]]] = {level: [] for level in ratio}
     for row in rows:
@@ -158,7 +172,10 @@ def by_level(
     random, ordered = Random(seed), list[dict[str, Any]]()
     for found in levels.values():
         random.shuffle(found)
-    while any(found and ratio[level] for level, found in levels.items()):
+    rounds = min(len(levels[level]) // times for level, times in ratio.items() if times)
+    if limit is not None:
+        rounds = min(rounds, limit // sum(ratio.values()))
+    for _ in range(rounds):
         for level, times in ratio.items():
-            ordered += [levels[level].pop() for _ in range(min(times, len(levels[level])))]
+            ordered += [levels[level].pop() for _ in range(times)]
     return ordered

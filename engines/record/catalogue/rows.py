@@ -58,9 +58,13 @@ def write_library_rows(workspace: Workspace, library: Library) -> None:
         )
 
 
-def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> None:
+def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
+    """Write it, and return the names of other data sets with the same content."""
     with open_catalogue(workspace) as database:
-        database.table("datasets").upsert(row, Query().name == row["name"])
+        table = database.table("datasets")
+        table.upsert(row, Query().name == row["name"])
+        same = [one["name"] for one in table if one.get("digest") == row["digest"]]
+    return [name for name in same if name != row["name"]]
 
 
 def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from backports import zstd
 from engines.core.errors import DataError
 from engines.data import unpack
 from engines.data.dataset import read_problems
+from engines.data.source import resolve_data
 from tests.support.run_studio import studio
 
 LINES = "".join(json.dumps({"question": f"q{n} é?", "answer": str(n)}) + "\n" for n in range(3))
@@ -80,6 +81,18 @@ def test_two_sheets_are_not_guessed_between(tmp_path: Path) -> None:
     rows: list[list[object]] = [["question", "answer"], ["q", "a"]]
     with pytest.raises(DataError, match="Several of its sheets hold something: Sheet, Sheet1"):
         read_problems(a_book(tmp_path / "x.xlsx", rows, rows))
+
+
+def test_a_sheet_is_named_as_a_split_is(tmp_path: Path) -> None:
+    books = [[["question", "answer"], [text, "a"]] for text in ("first?", "second?")]
+    a_book(tmp_path / "two.xlsx", *books)
+    for name in ("two.xlsx:Sheet1", "two:Sheet1"):
+        (problem,) = read_problems(resolve_data(name, (tmp_path,)))
+        assert problem.question == "second?"
+    with pytest.raises(DataError, match=r"It has no sheet Other\. There are: Sheet, Sheet1"):
+        read_problems(resolve_data("two.xlsx:Other", (tmp_path,)))
+    with pytest.raises(DataError, match=r"Name one: two\.xlsx:Sheet"):
+        read_problems(resolve_data("two.xlsx", (tmp_path,)))
 
 
 def a_zip(name: str, data: bytes) -> bytes:

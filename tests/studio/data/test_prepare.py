@@ -294,7 +294,7 @@ def test_webwalker_follows_the_ratio_of_its_levels_in_every_beginning(
     prepared(workspace, *about, "--name", "all")
     whole = parquet.read_table(workspace / "datasets" / "all.parquet").to_pylist()
     assert [r["question"] for r in whole[:34]] == [r["question"] for r in made]
-    assert sorted(row["extra_info"]["idx"] for row in whole) == list(range(41))
+    assert [row["level"] for row in whole] == pattern * 2
 
 
 def test_deepmath_can_begin_with_what_is_easy(workspace: Path, tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "one of them is none": (("nq+nothing",), "nothing"),
     "no such file": (("nq", "--from", "nowhere.jsonl"), "not found"),
     "another layout": (("deepmath-103k", "--from", "nq.jsonl"), '"final_answer" is missing'),
-    "one file for two": (("planner-182k", "--from", "nq.jsonl"), "not found"),
+    "one file for two": (("planner-182k", "--from", "nq.jsonl"), "Give --from FOLDER with nq"),
     "a part that is missing": (("planner-182k", "--from", "."), "deepmath-103k"),
     "levels of what has none": (("nq", "--levels", "4:7:6"), "no column level"),
     "no ratio": (("webwalkerqa", "--levels", "4:7"), "EASY:MEDIUM:HARD"),
