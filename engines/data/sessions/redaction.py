@@ -69,7 +69,7 @@ _SHAPES = (
     ),
     (
         "path= home= shlvl=",  # what env, printenv and set print: a name that tells is enough
-        r"(?im)^[ \t]*(?:export |declare -x )?(?!(?:OLD)?PWD=/)(?=[^=\n]{0,60}?"
+        r"(?im)^[ \t]{0,20}(?:export |declare -x )?(?!(?:OLD)?PWD=/)(?=[^=\n]{0,60}?"
         r"(?:key|token|secret|pass|pwd|auth|cred|dsn|cookie|salt|webhook|(?:^|_)(?:pin|pw|pat)[_=]))"
         r"\w{1,80}=[\"']?(?P<v>[^\n\"']{1,4000})",
     ),

@@ -14,7 +14,17 @@ from engines.record.run_dir import Workspace
 from studio.data.item_review import review_items
 from tests.support.fake_endpoint import an_endpoint, says
 from tests.support.run_studio import Result, studio
-from tests.support.session_files import WRITERS, Act, act, say, user, write_claude
+from tests.support.session_files import (
+    WRITERS,
+    Act,
+    act,
+    inspect_head,
+    inspect_sample,
+    say,
+    user,
+    write_claude,
+    write_json,
+)
 
 SORT = [
     user("Sort it"),
@@ -373,9 +383,20 @@ def test_an_import_names_broken_files_and_counts_private_things_apart(workspace:
     (folder / "broken.jsonl").write_text("{oh no\n")
     words = ("data", "import", "claude", str(folder), "--anonymous", "--dry-run")
     done = studio(*words, workspace=workspace).stdout
-    assert "1 unreadable line (broken.jsonl)" in done
+    assert "1 file without a session (broken.jsonl)" in done
+    with next(folder.glob("**/s.jsonl")).open("a") as file:
+        file.write("{cut")
+    done = studio(*words, workspace=workspace).stdout
+    assert "1 unreadable line (s.jsonl)" in done
     assert '1 "summary" entry' in done
     assert "0 secrets, 2 home folders or addresses" in done
+
+
+def test_epochs_of_one_sample_of_inspect_are_its_tries(workspace: Path) -> None:
+    samples = [inspect_sample([user("A"), say(f"a{n}")], epoch=n) for n in (1, 2)]
+    log = write_json(workspace.parent / "log.json", {**inspect_head("t"), "samples": samples})
+    done = studio("data", "import", "inspect", str(log), workspace=workspace).stdout
+    assert "1 problem from 1 sample," in done and "2 unknown; 1 problem with several" in done
 
 
 def test_a_script_decides_by_what_json_printed(workspace: Path) -> None:
