@@ -347,13 +347,7 @@ def review(
     """
     from engines.data.review_marks import content_hash, is_unreviewed
     from studio.data.item_review import item_data, replay_text, review_items
-    from studio.data.sessions import (
-        change_items,
-        find_items,
-        mark,
-        read_items,
-        read_marks,
-    )
+    from studio.data.sessions import change_items, find_items, mark, read_items, read_marks
     from studio.report.next_step import tell_next
     from studio.report.summary import count_text
     from studio.review.editor import edit_text

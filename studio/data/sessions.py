@@ -51,8 +51,7 @@ def import_sessions(
         DataError: there is nothing of the format, or no request with a reply.
         ConfigError: the name cannot be one, or belongs to other content.
     """
-    name = check_data_name(name or f"{format}-sessions")
-    intake = Intake()
+    name, intake = check_data_name(name or f"{format}-sessions"), Intake()
     redact = Redactor({*environment_secrets(), *current_mask().values}, anonymous=anonymous)
     tries: list[Try] = []
     inner: dict[str, list[str]] = {}  # sub-agents of each session, in order
