@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from engines.core.types import Problem
@@ -28,6 +28,7 @@ class DataReport:
     answer_chars: tuple[int, float, int]  # of those that have one; zeros where none has
     logged_rows: int = 0  # replies, where the file is a log; zeros where it is none
     logged_questions: int = 0  # which those reply to; each is one problem
+    tries: dict[str, int] = field(default_factory=dict)  # recorded ones, by how they went
 
     @property
     def rows_without_answer(self) -> tuple[int, ...]:
@@ -74,7 +75,25 @@ def check_rows(
         answer_chars=_length_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
         logged_rows=logged[0],
         logged_questions=logged[1],
+        tries=dict(Counter(outcome_word(r) for _, p in numbered for r in recorded_rewards(p))),
     )
+
+
+def recorded_rewards(problem: Problem) -> list[float | None]:
+    """Of the tries that a problem was imported with; None: nothing tells how one went."""
+    told = problem.meta.get("outcomes")
+    rows = told if isinstance(told, list) else []
+    return [one.get("reward") for one in rows if isinstance(one, dict)]
+
+
+def outcome_word(reward: float | None) -> str:
+    return "unknown" if reward is None else {1.0: "right", 0.0: "wrong"}.get(reward, "partly right")
+
+
+def usual_tries(sizes: Sequence[int]) -> int:
+    """The size of a group that more than half of the problems with several tries fill."""
+    several = sorted((n for n in sizes if n > 1), reverse=True)
+    return several[len(several) // 2] if several else 1
 
 
 def doubts_line(report: DataReport) -> str | None:

@@ -227,7 +227,9 @@ def _no_answer_error(
     there = field is not None or name in row
     cause = "empty." if there else f"missing; the fields are: {', '.join(row)}."
     move = "Add it, or set practice.given_ground_truth=false."
-    if not there:
+    if "outcomes" in row:
+        move = "Set verifier=recorded: it takes the reward that each try was imported with."
+    elif not there:
         move = f"{move} Where it has another name: {_MAPPED.format('answer')}."
     return DataError(place, f'"{name}" is {cause}', move)
 

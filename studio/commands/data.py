@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Literal, get_args
 
 import typer
 
+from studio import exit_codes
 from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
@@ -257,12 +259,17 @@ def check(
     report = check_dataset(source, fields=field_names(question, answer))
     about = source.stem, str(source), report
     print_result(report_data(*about), report_text(*about), json=json)
-    if 0 < report.n == len(report.without_answer):
+    if 0 < report.n == len(report.without_answer) and not report.tries:
         move = "Name the field that holds it: --answer NAME; without any, practise with "
         move += "practice.given_ground_truth=false."
         raise DataError(str(source), "No row has an answer.", move)
     if not json:
-        tell_next(f"studio headless rehearsal data.practice={quote(name)}", context.obj)
+        after = f"studio headless rehearsal data.practice={quote(name)}"
+        if report.tries and source.parent == open_workspace(context).datasets:
+            after = f"studio data review {quote(source.stem)}"
+        elif report.tries:
+            after = f"studio data add {quote(name)}"
+        tell_next(after, context.obj)
 
 
 @app.command()
@@ -342,22 +349,18 @@ def review(
         typer.Option(metavar="FILE", help='Decisions: items of --json, "reviewed" true or "out".'),
     ] = None,
     json: AsJson = False,
-) -> None:
+) -> int:
     """Mark the imported items that models may see.
+
+    The exit code is 3 where the answers end before the items do.
 
     Examples:
         studio data review sessions
         studio data review sessions --json
     """
     from engines.data.review_marks import content_hash, is_unreviewed
-    from studio.data.item_review import item_data, review_items
-    from studio.data.sessions import (
-        change_items,
-        find_items,
-        mark,
-        read_items,
-        read_marks,
-    )
+    from studio.data.item_review import item_data, replay_text, review_items
+    from studio.data.sessions import change_items, find_items, mark, read_items, read_marks
     from studio.report.next_step import tell_next
     from studio.report.summary import count_text
     from studio.review.editor import edit_text
@@ -380,13 +383,16 @@ def review(
     rows = read_items(target)
     if json:
         print_json([item_data(number, row) for number, row in enumerate(rows, start=1)])
-        return
+        return exit_codes.DONE
+    ended = False
     if not yes and marks is None:
-        review_items(workspace, target, ask, lambda text: print(text, flush=True), edit_text)
+        say = partial(print, flush=True)
+        ended = not review_items(workspace, target, ask, say, edit_text)
         rows = read_items(target)
     left = sum(map(is_unreviewed, rows))
     print(f"{name}: {len(rows) - left} of {count_text(len(rows), 'item')} may be used")
-    if rows and not left:
-        tell_next(
-            f"studio headless replay data.practice={quote(name)} verifier=recorded", context.obj
-        )
+    if not left and (told := replay_text(name, rows)):
+        for note in told[1:]:
+            print(f"note: {note}", file=sys.stderr)
+        tell_next(told[0], context.obj)
+    return exit_codes.OPERATIONS_OPEN if ended and left else exit_codes.DONE

@@ -6,6 +6,7 @@ Nothing is written before it is redacted. The mark stands in the data file, with
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,21 +14,24 @@ from typing import Any
 
 from engines.core.errors import ConfigError, DataError
 from engines.core.ids import digest
+from engines.data.checks import outcome_word
 from engines.data.review_marks import MARK, content_hash, set_mark
 from engines.data.rows import open_table
 from engines.data.sessions.reading import read_sessions
 from engines.data.sessions.redaction import Redactor
-from engines.data.sessions.steps import Intake
+from engines.data.sessions.steps import Intake, as_object
 from engines.data.sessions.tries import Try, read_tries
+from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from studio.data.catalogue import check_data_name, write_dataset
+from studio.data.catalogue import check_data_name, find_data, write_dataset
 from studio.report.summary import count_text
 from studio.secrets.output import current_mask, remember
 from studio.secrets.rules import environment_secrets
 from studio.secrets.sanitize import sanitize
 
 Row = dict[str, Any]
+_MANY = re.compile(r'(?<![\w"-])(?:(step|text|request|piece|line|file|sample)s|(tr|entr)ies)\b')
 
 
 def import_sessions(
@@ -47,16 +51,16 @@ def import_sessions(
         DataError: there is nothing of the format, or no request with a reply.
         ConfigError: the name cannot be one, or belongs to other content.
     """
-    name = check_data_name(name or f"{format}-sessions")
-    intake = Intake()
+    name, intake = check_data_name(name or f"{format}-sessions"), Intake()
     redact = Redactor({*environment_secrets(), *current_mask().values}, anonymous=anonymous)
     tries: list[Try] = []
     inner: dict[str, list[str]] = {}  # sub-agents of each session, in order
-    sessions = 0
+    sessions = set[str | int]()  # of inspect samples, whose epochs are tries
     try:
         for session in read_sessions(format, path, intake):
             if not session.part_of:
-                sessions += 1
+                sample = session.id.rpartition("/")[0]
+                sessions.add(sample if format == "inspect" else len(sessions))
                 tries += read_tries(session, redact, intake)
             found = [session.id] if session.part_of else session.subagents
             inner.setdefault(session.part_of or session.id, []).extend(found)
@@ -76,16 +80,18 @@ def import_sessions(
     outcomes = [one for row in rows for one in row["outcomes"]]
     return {
         "name": name,
+        "format": format,
         "path": str(target),
         "written": written,
         "problems": len(rows),
         "tries": len(outcomes),
         "groups": sum(len(row["outcomes"]) > 1 for row in rows),
-        "sessions": sessions,
+        "sessions": len(sessions),
         "subagents": sum(map(len, linked.values())),
-        "outcomes": dict(Counter(_outcome_word(one["reward"]) for one in outcomes)),
+        "outcomes": dict(Counter(outcome_word(one["reward"]) for one in outcomes)),
         "signals": dict(Counter(signal for one in outcomes for signal in one["signals"])),
         "redacted": redact.count + final.count,
+        "private": redact.private + final.private,
         "dropped": {final(what): n for what, n in sorted(intake.dropped.items()) if n},
     }
 
@@ -94,22 +100,28 @@ def import_text(done: Mapping[str, Any]) -> str:
     """The same for people."""
 
     def counts(name: str, none: str) -> str:
-        return ", ".join(f"{n:,} {what}" for what, n in done[name].items()) or none
+        return ", ".join(_count(n, what) for what, n in done[name].items()) or none
 
-    many, of = count_text(done["problems"], "problem"), count_text(done["sessions"], "session")
+    unit = "sample" if done["format"] == "inspect" else "session"
+    many, of = count_text(done["problems"], "problem"), count_text(done["sessions"], unit)
+    several = count_text(done["groups"], "problem with several", "problems with several")
+    private = (
+        f", {count_text(done['private'], 'home folder or address', 'home folders or addresses')}"
+    )
     where = "in" if done["written"] else "not written:"
     return sanitize(
         f"{done['name']}: {many} from {of}, {where} {done['path']}\n"
-        f"  tries     {counts('outcomes', '')}; {done['groups']} of the problems have several\n"
+        f"  tries     {counts('outcomes', '')}; {several}\n"
         f"  signals   {counts('signals', 'none')}\n"
-        f"  redacted  {count_text(done['redacted'], 'secret')}\n"
+        f"  redacted  {count_text(done['redacted'], 'secret')}{private * bool(done['private'])}\n"
         f"  linked    {count_text(done['subagents'], 'sub-agent')}\n"
         f"  dropped   {counts('dropped', 'nothing')}"
     )
 
 
-def _outcome_word(reward: float | None) -> str:
-    return "unknown" if reward is None else {1.0: "right", 0.0: "wrong"}.get(reward, "partly right")
+def _count(n: int, what: str) -> str:
+    """What was met, named for many of it."""
+    return f"{n:,} {_MANY.sub(lambda m: m[1] or f'{m[2]}y', what, 1) if n == 1 else what}"
 
 
 def _make_rows(
@@ -134,7 +146,7 @@ def _make_rows(
         row["imported"] = {"format": format, "sessions": [], "subagents": []}
         row, reply = rows.setdefault(question, row), digest(text, 8)
         if not question or any(known["reply"] == reply for known in row["outcomes"]):
-            intake.drop("tries that stand twice")
+            intake.drop("repeated tries")
             continue
         row["rollouts"].append({"model": redact(one.model), "response": text})
         signals = [redact(signal) for signal in one.signals]
@@ -154,7 +166,8 @@ def _write_new(workspace: Workspace, target: Path, rows: list[Row]) -> bool:
                 return False
             cause, move = (
                 f"{target} exists with other items.",
-                "Choose another one with --name NAME.",
+                f"Choose another one with --name NAME, such as {target.stem}-2; or move that file "
+                "away first, with the marks in it.",
             )
             raise ConfigError(f"data set {target.stem}", cause, move)
         _write(workspace, target, rows)
@@ -162,18 +175,27 @@ def _write_new(workspace: Workspace, target: Path, rows: list[Row]) -> bool:
 
 
 def _write(workspace: Workspace, target: Path, rows: Sequence[Row]) -> None:
-    data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    write_dataset(workspace, target, data, len(rows))
+    write_dataset(workspace, target, b"".join(map(_to_line, rows)), len(rows))
+
+
+def _to_line(row: Row) -> bytes:
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def find_items(workspace: Workspace, name: str) -> Path:
     """The file of a data set of the workspace, whose items can be marked."""
     target = workspace.datasets / f"{check_data_name(name)}.jsonl"
     if not target.is_file():
-        cause = "The workspace has no data set of that name in JSONL."
-        raise DataError(
-            f"data set {name}", cause, "See studio data; add a file with studio data add."
-        )
+        try:
+            found = find_data(name, workspace)
+        except DataError:
+            cause, move = "The workspace has no data set of that name.", "See studio data."
+        else:
+            cause = f"It is {found}, which was not imported: such data needs no review."
+            move = (
+                "Review what studio data import wrote, as JSONL in the workspace; see studio data."
+            )
+        raise DataError(f"data set {name}", cause, move)
     return target
 
 
@@ -188,7 +210,7 @@ def read_items(target: Path) -> list[Row]:
 
 
 Change = Callable[[Row], Row | None]
-"""An item as it is to be; None takes it out."""
+"""An item as it is to be; None takes it out, into NAME.jsonl.taken-out, which is no data set."""
 
 
 def change_items(workspace: Workspace, target: Path, changes: Mapping[str, Change]) -> int:
@@ -198,12 +220,17 @@ def change_items(workspace: Workspace, target: Path, changes: Mapping[str, Chang
     many were there still.
     """
     with write_lock(workspace.datasets, timeout_s=10):
-        rows, met = [], 0
+        rows, out, met = [], b"", 0
         for row in read_items(target):
             change = changes.get(content_hash(row))
             met += change is not None
             if (changed := change(row) if change else row) is not None:
                 rows.append(changed)
+            else:
+                out += _to_line(row)
+        if out:  # first: whoever is stopped between has it twice, and not never
+            kept = target.with_name(f"{target.name}.taken-out")
+            write_atomic(kept, (kept.read_bytes() if kept.exists() else b"") + out)
         if met:
             _write(workspace, target, rows)
     return met
@@ -213,12 +240,34 @@ def rewrite(to: Row) -> Change:
     return lambda _: to
 
 
+def reply_digest(reply: Row) -> str:
+    return digest(str(reply.get("response")), 8)
+
+
+def pair_tries(row: Row) -> list[tuple[Row, Row]]:
+    """Each try with what came of it: by what it says, or where it was changed by place."""
+    replies = [as_object(one) for one in row.get("rollouts") or ()]
+    told = [as_object(one) for one in row.get("outcomes") or ()]
+    said, by_reply = [*map(reply_digest, replies)], {one.get("reply"): one for one in told}
+    pairs = []
+    for at, reply in enumerate(replies):
+        there = told[at] if len(told) == len(replies) else {}
+        if there.get("reply") != said[at] and (said[at] in by_reply or there.get("reply") in said):
+            there = by_reply.get(said[at], {})
+        pairs.append((reply, there))
+    return pairs
+
+
 def mark(row: Row) -> Row:
+    """Marked as it is shown: what came of a try stays with it also where its words were changed."""
+    if "outcomes" in row:
+        pairs = pair_tries(row)
+        row = {**row, "outcomes": [{**told, "reply": reply_digest(reply)} for reply, told in pairs]}
     return set_mark(row, True)
 
 
 def take_out(row: Row) -> None:
-    """The person does not want it: it may be imported again."""
+    """The person does not want it."""
 
 
 def read_marks(file: Path) -> dict[str, Change]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from engines.core.codec import fields_of
 from engines.core.types import Problem
-from engines.data.checks import DataReport, Numbered, doubts_line
+from engines.data.checks import DataReport, Numbered, doubts_line, recorded_rewards
 from engines.data.rows import Unit
 from studio.data.prepare import Prepared
 from studio.report.summary import count_text
@@ -35,6 +35,9 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
     blocks = []
     for line, problem in numbered:
         answer = " or ".join(problem.accepted_answers) or "(none)"
+        if rewards := recorded_rewards(problem):
+            told = ", ".join("unknown" if one is None else str(one) for one in rewards)
+            answer += f"\n{count_text(len(rewards), 'try', 'tries')}: {told}"
         source = f"  {sanitize(problem.source)}" if problem.source else ""
         blocks.append(
             f"{unit} {line}  {problem.id}{source}\n{_history_text(problem)}"
@@ -53,8 +56,8 @@ def _history_text(problem: Problem) -> str:
 
 
 def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
-    clean = report.is_clean and len(report.without_answer) < report.n
-    return {"name": name, "path": path, "clean": clean, **asdict(report)}
+    clean = report.is_clean and (report.tries or len(report.without_answer) < report.n)
+    return {"name": name, "path": path, "clean": bool(clean), **asdict(report)}
 
 
 def report_text(name: str, path: str, report: DataReport) -> str:
@@ -67,7 +70,8 @@ def report_text(name: str, path: str, report: DataReport) -> str:
         else ""
     )
     empty = f"; nothing stands on {_line_numbers_text(report.empty, unit)}" if report.empty else ""
-    doubtful = doubts_line(report) or ("" if answered else "no row has an answer")
+    doubtful = doubts_line(report) or ("" if answered or report.tries else "no row has an answer")
+    tries = ", ".join(f"{n:,} {word}" for word, n in report.tries.items())
     return "\n".join(
         [
             f"{name}: {count_text(report.n, 'problem')} in {sanitize(str(path))}",
@@ -77,6 +81,7 @@ def report_text(name: str, path: str, report: DataReport) -> str:
             f"  duplicates     {line_sets_text(report.duplicates, unit)}",
             f"  contradictory  {line_sets_text(report.contradictory, unit)}",
             *_log_lines(report),
+            *([f"  tries          {tries}; verifier=recorded knows them"] if tries else []),
             f"doubtful: {doubtful}; look before practising" if doubtful else "clean",
         ]
     )

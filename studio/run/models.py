@@ -324,6 +324,8 @@ def rehearsal_note(config: RunConfig) -> str | None:
         return "rehearsal: replies are scripted, no model is asked"
     model = config.policy.model
     asked = "comes from a log" if model.startswith("replay:") else "is asked"
+    if config.verifier.name == "recorded" and "reflector" in scripted:
+        asked += "; it draws no lesson from your tries: name a model, as reflector=openai:MODEL"
     return f"rehearsal: what {', '.join(scripted)} said is scripted; the policy {model} {asked}"
 
 

@@ -46,6 +46,7 @@ def read_sessions(name: str, path: Path, intake: Intake) -> Iterator[Session]:
         else sorted({f for p in format.patterns for f in path.rglob(p) if f.is_file()})
     )
     for file in files:
+        before = found
         try:
             for session in format.read(file, intake):
                 found += 1
@@ -54,6 +55,8 @@ def read_sessions(name: str, path: Path, intake: Intake) -> Iterator[Session]:
             raise DataError(
                 str(file), f"it cannot be read ({error.strerror}).", "Check it."
             ) from error
+        if found == before:
+            intake.drop_in("files without a session", file)
     if not found:
         looked = f"{len(files)} files" if len(files) != 1 else "1 file"
         cause = f"It holds none of the {name} format's sessions ({looked} looked at)."

@@ -8,13 +8,13 @@ what it is once decoded, and, where it can be told from a word, wherever else it
 from __future__ import annotations
 
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote
 
 from engines.core.codec import fix_surrogates
-from engines.core.text.masking import MASK, PLACEHOLDERS, Mask
+from engines.core.text.masking import MASK, PLACEHOLDERS, SHORTEST, Mask
 
 _SHAPES = (
     ("xox xapp-", r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
@@ -50,7 +50,7 @@ _SHAPES = (
     (
         "key token secret pass pwd auth cred dsn cookie",  # of .env files
         r"(?m)^[ \t]*(?:\d{1,6}[→\t:|] ?)?(?:(?:export|set|ENV|ARG)[ \t]{1,3})?"
-        r"[A-Z][A-Z0-9_]{0,60}?(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}="
+        r"(?!OLDPWD=/)[A-Z][A-Z0-9_]{0,60}?(?:KEY|TOKEN|SECRET|PASS|PWD|AUTH|CRED|DSN|COOKIE)[A-Z0-9_]{0,30}="
         r"[\"']?(?P<v>(?!\d{1,6}$)[^\s\"'$(<][^\n\"']{3,400})",
     ),
     ("password", r"(?i)\blogin\s{1,9}\S{1,80}\s{1,9}password\s{1,9}(?P<v>\S{4,})"),
@@ -58,6 +58,20 @@ _SHAPES = (
         "--",
         r"(?i)--[a-z-]{0,30}(?:password|passwd|token|secret|api-?key|access-?key)[ =]{1,3}[\"']?"
         r"(?P<v>[^\s\"'$<-][^\s\"']{3,})",
+    ),
+    ("dp.", r"\bdp\.[a-z]{2,5}\.[\w.-]{20,}"),
+    (".", r"\b[MNO][\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}"),  # Discord: digits in base64, first
+    ("pin=", r"\b(?:[A-Z0-9]{1,20}_){0,4}PIN=[\"']?(?P<v>\d{4,12})\b"),
+    (
+        "password passphrase passcode passwort",
+        r"(?i)\bpass(?:word|phrase|code|wort)\b(?: \w{1,20}){0,2}? (?:is|to|ist|auf):? [\"'`]?"
+        r"(?P<v>(?=\S{0,60}\d)[^\s\"'`<>,;]{5,100}[^\s\"'`<>,;.!?)])",
+    ),
+    (
+        "path= home= shlvl=",  # what env, printenv and set print: a name that tells is enough
+        r"(?im)^[ \t]{0,20}(?:export |declare -x )?(?!(?:OLD)?PWD=/)(?=[^=\n]{0,60}?"
+        r"(?:key|token|secret|pass|pwd|auth|cred|dsn|cookie|salt|webhook|(?:^|_)(?:pin|pw|pat)[_=]))"
+        r"\w{1,80}=[\"']?(?P<v>[^\n\"']{1,4000})",
     ),
 )
 """What a shape contains in small letters, and its pattern; the secret is its group, if it has one.
@@ -101,13 +115,15 @@ _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
 class Redactor:
     """Masks text after text, and remembers which values it found by a name.
 
-    `count` is of the masks that it put in. `anonymous`: also home folders and e-mail addresses.
+    `count` is of the masks that it put in. `anonymous`: also home folders and e-mail addresses,
+    which `private` counts.
     """
 
     def __init__(self, values: Iterable[str] = (), *, anonymous: bool = False) -> None:
-        self._values, self._mask, self._anonymous = {*values}, Mask(values), anonymous
+        self._values, self._anonymous = {*values}, anonymous
+        self._mask = Mask(form for value in self._values for form in _forms(value))
         self.found: set[str] = set()
-        self.count = self.binary = 0
+        self.count = self.binary = self.private = 0
         self._harmless: set[str] = set()  # names and ids, which come again with every call
 
     def knowing_all(self) -> Redactor:
@@ -120,9 +136,11 @@ class Redactor:
         given, text = text, fix_surrogates(text)
         before = text.count(MASK)
         text = self._encoded(self._plain(text))
-        if self._anonymous:
-            text = _EMAIL.sub(MASK, _HOME.sub("~", text))
         self.count += max(0, text.count(MASK) - before)
+        if self._anonymous:
+            for shape, instead in ((_HOME, "~"), (_EMAIL, MASK)):
+                text, n = shape.subn(instead, text)
+                self.private += n
         if text == given and len(text) <= _SHORT and len(self._harmless) < _MANY:
             self._harmless.add(text)
         return text
@@ -151,7 +169,8 @@ class Redactor:
     def _hide(self, match: re.Match[str]) -> str:
         value = match.groupdict().get("v") or match[0]
         self._remember(value)
-        return match[0].replace(value, MASK)
+        before, _, after = match[0].rpartition(value)
+        return before + MASK + after
 
     def _hide_named(self, text: str) -> str:
         """Values behind a secret's name. The names are looked for as texts, which is faster."""
@@ -175,6 +194,8 @@ class Redactor:
         value = match["quoted"] or match["bare"]
         if not _SECRET_KEY.fullmatch(name) or not value.strip("*."):
             return False
+        if name in ("PWD", "OLDPWD") and value.startswith("/"):
+            return False  # the shell's folder; remembered it would mask every path
         if value.lower() in _WORDS | PLACEHOLDERS or (value.isdigit() and len(value) <= 6):
             return False  # `max_tokens: 4096`
         if match["quoted"] or match["close"] or name.isupper() or any(map(str.isdigit, value)):
@@ -214,6 +235,19 @@ class Redactor:
     def _leave_out(self, match: re.Match[str]) -> str:
         self.binary += 1
         return "[binary content left out]"
+
+
+def _forms(value: str) -> set[str]:
+    """A value as it is, in hex, and in base64 wherever in what was encoded it began."""
+    raw, found = value.encode("utf-8", "replace"), {value}
+    if len(raw) < SHORTEST:
+        return found
+    found |= {raw.hex(), raw.hex().upper()}
+    for before in range(3):  # its first and last letter may hold bits of the neighbours
+        size = 8 * (before + len(raw))
+        run = b64encode(b"\0" * before + raw).decode()[-(-8 * before // 6) : size // 6]
+        found |= {run, run.replace("+", "-").replace("/", "_")}
+    return found
 
 
 def _from_url(run: str) -> str:

@@ -104,7 +104,7 @@ class _Reading:
                 self._open.add("[what was before was summarised]")
                 self._open.summarised, self._open.final = True, ""
         elif self._open is None:
-            self._intake.drop("steps that no request is before")
+            self._intake.drop("steps before any request")
         else:
             self._agent(self._open, step)
 

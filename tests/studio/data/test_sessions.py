@@ -14,7 +14,17 @@ from engines.record.run_dir import Workspace
 from studio.data.item_review import review_items
 from tests.support.fake_endpoint import an_endpoint, says
 from tests.support.run_studio import Result, studio
-from tests.support.session_files import WRITERS, Act, act, say, user, write_claude
+from tests.support.session_files import (
+    WRITERS,
+    Act,
+    act,
+    inspect_head,
+    inspect_sample,
+    say,
+    user,
+    write_claude,
+    write_json,
+)
 
 SORT = [
     user("Sort it"),
@@ -46,7 +56,7 @@ def test_an_import_tells_what_it_found_and_what_it_left_out(workspace: Path) -> 
     done = import_acts(workspace, SORT, [user("Sort it"), say("By size.")])
     assert done.code == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("mine: 1 problem from 2 sessions, in ")
-    assert "tries     1 wrong, 1 right, 1 unknown; 1 of the problems have several" in done.stdout
+    assert "tries     1 wrong, 1 right, 1 unknown; 1 problem with several" in done.stdout
     assert '"file-history-snapshot" entries' in done.stdout
     assert "data review mine" in done.stderr
     (row,) = rows_of(workspace)
@@ -263,7 +273,9 @@ def test_the_person_decides_item_by_item_and_every_answer_is_kept_at_once(worksp
         [user(f"Request {n}"), say("\n".join(f"line {m}" for m in range(40)))] for n in range(4)
     ]
     import_acts(workspace, *sessions)
-    done = studio("data", "review", "mine", typed="v\ny\nn\nx\ny\n", workspace=workspace)
+    done = studio("data", "review", "mine", typed="v\ny\nn\nx\n?\ny\ny\n", workspace=workspace)
+    assert done.code == 3 and "models may see the item" in done.stdout
+    assert "16 lines of it not shown in full yet.\ny again marks it" in done.stdout
     assert "line 20" in done.stdout and "… 16 lines more (v)" in done.stdout
     assert "would be sent: the question (9 characters)" in done.stdout
     assert "2 of 3 items may be used" in done.stdout
@@ -272,6 +284,12 @@ def test_the_person_decides_item_by_item_and_every_answer_is_kept_at_once(worksp
         ("Request 2", True),
         ("Request 3", False),
     ]
+    (out,) = (workspace / "datasets" / "mine.jsonl.taken-out").read_text().splitlines()
+    assert json.loads(out)["question"] == "Request 1"
+    listed = json.loads(studio("data", "list", "--json", workspace=workspace).stdout)
+    assert [one["name"] for one in listed if one["where"] == "workspace"] == ["mine"]
+    one = studio("data", "review", "mine", typed="y\nq\n", workspace=workspace)
+    assert one.code == 0 and "2 of 3 items" in one.stdout  # the extra key was q
 
 
 def test_an_edited_item_is_redacted_anew_and_keeps_its_rewards(
@@ -300,6 +318,87 @@ def test_an_edited_item_is_redacted_anew_and_keeps_its_rewards(
     assert "0.500 (n=4)" in run.stdout  # the rewards still belong to their tries
 
 
+def test_a_try_that_was_changed_by_hand_keeps_its_reward_once_it_is_marked(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_acts(workspace, SORT)
+    (row,) = rows_of(workspace)
+    row["rollouts"][1]["response"] = "By day."
+    row["rollouts"].append({"model": "m", "response": "Not at all."})
+    row["outcomes"].reverse()  # what a try says comes before its place
+    write_rows(workspace, row)
+    added = studio("data", "review", "mine", typed="s\n", workspace=workspace).stdout
+    assert "try 1: reward 0.0, corrected" in added and added.count("it was not recorded") == 2
+    del row["rollouts"][2]
+    row["outcomes"].reverse()
+    write_rows(workspace, row)
+    monkeypatch.setattr("click.edit", lambda text, extension: text)
+    done = studio("data", "review", "mine", typed="e\ny\n", workspace=workspace)
+    assert "reward 1.0, kept though the try was changed, thanked" in done.stdout
+    run = studio(
+        *("headless", "replay", "data.practice=mine", "verifier=recorded"),
+        *("practice.group_size=2",),
+        workspace=workspace,
+    )
+    assert "0.500 (n=2)" in run.stdout
+    assert "draws no lesson from your tries: name a model" in run.stderr
+    import_acts(workspace, [user("Same"), say("x")], name="same")
+    same = studio("data", "review", "same", typed="e\ns\ns\n", workspace=workspace)
+    assert "Nothing was changed." in same.stdout and same.code == 0
+
+
+def test_the_end_of_a_review_tells_how_to_practise_on_imported_data_alone(workspace: Path) -> None:
+    twice = [[user(f"R{n}"), say("a"), user("No, wrong"), say("b")] for n in range(2)]
+    three = [[user("R2"), say("a"), user("No, wrong"), say("b"), user("No"), say("c")]]
+    import_acts(workspace, *twice, *three, [user("R3"), say("a")])
+    done = studio("data", "review", "mine", "--yes", workspace=workspace)
+    assert "verifier=recorded practice.group_size=2 reflector=openai:MODEL" in done.stderr
+    assert "the mechanics alone" in done.stderr
+    assert "1 try left out by practice.group_size=2" in done.stderr
+    assert "1 item with one try" in done.stderr
+    write_rows(workspace, {"question": "1 + 1?", "answer": "2"}, name="own")
+    own = studio("data", "review", "own", "--yes", workspace=workspace)
+    assert own.code == 0 and "next:" not in own.stderr
+
+
+def test_imported_data_is_checked_and_previewed_with_its_tries(workspace: Path) -> None:
+    import_acts(workspace, SORT, [user("Sort it"), say("By size.")])
+    shown = studio("data", "preview", "mine", workspace=workspace).stdout
+    assert "3 tries: 0.0, 1.0, unknown" in shown
+    done = studio("data", "check", "mine", workspace=workspace)
+    assert done.code == 0 and "tries          1 wrong, 1 right, 1 unknown" in done.stdout
+    assert "clean" in done.stdout and "data review mine" in done.stderr
+    file = workspace / "datasets" / "mine.jsonl"
+    other = studio("data", "check", str(file), workspace=workspace.parent / "other")
+    assert other.code == 0 and "data add" in other.stderr
+    studio("data", "review", "mine", "--yes", workspace=workspace)
+    run = studio("headless", "replay", "data.practice=mine", workspace=workspace)
+    assert run.code == 2 and "Set verifier=recorded" in run.stderr
+
+
+def test_an_import_names_broken_files_and_counts_private_things_apart(workspace: Path) -> None:
+    folder = workspace.parent / "sessions"
+    mail = [say("hi"), user("Mail ann@example.org from /home/ann"), say("Done.")]
+    write_claude(folder, "s", [user("Say hi"), *mail])
+    (folder / "broken.jsonl").write_text("{oh no\n")
+    words = ("data", "import", "claude", str(folder), "--anonymous", "--dry-run")
+    done = studio(*words, workspace=workspace).stdout
+    assert "1 file without a session (broken.jsonl)" in done
+    with next(folder.glob("**/s.jsonl")).open("a") as file:
+        file.write("{cut")
+    done = studio(*words, workspace=workspace).stdout
+    assert "1 unreadable line (s.jsonl)" in done
+    assert '1 "summary" entry' in done
+    assert "0 secrets, 2 home folders or addresses" in done
+
+
+def test_epochs_of_one_sample_of_inspect_are_its_tries(workspace: Path) -> None:
+    samples = [inspect_sample([user("A"), say(f"a{n}")], epoch=n) for n in (1, 2)]
+    log = write_json(workspace.parent / "log.json", {**inspect_head("t"), "samples": samples})
+    done = studio("data", "import", "inspect", str(log), workspace=workspace).stdout
+    assert "1 problem from 1 sample," in done and "2 unknown; 1 problem with several" in done
+
+
 def test_a_script_decides_by_what_json_printed(workspace: Path) -> None:
     import_acts(workspace, *[[user(f"Request {n}"), say("a")] for n in range(3)])
     items = json.loads(studio("data", "review", "mine", "--json", workspace=workspace).stdout)
@@ -316,7 +415,9 @@ def test_a_script_decides_by_what_json_printed(workspace: Path) -> None:
     wrong = studio("data", "review", "mine", "--marks", str(file), workspace=workspace)
     assert wrong.code == 2 and "marks.json, row 1" in wrong.stderr
     nothing = studio("data", "review", "arithmetic", workspace=workspace)
-    assert nothing.code == 2 and "studio data add" in nothing.stderr
+    assert nothing.code == 2 and "such data needs no review" in nothing.stderr
+    nothing = studio("data", "review", "nowhere", workspace=workspace)
+    assert nothing.code == 2 and "no data set of that name" in nothing.stderr
 
 
 # Practice

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote
 
 import pytest
@@ -47,6 +47,16 @@ HIDDEN = {
     "netrc": ("machine h login bob password onlyletters", "onlyletters"),
     "telegram": ("bot 123456789:AAH7k2LmN9pQrStUvWxYz0123456789abcd", "AAH7k2LmN9pQ"),
     "OpenAI": ("sk-proj-k29fJ3nd8Ls0xQ7v", "k29fJ3nd8Ls0xQ7v"),
+    "Discord": (
+        "bot MTE5ODYyMjQ4MzQ3MTkyNTI0OA.Gk3xPq.hX7bQw2Zt9Lr5Vn8Kc4Jd6Mf1Sg3Yp0Ru7Ta2Eo",
+        "hX7bQw2Zt9Lr5Vn8Kc4Jd6",
+    ),
+    "Doppler": ("dp.pt.Qw7Er5Ty3Ui1Op9As8Df6Gh4Jk2Lz0Xc", "Qw7Er5Ty3Ui1Op9As8"),
+    "PIN": ("CARD_PIN=4711", "4711"),
+    "told": ("my new password is Sonnenschein77.", "Sonnenschein77"),
+    "told, set": ("set the password of bob to Sommer2024!", "Sommer2024"),
+    "output of env": ("PATH=/bin\nAPI_KEY=4711\nLANG=C", "4711"),
+    "output of set": ("HOME=/root\ndb_pw='a b'", "a b"),
     "Stripe": ("sk_live_51Hk29fJ3nd8Ls", "51Hk29fJ3nd8Ls"),
 }
 
@@ -70,6 +80,23 @@ def test_a_value_that_a_name_told_is_hidden_wherever_else_it_stands() -> None:
     assert "horse9" not in final(b64encode(b"it is correct-horse9").decode())
 
 
+@pytest.mark.parametrize("before", [b"", b"a", b"ab", b"abc", b"\xff\xfe\x00\x01"])
+def test_a_value_is_hidden_in_hex_and_base64_among_whatever_bytes(before: bytes) -> None:
+    first = Redactor()
+    first("DB_PASSWORD=hunter2secret")
+    final, raw = first.knowing_all(), before + b"hunter2secret" + b"\xf0z"
+    for said in (raw.hex(), raw.hex().upper()):
+        assert b"hunter2secret".hex() not in final(f"x {said}").lower()
+    for said in (b64encode(raw), urlsafe_b64encode(raw), b64encode(b"hunter2secret")):
+        assert "***" in final(f"x {said.decode()} y")
+    assert final("at %68unter2secret%21 there") == "at *** there"
+
+
+def test_the_folder_that_env_prints_is_no_password() -> None:
+    redact, said = Redactor(), "HOME=/home/a\nPWD=/home/a/app\nOLDPWD=/home/a/b\nSHLVL=1"
+    assert redact(said) == said and not redact.found
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -80,6 +107,8 @@ def test_a_value_that_a_name_told_is_hidden_wherever_else_it_stands() -> None:
         "api_key = os.environ['KEY']",
         "API_KEY=$API_KEY run",
         "the key to this: read it",
+        "the password is required, and the password is 12 characters long",
+        "PINNED=4711 OPIN=12 see a.b.c",
         "git@github.com:ann/app.git and ssh://git@github.com/ann/app",
         "sha 3f786850e387550fdaba2e5a1d6f0b9a6e0c3a1b",
         "/home/ann/app/src/components/Button.tsx",
@@ -113,4 +142,6 @@ def test_binary_content_is_left_out_and_counted() -> None:
 def test_home_folders_and_addresses_go_where_that_is_asked_for() -> None:
     text = "/home/ann/x and C:\\Users\\Ann\\y by ann@example.org"
     assert Redactor()(text) == text
-    assert Redactor(anonymous=True)(text) == "~/x and ~\\y by ***"
+    redact = Redactor(anonymous=True)
+    assert redact(text) == "~/x and ~\\y by ***"
+    assert (redact.count, redact.private) == (0, 3)
