@@ -50,6 +50,17 @@ Answer = Annotated[
 ]
 
 
+FromPath = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="PATH",
+        help="Its file, or a folder that has NAME.jsonl, NAME.parquet, NAME/ or the hub's "
+        "OWNER/SET/ for each set; else it is fetched.",
+    ),
+]
+
+
 @app.command("list")
 def list_data(context: typer.Context, json: AsJson = False) -> None:
     """List the data sets of the workspace and the bundled ones.
@@ -147,15 +158,7 @@ def prepare(
             "shuffled. `planner-182k` is nq+deepmath-103k, with aime24 as its validation set.",
         ),
     ],
-    from_path: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="PATH",
-            help="Its file, or a folder that has NAME.jsonl, NAME.parquet, NAME/ or the hub's "
-            "OWNER/SET/ for each set; else it is fetched.",
-        ),
-    ] = None,
+    from_path: FromPath = None,
     name: Annotated[str | None, typer.Option(help="What to call it. Default: as the data.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the shuffling.")] = 42,

@@ -175,6 +175,11 @@ def by_level(
     rounds = min(len(levels[level]) // times for level, times in ratio.items() if times)
     if limit is not None:
         rounds = min(rounds, limit // sum(ratio.values()))
+    if not rounds:
+        there = ", ".join(f"{len(found)} {level}" for level, found in levels.items())
+        cause = f"There is no whole round of {':'.join(map(str, ratio.values()))} in {there}"
+        cause += f" and {limit} rows." if limit is not None else "."
+        raise DataError("--levels", cause, "Give a smaller ratio, or a larger --limit.")
     for _ in range(rounds):
         for level, times in ratio.items():
             ordered += [levels[level].pop() for _ in range(times)]

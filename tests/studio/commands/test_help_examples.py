@@ -51,8 +51,11 @@ FILES = {
     "downloads/aime24.jsonl": '{"Problem": "What is 7 + 7?", "Answer": 14}\n',
     "downloads/nq.jsonl": '{"question": "who", "golden_answers": ["I"]}\n',
     "downloads/deepmath-103k.jsonl": '{"question": "Find 3.", "final_answer": "3"}\n',
-    "downloads/webwalkerqa.jsonl": '{"question": "Where?", "answer": "here", "root_url": "u", '
-    '"info": {"difficulty_level": "easy"}}\n',
+    "downloads/webwalkerqa.jsonl": "".join(
+        f'{{"question": "Where is {level}?", "answer": "here", "root_url": "u", '
+        f'"info": {{"difficulty_level": "{level}"}}}}\n'
+        for level in ["easy"] * 12 + ["medium"] * 21 + ["hard"] * 18
+    ),
     "my-run.yaml": "defaults: [rehearsal, _self_]\n",
 }
 COMMANDS = dict(walk_commands(build_parser()))

@@ -181,6 +181,10 @@ def test_the_ratio_of_levels_holds_in_what_is_written(
     counts = [[row["level"] for row in made].count(level) for level in ("easy", "medium", "hard")]
     assert counts == [n // 17 * times for times in (4, 7, 6)]
     assert told["parts"][0]["left_out"].get("beyond the ratio of levels", 0) == left
+    none = prepare(
+        workspace, "webwalkerqa", "--from", "w.jsonl", "--levels", "4:7:6", "--limit", "9"
+    )
+    assert "no whole round of 4:7:6 in 12 easy, 14 medium, 15 hard and 9 rows" in none.stderr
     assert "EASY:MEDIUM:HARD" in prepare(
         workspace, "webwalkerqa", "--from", "w.jsonl", "--levels", "0:0:0"
     ).stderr  # fmt: skip
