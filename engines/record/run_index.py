@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,25 @@ class ReadRun:
 def read_run(journal: Path, events: int | None = None, *, anew: bool = False) -> ReadRun:
     """What a journal says, or its first so many events, by its index as far as that reaches.
 
-    `anew`: without one, and nothing is written.
+    `anew`: without one, and nothing is written; it is not to be changed, as the last is kept.
 
     Raises DamagedError or RecordError as `lines.read` and `parse_entry` do.
     """
-    run, reach = (ReadRun(), None) if anew else _load_index(journal, events)
+    if anew:
+        at = journal.stat() if journal.exists() else None
+        return _read_anew(journal, events, at and (at.st_ino, at.st_size, at.st_ctime_ns))
+    return _read(journal, events, *_load_index(journal, events))
+
+
+@lru_cache(maxsize=1)
+def _read_anew(journal: Path, events: int | None, seen: tuple[int, ...] | None) -> ReadRun:
+    """Once for all that a look at a workspace asks of a run, which `seen` tells from others."""
+    return _read(journal, events, ReadRun(), None, keep=False)
+
+
+def _read(
+    journal: Path, events: int | None, run: ReadRun, reach: Reach | None, *, keep: bool = True
+) -> ReadRun:
     known, last = run.state.events, None
 
     def take(line: lines.StoredLine) -> None:
@@ -103,19 +117,24 @@ def read_run(journal: Path, events: int | None = None, *, anew: bool = False) ->
         changed_ns = journal.stat().st_ctime_ns
     contents = lines.read(journal, chained=True, visit=take, after=reach.line if reach else None)
     is_much = run.state.events - known > FEW_EVENTS or run.state.ending
-    is_asked = events is None and not anew
-    if last is not None and is_asked and is_much and not contents.newline_missing:
+    if last is not None and keep and events is None and is_much and not contents.newline_missing:
         _write_index(journal, run, last, changed_ns)
     return run
 
 
 def read_row(journal: Path, *, anew: bool = False) -> dict[str, Any]:
     """What a list shows of a run, at once where its index covers all of the journal."""
+    row = None if anew else indexed_row(journal)
+    return read_run(journal, anew=anew).row if row is None else row
+
+
+def indexed_row(journal: Path) -> dict[str, Any] | None:
+    """The row where the index covers all of the journal; else None."""
     with suppress(OSError, ValueError), journal.with_name(NAME).open("rb") as file:
-        reach = None if anew else _current_reach(journal, lines.decode(file.readline()))
+        reach = _current_reach(journal, lines.decode(file.readline()))
         if reach is not None and reach.covers(journal.stat().st_size):
             return dict(reach.row)
-    return read_run(journal, anew=anew).row
+    return None
 
 
 async def refresh_index(journal: Path, events: int, covered: int) -> int:
@@ -135,8 +154,15 @@ def is_wrong(journal: Path) -> bool:
         return True
     if (reach := _current_reach(journal, head.body)) is None:
         return False
-    right = read_run(journal, reach.events, anew=True)
+    events = None if reach.covers(journal.stat().st_size) else reach.events
+    right = read_run(journal, events, anew=True)
     return (dumps(reach.row), body.body) != (dumps(right.row), right.encode())
+
+
+def journal_mark(journal: Path) -> dict[str, Any]:
+    """What tells whether something was made from a journal as it is now, and by this code."""
+    at = journal.stat()
+    return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": code_digest()}
 
 
 def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Reach | None]:

@@ -56,7 +56,19 @@ def refuse_altered(path: Path, data: bytes | None = None) -> None:
             f"Delete its {own} to use it as your own file; or restore it from a copy, or, in a "
             "workspace, run `studio doctor --repair`."
         )
+        if (
+            path.name == "run.yaml" and path.with_name("journal.jsonl").exists()
+        ):  # of a run; no repair knows what stood there
+            move = own_run_file_move(path)
         raise DamagedError(str(path), ALTERED, move)
+
+
+def own_run_file_move(path: Path) -> str:
+    """What to do about an altered `run.yaml`."""
+    return (
+        "Restore it from a copy, or delete its line `# sha256 …` to keep it so, or resume with a "
+        f"run file of your own: `studio headless FILE --name {path.parent.name}`."
+    )
 
 
 def must_be_sealed(line: bytes) -> bool:

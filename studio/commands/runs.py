@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -38,7 +39,7 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
     from studio.report.next_step import tell_next
     from studio.workspace.listing import listed_runs, runs_table
 
-    found = listed_runs(open_workspace(context))
+    found = listed_runs(open_workspace(context), partial(print, file=sys.stderr, flush=True))
     if json:
         print_json([run.data for run in found])
     elif found:

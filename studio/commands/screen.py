@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Protocol, TextIO
@@ -56,7 +57,8 @@ def home(folder: Path) -> int:
     from studio.workspace.listing import home_text, listed_runs
 
     workspace = Workspace(folder)
-    print(home_text(listed_runs(workspace), workspace))
+    tell = partial(print, file=sys.stderr, flush=True)
+    print(home_text(listed_runs(workspace, tell), workspace))
     return exit_codes.DONE
 
 

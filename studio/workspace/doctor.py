@@ -28,7 +28,7 @@ from engines.core.state.run_state import RunState
 from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.checkpoints import Checkpoints
 from engines.record import lines
-from engines.record.catalogue.rows import rebuild, run_row
+from engines.record.catalogue.rows import rebuild, run_row, told_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held
@@ -58,6 +58,7 @@ class Diagnosis:
     looked_at: dict[str, int]
     findings: tuple[Trouble, ...]
     living: dict[str, str] = field(default_factory=dict)  # runs at work, each with its process
+    is_read_only: bool = False  # no repair can be written
 
     @property
     def is_healthy(self) -> bool:
@@ -76,7 +77,10 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
     living = _live_folders(runs, libraries)
+    is_read_only = not os.access(workspace.path, os.W_OK)
+    repair = repair and not is_read_only
     found: list[Trouble] = []
+    rows: dict[str, dict[str, Any]] = {}
 
     def examine(look: Callable[[], Iterable[Trouble]], folder: Path | None = None) -> None:
         if folder in living:
@@ -92,13 +96,19 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         examine(partial(_leftover_troubles, run), run.path)
         examine(partial(run_file_troubles, run))
         examine(partial(_beside_troubles, run, workspace, libraries), run.path)
+        examine(partial(index_troubles, run.path))
+        with suppress(StudioError, OSError):  # told of where its journal was read
+            rows[run.run] = run_row(run, anew=True)
+    at_work = {run.run: living[run.path] for run in runs if run.path in living}
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
-        examine(partial(score_troubles, path))
+        # A run at work may be adding to it, and holds no lock on it.
+        found.extend(_find_and_repair(partial(score_troubles, path), repair and not at_work))
     examine(partial(_stale_troubles, workspace))
     examine(partial(_permission_troubles, workspace, runs))
     examine(partial(_data_troubles, workspace))
-    examine(partial(catalogue_troubles, workspace))
-    examine(partial(index_troubles, workspace))
+    examine(partial(catalogue_troubles, workspace, rows))
+    for library in libraries:
+        examine(partial(index_troubles, library.path))
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
@@ -106,8 +116,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
             data.where == "workspace" for data in listed_data(workspace, bundled=False)
         ),
     }
-    at_work = {run.run: living[run.path] for run in runs if run.path in living}
-    return Diagnosis(looked_at, tuple(found), at_work)
+    return Diagnosis(looked_at, tuple(found), at_work, is_read_only)
 
 
 def _beside_troubles(
@@ -238,7 +247,7 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
 def _postpone_repairs(found: list[Trouble], pid: str) -> list[Trouble]:
     """The same findings; damage is repaired once the process that writes there has ended."""
     return [
-        replace(finding, move=f"A living process{pid} writes here: end it, then repair.")
+        replace(finding, move=f"A living process{pid} writes here: end it, then repair.", mend=None)
         if finding.damage and not finding.mended
         else finding
         for finding in found
@@ -324,8 +333,13 @@ def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
             yield Trouble(place, cause or data.trouble, f"studio data check {data.path}")
 
 
-def catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
-    """Rows of the catalogue that differ from the journals; a missing row is no damage."""
+def catalogue_troubles(
+    workspace: Workspace, rows: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Trouble]:
+    """Rows of the catalogue that differ from the journals; a missing row is no damage.
+
+    `rows` are those of the runs, as their journals tell them.
+    """
     if not workspace.catalogue.exists():
         return
     move = f"{lines.REPAIR} makes it anew; nothing is lost by that."
@@ -347,16 +361,14 @@ def catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
         yield Trouble(str(workspace.catalogue), "it cannot be read.", move, rebuild_catalogue)
         return
     wrong = []
-    # A journal that cannot be read was found before.
-    for run in workspace.runs():
-        with suppress(StudioError):
-            if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run, anew=True))):
-                wrong.append(f"run {run.run}")
+    for name, row in rows.items():
+        if name in runs and told_row(runs[name]) != json.loads(json.dumps(row)):
+            wrong.append(f"run {name}")
     for folder in workspace.libraries():
         with suppress(StudioError):
-            row, head = libraries.get(folder.name), folder.head()
+            kept, head = libraries.get(folder.name), folder.head()
             made = (head.version, head.content_hash)
-            if row is not None and (row["version"], row["content_hash"]) != made:
+            if kept is not None and (kept["version"], kept["content_hash"]) != made:
                 wrong.append(f"library {folder.name}")
     if wrong:
         cause = f"it does not say what the journals do of {', '.join(wrong)}."
@@ -379,6 +391,7 @@ def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:
 
 
 _LONGEST = 500
+_READ_ONLY = "the workspace cannot be written"
 
 
 def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -406,16 +419,21 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
         shown.append(f"run {run} is alive{pid}: its process goes on, and no file of it is changed")
     one = {"runs": "run", "libraries": "library", "data sets": "data set"}
     counted = ", ".join(count_text(n, one[of], of) for of, n in diagnosis.looked_at.items())
+    if diagnosis.is_read_only:
+        shown.append(f"{_READ_ONLY}: nothing is repaired")
     shown.append(f"looked at {counted or 'no workspace: there is none yet'}")
     shown.append(_machine_lines(machine))
     shown.append(f"sandbox  {machine['sandbox']}")
-    broken = sum(found.damage and not found.mended for found in diagnosis.findings)
-    if not broken:
+    left = [found for found in diagnosis.findings if found.damage and not found.mended]
+    mendable = 0 if repair else sum(found.mend is not None for found in left)
+    if not left:
         shown.append("all is well" if not diagnosis.findings else "nothing is damaged")
-    elif repair:
-        shown.append(f"{broken} left that only you can mend.")
+    elif diagnosis.is_read_only:
+        shown.append(f"{len(left)} damaged, and nothing can be mended here: {_READ_ONLY}.")
+    elif not mendable:
+        shown.append(f"{len(left)} left that only you can mend.")
     else:
-        shown.append(f"{broken} damaged; {lines.REPAIR} mends what can be mended.")
+        shown.append(f"{len(left)} damaged; {lines.REPAIR} mends {mendable} of them.")
     return "\n".join(shown)
 
 

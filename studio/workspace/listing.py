@@ -5,7 +5,7 @@ Reads; changes nothing but the catalogue's cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
@@ -84,11 +84,13 @@ def known_runs(workspace: Workspace) -> tuple[KnownRun, ...]:
     )
 
 
-def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
-    """Every run of a workspace, newest first."""
+def listed_runs(
+    workspace: Workspace, tell: Callable[[str], None] = lambda _: None
+) -> tuple[ListedRun, ...]:
+    """Every run of a workspace, newest first; `tell` hears of what takes long."""
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
-    rows = reversed(_rows(workspace))
+    rows = reversed(_rows(workspace, tell))
     return tuple(_listed_run(workspace.run(str(row["run"])), row) for row in rows)
 
 
@@ -158,9 +160,9 @@ def _next_commands(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
     return [*moves, ("studio --help", "every command")]
 
 
-def _rows(workspace: Workspace) -> list[dict[str, Any]]:
+def _rows(workspace: Workspace, tell: Callable[[str], None]) -> list[dict[str, Any]]:
     try:
-        return load_run_rows(workspace)
+        return load_run_rows(workspace, tell)
     except StudioError:
         # One damaged journal must not hide the other runs, nor itself.
         return [_row(run) for run in workspace.runs()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tinydb import Query, TinyDB
 from tinydb.middlewares import CachingMiddleware
@@ -21,7 +20,7 @@ from engines.core.errors import StudioError
 from engines.record.catalogue import found
 from engines.record.catalogue.storage import AtomicStorage
 from engines.record.run_dir import Workspace
-from engines.record.run_index import code_digest
+from engines.record.run_index import journal_mark
 
 NAME = "catalogue.json"
 Compare = Callable[[float], bool]
@@ -79,7 +78,7 @@ def _search(journal: Path, fits: QueryInstance) -> list[found.Row]:
 
     No lock is needed: what is written is the whole, and the same whoever writes it.
     """
-    made_from, path = _made_from(journal), journal.with_name(NAME)
+    made_from, path = journal_mark(journal), journal.with_name(NAME)
     with suppress(OSError, AttributeError, KeyError, TypeError, ValueError):  # it is damaged
         database = TinyDB(path, storage=CachingMiddleware(AtomicStorage))  # type: ignore[no-untyped-call]
         if database.table("made_from").all() == [made_from]:
@@ -95,7 +94,7 @@ def _search(journal: Path, fits: QueryInstance) -> list[found.Row]:
 def is_wrong(journal: Path) -> bool:
     """Whether the rows beside a journal are damaged, or would be believed and are others."""
     data = AtomicStorage(journal.with_name(NAME)).read()
-    if data is not None and data.get("made_from") != {"1": _made_from(journal)}:
+    if data is not None and data.get("made_from") != {"1": journal_mark(journal)}:
         return False  # nobody believes them
     return data is None or dumps([*data.get("rows", {}).values()]) != dumps(_make_rows(journal))
 
@@ -103,8 +102,3 @@ def is_wrong(journal: Path) -> bool:
 def _make_rows(journal: Path) -> list[found.Row]:
     is_run = journal.parents[1].name == "runs"
     return found.run_rows(journal) if is_run else found.library_rows(journal)
-
-
-def _made_from(journal: Path) -> dict[str, Any]:
-    at = journal.stat()
-    return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": code_digest()}

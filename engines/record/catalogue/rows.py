@@ -1,13 +1,13 @@
 """Rows of runs, libraries, experiences and data sets in `catalogue.json`, for quick listing.
 
-Rows carry the size of the journal they were made from and are made again when it has grown, so a
-lost or stale catalogue costs a second, never a fact.
+Rows tell which journal they were made from and are made again when it is another, so a lost or
+stale catalogue costs a second, never a fact.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,14 +17,15 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.record.catalogue.storage import open_catalogue
 from engines.record.run_dir import RunDir, Workspace
-from engines.record.run_index import read_row
+from engines.record.run_index import indexed_row, journal_mark, read_row
 
 
 def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
     """Write the row of a run from its journal, and return it."""
+    made_from = journal_mark(run.journal)
     row = run_row(run)
     with open_catalogue(workspace) as database:
-        database.table("runs").upsert(row, Query().run == run.run)
+        database.table("runs").upsert({**row, "made_from": made_from}, Query().run == run.run)
     return row
 
 
@@ -67,34 +68,52 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
     return [name for name in same if name != row["name"]]
 
 
-def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """A row for every run, oldest first; rows older than their journal are made again.
+MANY_JOURNALS = 20
+"""So many are read in a few seconds; of more the user is told."""
+
+
+def load_run_rows(
+    workspace: Workspace, tell: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """A row for every run, oldest first; rows of another journal or release are made again.
 
     Where nothing can be written, as in a copy to read from, every journal is read.
     """
     try:
-        return _refresh_run_rows(workspace)
+        return _refresh_run_rows(workspace, tell)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
+        _tell_if_many(workspace.runs(), tell, "; this workspace cannot keep an index")
         return [run_row(run) for run in workspace.runs()]
 
 
-def _refresh_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
+def _tell_if_many(runs: Iterable[RunDir], tell: Callable[[str], None], kept: str) -> None:
+    n = sum(indexed_row(run.journal) is None for run in runs)
+    if n > MANY_JOURNALS:
+        tell(f"reading {n} journals once{kept}")
+
+
+def _refresh_run_rows(workspace: Workspace, tell: Callable[[str], None]) -> list[dict[str, Any]]:
     with open_catalogue(workspace) as database:
         table = database.table("runs")
-        noted, made = {row["run"]: dict(row) for row in table}, dict[str, dict[str, Any]]()
-        rows = []
-        for run in workspace.runs():
-            row = noted.pop(run.run, None)
-            size = run.journal.stat().st_size
-            if row is None or row["journal_bytes"] != size or "practises" not in row:
-                row = made[run.run] = run_row(run)
-            rows.append(row)
-        if changed := noted.keys() | made.keys():  # of removed runs, too
+        runs = {run.run: (run, journal_mark(run.journal)) for run in workspace.runs()}
+        rows = {row["run"]: dict(row) for row in table}
+        known = {
+            run for run, (_, mark) in runs.items() if rows.get(run, {}).get("made_from") == mark
+        }
+        stale = [run for run, _ in runs.values() if run.run not in known]
+        _tell_if_many(stale, tell, "; an index is kept for next time")
+        made = {run.run: {**run_row(run), "made_from": runs[run.run][1]} for run in stale}
+        if changed := rows.keys() ^ known | made.keys():  # of removed runs, too
             table.remove(lambda row: row["run"] in changed)
             table.insert_multiple(made.values())
-    return rows
+    return [told_row((rows | made)[run]) for run in runs]
+
+
+def told_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A kept row as `run_row` makes it."""
+    return {name: value for name, value in row.items() if name != "made_from"}
 
 
 def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> None:

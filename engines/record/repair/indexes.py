@@ -11,19 +11,18 @@ from engines.core.errors import StudioError
 from engines.record import lines, run_index
 from engines.record.catalogue import query
 from engines.record.repair.trouble import Trouble
-from engines.record.run_dir import Workspace
 
 
-def index_troubles(workspace: Workspace) -> Iterator[Trouble]:
-    """Indexes of runs, and rows to be asked; a missing file is no trouble."""
+def index_troubles(folder: Path) -> Iterator[Trouble]:
+    """The index of a run, and rows to be asked of a run or library; a missing file is none."""
     move = f"{lines.REPAIR} removes it: it is made anew when it is needed."
     for made in (query, run_index):
-        for path in sorted(workspace.path.glob(f"*/*/{made.NAME}")):
-            with suppress(StudioError, ValueError, OSError):  # of the journal: that is told of it
-                if made.is_wrong(path.with_name("journal.jsonl")):
-                    cause = "it is damaged, or does not say what the journal does."
-                    mend = partial(_remove, path)
-                    yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
+        path = folder / made.NAME
+        with suppress(StudioError, ValueError, OSError):  # of the journal: that is told of it
+            if path.exists() and made.is_wrong(folder / "journal.jsonl"):
+                cause = "it is damaged, or does not say what the journal does."
+                mend = partial(_remove, path)
+                yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
 
 
 def _remove(path: Path) -> str:

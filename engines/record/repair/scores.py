@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import orjson
 
 from engines.record import lines
+from engines.record.appender import write_atomic
 from engines.record.repair.cut import free_name
 from engines.record.repair.trouble import Trouble
 from engines.record.scores import count_scores
 from engines.record.seal import ALTERED, seal_fits
 
-_AGAIN = "they are skipped, and what they told is measured again when it is needed."
+_AGAIN = "they are skipped, and what is gone with them is measured again when it is needed."
 
 
 def score_troubles(path: Path) -> Iterator[Trouble]:
@@ -24,17 +25,21 @@ def score_troubles(path: Path) -> Iterator[Trouble]:
     about = beside.read_bytes() if beside.is_file() else b"{}"  # first: the scores only grow
     content = path.read_bytes()
     every = content.splitlines(keepends=True)
-    damaged = sum(lines.decode(raw) is None for raw in every)
-    damaged += len(every) - len(set(every))
-    if damaged:
-        cause = f"{damaged} of its lines cannot be read, or stand there twice."
-        yield Trouble(str(path), cause, f"Nothing need be done: {_AGAIN}", damage=False)
+    whole = dict.fromkeys(raw for raw in every if lines.decode(raw) is not None)
+    twice = len(every) - len(set(every))
+    unread = len(every) - twice - len(whole)
     try:
         held = orjson.loads(about).get("scores")
         fits = seal_fits(about) or (held is None and seal_fits(about) is None)  # an older studio's
         counted = held is None or _has_prefix(content, held["bytes"], held["sha256"])
     except (ValueError, AttributeError, TypeError, KeyError):
-        fits, counted = False, True
+        held, fits, counted = None, False, True
+    if unread or twice:
+        told = ((unread, "cannot be read"), (twice, "stand there twice"))
+        cause = f"of its lines {' and '.join(f'{n} {what}' for n, what in told if n)}."
+        move = f"Nothing need be done: {_AGAIN} {lines.REPAIR} takes them out."
+        kept = about if fits and held else None
+        yield Trouble(str(path), cause, move, partial(_write_whole, path, [*whole], kept), False)
     if not fits:
         move = f"{lines.REPAIR} moves it aside; the next evaluation writes it again."
         yield Trouble(str(beside), ALTERED, move, partial(_move_aside, beside), False, True)
@@ -51,6 +56,16 @@ def _has_prefix(content: bytes, size: int, digest: str) -> bool:
 def _move_aside(path: Path) -> str:
     moved = path.rename(free_name(path))
     return f"moved to {moved.name}"
+
+
+def _write_whole(path: Path, whole: Iterable[bytes], about: bytes | None) -> str:
+    """Write the lines that can be read, once each, and count them where `about` did."""
+    kept = free_name(path)
+    write_atomic(kept, path.read_bytes())
+    write_atomic(path, b"".join(whole))
+    if about is not None:
+        count_scores(path, about)
+    return f"taken out; {kept.name} is the file as it was"
 
 
 def _count_anew(path: Path, about: bytes) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from engines.record import lines
+from engines.record import lines, run_index
 from engines.record.catalogue.rows import load_run_rows
 from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.workspace import preflight
+from studio.workspace.doctor import diagnose
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio
 
@@ -167,6 +168,8 @@ def test_the_catalogue_is_made_anew_from_the_journals_and_data_sets(
     assert "catalogue.json" in causes(doctor(practised)[1])
     assert doctor(practised, "--repair")[0] == 0
     after = json.loads((practised / "catalogue.json").read_bytes())
+    for row in (*before["runs"].values(), *after["runs"].values()):
+        assert row.pop("made_from")["bytes"] == row["journal_bytes"]  # the rest is of the copy
     for table in ("runs", "libraries", "experiences", "datasets"):
         assert list(after[table].values()) == list(before[table].values()), table
     assert load_run_rows(Workspace(practised))
@@ -198,9 +201,46 @@ def test_damaged_scores_cost_only_themselves(practised: Path) -> None:
     (folder / "scores.jsonl").chmod(0o600)
     code, told = doctor(practised)
     assert code == 0
-    assert "1 of its lines cannot be read" in causes(told)
+    assert "of its lines 1 cannot be read." in causes(told)
     assert doctor(practised, "--repair")[0] == 0
-    assert (folder / "scores.jsonl").read_bytes() == bytes(data)
+    left = raw.splitlines(keepends=True)
+    assert (folder / "scores.jsonl").read_bytes() == left[0] + left[2]
+    assert (folder / "scores.jsonl.damaged-1").read_bytes() == bytes(data)
+    assert "of its lines" not in causes(doctor(practised)[1])
+    (folder / "scores.jsonl").write_bytes(left[0] * 3)
+    assert "of its lines 2 stand there twice." in causes(doctor(practised)[1])
+    with write_lock(practised / "runs/rehearsal"):  # it may be adding to it
+        doctor(practised, "--repair")
+    assert (folder / "scores.jsonl").read_bytes() == left[0] * 3
+    doctor(practised, "--repair")
+    assert (folder / "scores.jsonl").read_bytes() == left[0]
+
+
+def test_where_nothing_can_be_written_it_is_said(
+    practised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flipped(practised / "runs/rehearsal/journal.jsonl", 3)
+    before = tree(practised)
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
+    for options in ((), ("--repair",)):
+        done = studio("doctor", *options, workspace=practised)
+        assert done.code == 2
+        assert "damaged, and nothing can be mended here" in done.stdout
+        assert "mends" not in done.stdout.splitlines()[-1]
+    assert tree(practised) == before
+
+
+def test_a_journal_is_added_up_once_for_all_that_is_looked_at(
+    practised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert studio("runs", "list", workspace=practised).code == 0
+    folded: list[object] = []
+    fold = run_index.folding.fold
+    monkeypatch.setattr(
+        run_index.folding, "fold", lambda state, event: folded.append(event) or fold(state, event)
+    )
+    diagnose(Workspace(practised), repair=False)
+    assert len(folded) == len(Workspace(practised).run("rehearsal").entries())
 
 
 def test_a_data_set_that_cannot_be_read_is_told_with_its_line(practised: Path) -> None:

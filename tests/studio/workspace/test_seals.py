@@ -13,7 +13,7 @@ import pytest
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
-from engines.record.catalogue.rows import load_run_rows
+from engines.record.catalogue.rows import load_run_rows, run_row, told_row
 from engines.record.lock import write_lock
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.scores import score_troubles
@@ -141,7 +141,9 @@ CORRUPTIONS: list[Corrupt] = [
 
 LOOKS: dict[str, Callable[[Workspace, Path], Iterable[Trouble]]] = {
     "version": lambda workspace, path: library_troubles(workspace.library("rehearsal")),
-    "catalogue": lambda workspace, path: catalogue_troubles(workspace),
+    "catalogue": lambda workspace, path: catalogue_troubles(
+        workspace, {run.run: run_row(run, anew=True) for run in workspace.runs()}
+    ),
     "scores": lambda workspace, path: score_troubles(path),
     "about scores": lambda workspace, path: score_troubles(path.with_name("scores.jsonl")),
     "run": lambda workspace, path: run_file_troubles(workspace.run("rehearsal")),
@@ -205,9 +207,12 @@ def test_a_repair_gives_back_what_was_written_and_keeps_what_was_there(
         assert not diagnose(workspace, repair=False).findings
     elif kind == "catalogue":
         assert seal_fits(path.read_bytes())
-        assert orjson.loads(path.read_bytes())["runs"] == orjson.loads(whole)["runs"]
-    elif kind == "scores":  # what is left is taken, its damaged line told of
-        assert path.read_bytes() == altered
+        made, was = (orjson.loads(data)["runs"]["1"] for data in (path.read_bytes(), whole))
+        assert told_row(made) == told_row(was)
+    elif kind == "scores":  # what is left is taken, without its damaged line
+        assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-1])
+        assert path.with_name(f"{path.name}.damaged-1").read_bytes() == altered
+        assert not diagnose(workspace, repair=False).findings
 
 
 def test_an_altered_run_file_is_told_by_the_doctor_and_only_its_owner_can_mend_it(
@@ -264,6 +269,36 @@ def test_a_damaged_agent_whose_run_file_is_gone_is_told_and_left(measured: Path)
     found = diagnose(Workspace(measured), repair=True)
     assert not found.is_healthy
     assert path.read_bytes() == before and not list(path.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize("kind", ["agent", "best agent", "evaluation"])
+def test_a_file_that_is_gone_is_noted_and_written_again(kind: str, measured: Path) -> None:
+    path, workspace = the_file(kind, measured), Workspace(measured)
+    whole = path.read_bytes()
+    path.unlink()
+    (found,) = diagnose(workspace, repair=False).findings
+    assert (found.place, found.damage) == (str(path), False) and "missing" in found.cause
+    diagnose(workspace, repair=True)
+    assert path.read_bytes() == whole and not list(path.parent.glob("*.damaged-*"))
+    assert not diagnose(workspace, repair=False).findings
+
+
+def test_while_the_run_file_is_altered_a_repair_promises_nothing(measured: Path) -> None:
+    run_file, agent = the_file("run", measured), the_file("agent", measured)
+    whole = run_file.read_bytes()
+    reword(run_file, "group_size: 3", "group_size: 4")
+    reword(agent)
+    for options in ((), ("--repair",)):
+        done = studio("doctor", *options, workspace=measured)
+        assert "2 left that only you can mend." in done.stdout
+        assert f"{run_file} has to be settled first" in done.stdout
+    resumed = studio("headless", "--resume", "rehearsal", workspace=measured)
+    assert "doctor" not in resumed.stderr and "--name rehearsal" in resumed.stderr
+    run_file.write_bytes(whole)
+    assert (
+        "1 damaged; `studio doctor --repair` mends 1" in studio("doctor", workspace=measured).stdout
+    )
+    assert studio("doctor", "--repair", workspace=measured).code == 0
 
 
 def test_the_files_of_a_living_run_are_left_alone(measured: Path) -> None:

@@ -13,6 +13,7 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library, OperationOutcome
 from engines.core.state.step_history import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
+from engines.record import run_index
 from engines.record.catalogue import query
 from engines.record.catalogue.query import NAME, find_rows, is_wrong, wanted
 from engines.record.journal import Journal
@@ -268,10 +269,23 @@ def test_rows_that_a_reader_would_believe_and_are_wrong_are_told(
     assert is_wrong(journal)
     path.write_bytes(right)
     with monkeypatch.context() as other:
-        other.setattr(query, "code_digest", lambda: "of the next release")
+        other.setattr(run_index, "code_digest", lambda: "of the next release")
         assert not is_wrong(journal)  # nobody believes them
     data = query.AtomicStorage(path).read()
     assert data is not None
     next(iter(data["rows"].values()))["status"] = "rejected"
     query.AtomicStorage(path).write(data)
     assert is_wrong(journal)
+
+
+def test_a_byte_of_the_rows_that_was_flipped_is_told_and_made_again(workspace: Workspace) -> None:
+    """Through what the seal covers, and the seal itself."""
+    journal = workspace.run("exp").journal
+    right = find_rows(workspace, wanted())
+    path = journal.with_name(NAME)
+    whole = path.read_bytes()
+    for at in (*range(90), *range(90, len(whole), len(whole) // 40)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert is_wrong(journal), at
+        assert find_rows(workspace, wanted()) == right, at
+        assert path.read_bytes() == whole, at

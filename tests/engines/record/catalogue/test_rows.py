@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,9 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.types import Usage, Verdict
+from engines.record import run_index
 from engines.record.catalogue.rows import (
+    MANY_JOURNALS,
     load_run_rows,
     rebuild,
     write_library_rows,
@@ -65,6 +70,84 @@ def test_rows_of_an_earlier_release_that_lack_a_field_are_made_again(tmp_path: P
         table.truncate()
         table.insert({name: value for name, value in row.items() if name != "practises"})
     assert load_run_rows(workspace) == [row]
+
+
+def _put_in_place(new: Path, journal: Path) -> None:
+    shutil.copy2(new, journal)
+
+
+def _rename(new: Path, journal: Path) -> None:
+    shutil.copy2(new, new.with_name("moved"))
+    new.with_name("moved").replace(journal)
+
+
+def _regrow(new: Path, journal: Path) -> None:
+    raw = new.read_bytes()
+    with journal.open("r+b") as file:
+        file.truncate(raw.index(b"\n") + 1)
+        file.seek(0, 2)
+        file.write(raw[file.tell() :])
+
+
+@pytest.mark.parametrize("replace_by", [_put_in_place, _rename, _regrow])
+@pytest.mark.parametrize("keeps_index", [True, False])
+def test_a_journal_that_another_of_its_length_replaced_is_read_again(
+    replace_by: Callable[[Path, Path], None], keeps_index: bool, tmp_path: Path
+) -> None:
+    workspace, other = Workspace(tmp_path / "here"), Workspace(tmp_path / "backup")
+    a_recorded_run(workspace, "exp", ev.RunEnded("finished", "x"))
+    a_recorded_run(other, "exp", ev.RunEnded("stopped", "xy"))
+    journal, new = workspace.run("exp").journal, other.run("exp").journal
+    assert journal.stat().st_size == new.stat().st_size
+    times = (journal.stat().st_atime_ns, journal.stat().st_mtime_ns)
+    assert load_run_rows(workspace)[0]["status"] == "finished"
+    if not keeps_index:
+        journal.with_name("index.json").unlink()
+    replace_by(new, journal)
+    os.utime(journal, ns=times)  # as with a clock that was set back
+    assert load_run_rows(workspace)[0]["status"] == "stopped"
+    assert workspace.run("exp").state().reason == "xy"
+
+
+def test_a_copied_run_folder_goes_under_its_own_name(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
+    load_run_rows(workspace)
+    shutil.copytree(workspace.runs_folder / "exp", workspace.runs_folder / "copy")
+    a_recorded_run(workspace, "copy", ev.RunResumed(1, 1, "wait", {}))
+    assert [(row["run"], row["status"]) for row in load_run_rows(workspace)] == [
+        ("copy", "running"),
+        ("exp", "finished"),
+    ]
+
+
+def test_rows_of_another_release_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path)
+    a_recorded_run(workspace, "exp")
+    right = load_run_rows(workspace)
+    with open_catalogue(workspace) as database:
+        database.table("runs").update({"status": "what another release makes of it"})
+    assert load_run_rows(workspace) != right  # what is believed
+    monkeypatch.setattr(run_index, "code_digest", lambda: "of the next release")
+    assert load_run_rows(workspace) == right
+
+
+def test_of_many_journals_to_be_read_it_is_told_once(tmp_path: Path) -> None:
+    workspace, told = Workspace(tmp_path), list[str]()
+    for number in range(MANY_JOURNALS):
+        a_recorded_run(workspace, f"exp-{number}", ev.RunEnded("finished"))
+    load_run_rows(workspace, told.append)
+    assert told == []
+    for path in (workspace.catalogue, *tmp_path.glob("*/*/index.json")):
+        path.unlink()
+    a_recorded_run(workspace, "more", ev.RunEnded("finished"))
+    load_run_rows(workspace, told.append)
+    assert told == ["reading 21 journals once; an index is kept for next time"]
+    workspace.catalogue.unlink()
+    load_run_rows(workspace, told.append)
+    assert len(told) == 1
 
 
 def test_rows_older_than_their_journal_are_made_again(tmp_path: Path) -> None:
