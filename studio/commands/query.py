@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from engines.core.errors import ConfigError
 from studio.commands import AsJson, open_workspace
 from studio.report.tables import print_json
 from studio.secrets.sanitize import sanitize
@@ -57,10 +56,7 @@ def query(
         folder, read_version = follow_version(id, workspace)
         id = f"{folder.name}@{read_version().version}"
     verdict, compare = find.parse_effect(effect)
-    times = find.parse_time("--since", since), find.parse_time("--until", until, ends=True)
-    if times[0] is not None and times[1] is not None and times[0] >= times[1]:
-        cause = f"nothing can be between {since} and {until}."
-        raise ConfigError("--since, --until", cause, "Give the earlier time first.")
+    times = find.parse_times(since, until)
     asked = (" ".join(text or ()).split(), kind, id, problem, compare, *times)
     fits = wanted(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
     rows, errors = find_rows(workspace, fits)

@@ -49,6 +49,15 @@ def parse_time(option: str, text: str | None, *, ends: bool = False) -> float | 
         raise ConfigError(option, f"{text!r} is no time.", move) from None
 
 
+def parse_times(since: str | None, until: str | None) -> tuple[float | None, float | None]:
+    """Both ends of a time; raises ConfigError where nothing can be between them, too."""
+    begin, end = parse_time("--since", since), parse_time("--until", until, ends=True)
+    if begin is not None and end is not None and begin >= end:
+        cause = f"nothing can be between {since} and {until}."
+        raise ConfigError("--since, --until", cause, "Give the earlier time first.")
+    return begin, end
+
+
 def hit_data(row: Mapping[str, Any], workspace: Workspace) -> dict[str, Any]:
     data = {name: value for name, value in row.items() if name not in ("words", "proposed")}
     return data | {"next": next_command(row, workspace)}
