@@ -301,7 +301,7 @@ def import_(
     context: typer.Context,
     format: Annotated[
         SessionFormat,
-        typer.Argument(metavar="FORMAT", help=f"{', '.join(get_args(SessionFormat))}."),
+        typer.Argument(metavar="FORMAT", help=f"One of {', '.join(get_args(SessionFormat))}."),
     ],
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A file, or a folder: all sessions below it.")
