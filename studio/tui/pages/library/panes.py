@@ -6,7 +6,6 @@ from typing import Literal
 
 from rich.text import Text
 
-from studio.library.text import labels_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
@@ -56,6 +55,8 @@ class EntryList:
         self.pane.mark_range(frozenset())
 
     def draw(self, contents: LibraryState) -> None:
+        from studio.library.text import labels_text  # heavy, and the first frame needs none
+
         pane, words = self.pane, self._page.filter_text
         width = max(20, pane.line_width - 2)
         size = width, pane.size.height
