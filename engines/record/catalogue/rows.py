@@ -64,7 +64,8 @@ def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
     with open_catalogue(workspace) as database:
         table = database.table("datasets")
         table.upsert(row, Query().name == row["name"])
-        same = [one["name"] for one in table if one.get("digest") == row["digest"]]
+        digest = row.get("digest")
+        same = [one["name"] for one in table if digest and one.get("digest") == digest]
     return [name for name in same if name != row["name"]]
 
 

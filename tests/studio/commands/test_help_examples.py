@@ -32,6 +32,7 @@ PARSED = {
     "studio review mine --wait": "goes on until the run ends",
     "studio review mine --mcp": "talks with a program",
     "studio review mine --editor": "opens an editor",
+    "studio data review sessions": "asks a person",
 }
 FEW = ("evaluation.limit=4", "evaluation.data=arithmetic-heldout", "evaluation.k=1")
 FILES = {

@@ -48,7 +48,7 @@ def test_a_label_names_a_version_until_it_is_moved_or_removed(practised: Path) -
     assert listed.endswith("  production v2\n")
     told = studio("library", "history", "rehearsal", workspace=practised).stdout.splitlines()[-4:]
     me = login_name()
-    assert [line.rpartition(" 20")[0] for line in told] == [
+    assert [line.partition(" 20")[0] for line in told] == [
         f"label production  none -> v1  by {me}",
         f"label old  none -> v1  by {me}",
         f"label production  v1 -> v2  by {me}",

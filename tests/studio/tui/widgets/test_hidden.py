@@ -26,6 +26,7 @@ from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.lines import Row, line
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.page import Page
+from studio.tui.terminal.textual_parts import HitList
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -83,6 +84,10 @@ def change(widget: Widget, texts: list[str]) -> None:
             widget.show_rows([Row(text, line(text)) for text in texts])
         case LineView():
             widget.show_lines([line(text) for text in texts])
+        case HitList():
+            widget.visible = True
+            widget.clear_options()
+            widget.add_options(texts)
         case Input():
             widget.value = texts[0]
         case TextArea():
