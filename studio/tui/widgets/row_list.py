@@ -149,13 +149,22 @@ class RowList(LineView):
         self.post_message(self.Moved(self, self.key))
 
     def _scroll_to_cursor(self, margin: int = 0) -> None:
-        """All lines of the row in sight, or as many from its first on as there is room for."""
+        """All lines of the row in sight, or as many from its first on as there is room for.
+
+        The heading that it stands under comes into sight with it where there is room for both:
+        what was seen while the list was lower than it is now does not decide that.
+        """
         height, top = self.size.height, round(self.scroll_y)
         if self._at < 0 or not height:
             return
         margin = min(margin, height // 3)
         start = max(0, self._starts[self._at] - margin)
         end = self._starts[self._at] + 1 + len(self.rows[self._at].more) + margin
+        heads = self._at
+        while heads and not self.rows[heads - 1].key:
+            heads -= 1
+        if end - self._starts[heads] <= height:
+            start = min(start, self._starts[heads])
         if start < top or end - start > height:
             self.scroll_to(y=start, animate=False, force=True)
         elif end > top + height:

@@ -64,3 +64,20 @@ async def test_a_row_is_moved_over_and_shown_as_a_whole() -> None:
         await pilot.pause()
         assert view.key == "k4" and "* row 5" in picture(app)
         check_painted(app)
+
+
+async def test_a_heading_comes_into_sight_when_there_is_room_for_it() -> None:
+    class Lists(App[None]):
+        def compose(self) -> ComposeResult:
+            yield RowList()
+
+    app = Lists()
+    async with app.run_test(size=(20, 2)) as pilot:
+        view = app.query_one(RowList)
+        rows = [Row("", line("heading")), Row("k", line("row"), (line("  more"),))]
+        view.show_rows(rows + [Row(f"k{n}", line(f"row {n}")) for n in range(5)])
+        await pilot.pause()
+        assert picture(app) == ["> row", "    more"]
+        await pilot.resize_terminal(20, 3)
+        await pilot.pause()
+        assert picture(app) == ["  heading", "> row", "    more"]
