@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.asserts import rewrite_asserts
 from tests.support.made_once import keep_in
 
 _MEMORY = Path("/dev/shm")
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not chosen and _has_room(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also that of workers and of real processes
         tempfile.tempdir = None
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        rewrite_asserts(config, Path(__file__).parent)
 
 
 def _has_room(folder: Path) -> bool:
