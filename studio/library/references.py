@@ -109,18 +109,19 @@ def version_at(state: RunState, step: int) -> int:
 
 
 def _find_named(reference: str, workspace: Workspace) -> FoundVersion:
-    """A version with what the runs around it measured of it: that made it, and the next one."""
+    """A version with what runs measured of its content: those that made it, and the next one."""
     folder, read_version = follow_version(reference, workspace)
     library = read_version()
     version, label = library.version, f"{folder.name}@{library.version}"
     if reference not in (folder.name, label):
         label = f"{reference} ({label})"
-    runs = {c.run for _, c in folder.history() if c and c.version in (version, version + 1)}
+    same = {a.version for a in folder.versions() if a.content_hash == library.content_hash}
+    runs = {c.run for _, c in folder.history() if c and {c.version, c.version - 1} & same}
     measured: dict[str, EvaluationFinished] = {}
     for run in (run for run in workspace.runs() if run.run in runs):
         state = run.state()
         if state.started is not None and state.started.library == folder.name:
-            found = (e for e in state.evaluations if e.library_version == version)
+            found = (e for e in state.evaluations if e.library_version in same)
             measured |= {e.data: e for e in found if e.mean is not None}
     labels = tuple(called for called, number in folder.labels().items() if number == version)
     known = tuple(measured.values())
