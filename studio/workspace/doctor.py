@@ -99,6 +99,8 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         examine(partial(index_troubles, run.path))
         with suppress(StudioError, OSError):  # told of where its journal was read
             rows[run.run] = run_row(run, anew=True)
+    for library in libraries if repair else ():  # a run's repair cuts their journals, too
+        examine(partial(library_troubles, library), library.path)
     at_work = {run.run: living[run.path] for run in runs if run.path in living}
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
         # A run at work may be adding to it, and holds no lock on it.
@@ -109,14 +111,10 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     examine(partial(catalogue_troubles, workspace, rows))
     for library in libraries:
         examine(partial(index_troubles, library.path))
-    looked_at = {
-        "runs": len(runs),
-        "libraries": len(libraries),
-        "data sets": sum(
-            data.where == "workspace" for data in listed_data(workspace, bundled=False)
-        ),
-    }
-    return Diagnosis(looked_at, tuple(found), at_work, is_read_only)
+    sets = sum(data.where == "workspace" for data in listed_data(workspace, bundled=False))
+    looked_at = {"runs": len(runs), "libraries": len(libraries), "data sets": sets}
+    once = {(each.place, each.cause): each for each in found}
+    return Diagnosis(looked_at, tuple(once.values()), at_work, is_read_only)
 
 
 def _beside_troubles(
