@@ -8,11 +8,7 @@ from shlex import quote
 from engines.core.codec import to_dict
 from engines.core.effects import Effect
 from engines.core.types import Problem
-from engines.pipeline.effect.regression import (
-    PairEffect,
-    leave_one_out_rollouts,
-    smallest_effect,
-)
+from engines.pipeline.effect.regression import PairEffect, leave_one_out_rollouts, smallest_effect
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.evaluation.evaluate import EvalPlan
@@ -23,13 +19,7 @@ from studio.evaluation.session import (
     print_eval_dry_run,
     tell_eval_notes,
 )
-from studio.evaluation.utility import (
-    MARGIN,
-    Priced,
-    Utility,
-    offer_deletes,
-    read_utility,
-)
+from studio.evaluation.utility import MARGIN, Priced, Utility, offer_deletes, read_utility
 from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
 from studio.report.summary import count_text, usage_text
@@ -96,8 +86,7 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
     if opened and opened.run:
         lines.append(f"offered  {', '.join(offered)} to be deleted, in run {opened.run}")
     elif offer:
-        nothing = "none surely gains too little"
-        asked = "they are asked about already" if found.dispensable else nothing
+        asked = "they are asked about already" if opened else "none surely gains too little"
         lines.append(f"offered  nothing: {asked}")
     effects = found.effects
     data = {

@@ -100,11 +100,11 @@ def version_at(state: RunState, step: int) -> int:
     found = state.steps.get(step)
     if found is None or found.committed_version is None:
         done = [number for number, s in state.steps.items() if s.committed]
-        raise ConflictError(
+        place, move = (
             f"run {state.started.run}, step {step}",
-            "it has not committed that step.",
             f"Choose 0 to {max(done, default=0)}.",
         )
+        raise ConflictError(place, "it has not committed that step.", move)
     return found.committed_version
 
 
@@ -158,9 +158,8 @@ def _find_in_run(
     if kind == "epoch":
         step = min(step * started.steps_per_epoch, started.steps_per_epoch * state.epochs)
         if int(number) > state.epochs:
-            raise ConflictError(
-                reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
-            )
+            move = f"Choose 0 to {state.epochs}."
+            raise ConflictError(reference, f"the run has {state.epochs} epochs.", move)
     if step < started.forked_steps and started.forked_from is not None:
         parent = workspace.run(started.forked_from)
         adopted = _find_in_run(parent, "step", str(step), workspace, reference)
@@ -196,9 +195,6 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
         return replace(_find_named(named, workspace), label=f"{run.run}@last ({named})")
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
-        raise ConflictError(
-            reference,
-            "the run has no whole evaluation to be best in.",
-            f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
-        )
+        move = f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last."
+        raise ConflictError(reference, "the run has no whole evaluation to be best in.", move)
     return _find_in_run(run, "step", str(step), workspace, reference)

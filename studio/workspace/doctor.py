@@ -379,13 +379,8 @@ def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:
         if data.where != "workspace" or data.n is None or not path.is_file():
             continue
         content = path.read_bytes()
-        yield {
-            "name": data.name,
-            "path": f"{path.parent.name}/{path.name}",
-            "n": data.n,
-            "bytes": len(content),
-            "digest": digest_bytes(content),
-        }
+        about = {"name": data.name, "path": f"{path.parent.name}/{path.name}", "n": data.n}
+        yield about | {"bytes": len(content), "digest": digest_bytes(content)}
 
 
 _LONGEST = 500
@@ -393,13 +388,11 @@ _READ_ONLY = "the workspace cannot be written"
 
 
 def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, Any]:
+    told = ("place", "cause", "move", "damage", "mended")
     return {
         "well": diagnosis.is_healthy,
         "looked_at": diagnosis.looked_at,
-        "findings": [
-            fields_of(found, "place", "cause", "move", "damage", "mended")
-            for found in diagnosis.findings
-        ],
+        "findings": [fields_of(found, *told) for found in diagnosis.findings],
         "living": list(diagnosis.living),
         "machine": dict(machine),
     }
@@ -436,9 +429,8 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
 
 
 def _machine_lines(machine: Mapping[str, Any]) -> str:
-    hidden = machine["hidden_from_debuggers"]
-    can = "cannot" if hidden else "can"
-    memory = "" if hidden is None else f", other programs {can} read its memory"
+    able = {None: "", True: "cannot", False: "can"}[machine["hidden_from_debuggers"]]
+    memory = able and f", other programs {able} read its memory"
     terminal = f"terminal {machine['terminal']}" if machine["terminal"] else "no terminal"
     return (
         f"studio {machine['studio']}, python {machine['python']}, {machine['encoding']}, {terminal}"
