@@ -28,9 +28,7 @@ def query(
     problem: Annotated[str | None, _option("ID", "Drawn from or measured on this problem.")] = None,
     run: Annotated[str | None, _option("RUN", "Of this run.")] = None,
     library: Annotated[str | None, _option("NAME", "Of this library.")] = None,
-    effect: Annotated[
-        str | None, _option('helps|hurts|">0.05"', "What it was measured to be worth.")
-    ] = None,
+    effect: Annotated[str | None, _option('helps|hurts|">0.05"', "Its measured worth.")] = None,
     since: Annotated[str | None, _option("DATE|7d", "Not before this.")] = None,
     until: Annotated[str | None, _option("DATE|7d", "Not after this; a day is whole.")] = None,
     kind: Annotated[Kind | None, _option("|".join(get_args(Kind)), "Only these.")] = None,
@@ -39,15 +37,13 @@ def query(
 ) -> None:
     """Find what was proposed, decided and learned, newest first.
 
-    It asks the catalogue, which is made from the journals of all runs and libraries.
-
     Examples:
         studio query carry
         studio query --id E1 --library rehearsal
         studio query --kind rejection --since 7d
         studio query --effect ">0.05" --json
     """
-    from engines.record.catalogue.query import find_rows, wanted
+    from engines.record.catalogue.query import condition, find_rows
     from studio.library import find
     from studio.library.references import follow_version, library_folder
 
@@ -58,7 +54,7 @@ def query(
     verdict, compare = find.parse_effect(effect)
     times = find.parse_times(since, until)
     asked = (" ".join(text or ()).split(), kind, id, problem, compare, *times)
-    fits = wanted(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
+    fits = condition(*asked, reviewer=reviewer, run=run, library=library, verdict=verdict)
     rows, errors = find_rows(workspace, fits)
     if not rows and run is not None:
         workspace.run(run)  # says which there are
@@ -70,8 +66,12 @@ def query(
         print("\n".join(find.hit_lines(row, workspace)))
     told = [f"left out: {error}" for error in errors]
     if not rows:
-        told.append(f"nothing in {context.obj} fits")
-        known = {row["reviewer"] for row in find_rows(workspace, wanted())[0]} - {""}
+        told.append(f"nothing fits in workspace {context.obj}")
+        every, _ = find_rows(workspace, condition())
+        for field, named in (("names", id), ("problems", problem)):
+            if named is not None and not any(named in row[field] for row in every):
+                told.append(f"nothing proposed, learned or measured names {named!r}")
+        known = {row["reviewer"] for row in every} - {""}
         if reviewer is not None and reviewer not in known:
             told.append(f"{reviewer!r} decided nothing; who did: {', '.join(sorted(known)) or '-'}")
     elif len(rows) > limit:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engines.core.effects import Effect
 from engines.core.errors import ConfigError, ConflictError
@@ -23,10 +24,12 @@ from engines.record.step_history import read_history
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, Subject
+from studio.library.curation import Curation, open_curation
 from studio.library.references import find_version
 from studio.process import login_name
-from studio.review.review_run import open_session
+from studio.report.progress import to_stderr
 from studio.run.held_out import held_out_sets, measurement_settings, prompt_writer
+from studio.run.linter import LazyLinter
 from studio.run.models import weights_digest
 from studio.run.verifier import fingerprint_of
 
@@ -193,27 +196,23 @@ def read_practice(priced: Priced, workspace: Workspace) -> Utility | None:
     return Utility(priced, effects) if effects.single else None
 
 
-def offer_deletes(found: Utility, workspace: Workspace) -> tuple[str, ...]:
-    """Ask whether what is dispensable may go, in the queue of the library's run; the new ones.
+def offer_deletes(found: Utility, workspace: Workspace) -> Curation:
+    """Ask whether what is dispensable may go, in a run of its own that waits for a reviewer.
 
-    Raises ConflictError: no run is left to review them, or a screen decides there.
+    Raises ConflictError: the workspace has no such library.
     """
-    wanted, run = found.dispensable, found.priced.run
-    if not wanted:
-        return ()
-    if run is None:
-        move = "Delete by hand: `studio library edit NAME ID --delete`."
-        raise ConflictError("--offer", "no run of this workspace used the library.", move)
-    with open_session(workspace, run, login_name()) as (session, wait_for):
-        queue = wait_for(session.review_queue())
-        asked = {op.target for op in queue.open if op.kind == "delete"}
-        texts = {e.id: e.text for e in found.priced.library.experiences if e.id in wanted}
-        names = tuple(n for n, text in queue.draft if texts.get(n) == text and n not in asked)
-        for name in names:
-            effect = wanted[name]
-            what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {MARGIN:g}"
-            why = f"{what}: reward {effect.worth}"
-            if effect.verdict == "hurts":  # the bound is of being worth anything, not of so little
-                why += f"; false discoveries at most {effect.false_discovery or 0.0:.1%}"
-            wait_for(session.propose(Operation("", "delete", name, rationale=why)))
-    return names
+    head, operations = workspace.library(found.priced.library.name).head(), list[Operation]()
+    now = {e.id: e.text for e in head.experiences}
+    texts = {e.id: e.text for e in found.priced.library.experiences}
+    for name, effect in found.dispensable.items():
+        what = "it hurts" if effect.verdict == "hurts" else f"it gains less than {MARGIN:g}"
+        why = f"{what}: reward {effect.worth}"
+        if effect.verdict == "hurts":  # the bound is of being worth anything, not of so little
+            why += f"; false discoveries at most {effect.false_discovery or 0.0:.1%}"
+        if now.get(name) == texts[name]:
+            operations.append(Operation("", "delete", name, rationale=why))
+    about = f"offer of {found.priced.label}"
+    linter_of = partial(LazyLinter, workspace, tell=to_stderr)
+    return open_curation(
+        workspace, head, operations, about, person=login_name(), linter_of=linter_of
+    )

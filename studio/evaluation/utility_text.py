@@ -8,11 +8,7 @@ from shlex import quote
 from engines.core.codec import to_dict
 from engines.core.effects import Effect
 from engines.core.types import Problem
-from engines.pipeline.effect.regression import (
-    PairEffect,
-    leave_one_out_rollouts,
-    smallest_effect,
-)
+from engines.pipeline.effect.regression import PairEffect, leave_one_out_rollouts, smallest_effect
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.evaluation.evaluate import EvalPlan
@@ -23,13 +19,7 @@ from studio.evaluation.session import (
     print_eval_dry_run,
     tell_eval_notes,
 )
-from studio.evaluation.utility import (
-    MARGIN,
-    Priced,
-    Utility,
-    offer_deletes,
-    read_utility,
-)
+from studio.evaluation.utility import MARGIN, Priced, Utility, offer_deletes, read_utility
 from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
 from studio.report.summary import count_text, usage_text
@@ -81,8 +71,9 @@ def power_lines(priced: Priced, plan: EvalPlan) -> list[str]:
 
 def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bool) -> int:
     """Keep what was found, offer what can go where that is asked, print all; the exit code."""
-    offered = offer_deletes(found, workspace) if offer else ()
-    lines, library, run = utility_lines(found), found.priced.library, found.priced.run
+    opened = offer_deletes(found, workspace) if offer and found.dispensable else None
+    offered = [op.target or "" for op in opened.operations] if opened else []
+    lines, library = utility_lines(found, offer=offer), found.priced.library
     folder = workspace.library(library.name)
     if folder.exists():
         with folder.lock_for_commit() as locked:
@@ -92,11 +83,10 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
             locked.measure(library, {n: e for n, e in told.items() if n not in weaker})
         stays = f"; {', '.join(sorted(weaker))} as more tries told before" if weaker else ""
         lines.append(f"kept     studio library show {quote(library.name)}{stays}")
-    if offered and run is not None:
-        lines.append(f"offered  {', '.join(offered)} to be deleted, in run {run.run}")
+    if opened and opened.run:
+        lines.append(f"offered  {', '.join(offered)} to be deleted, in run {opened.run}")
     elif offer:
-        nothing = "none surely gains too little"
-        asked = "they are asked about already" if found.dispensable else nothing
+        asked = "they are asked about already" if opened else "none surely gains too little"
         lines.append(f"offered  nothing: {asked}")
     effects = found.effects
     data = {
@@ -107,13 +97,13 @@ def print_utility(found: Utility, workspace: Workspace, *, offer: bool, json: bo
         **to_dict(effects),
         "pending": list(found.priced.pending),
         "dispensable": list(found.dispensable),
-        "offered": list(offered),
+        "offered": offered,
         "leave_one_out_rollouts": leave_one_out_rollouts(effects.rollouts, len(effects.single)),
         "paid": to_dict(found.paid),
     }
     print_result(data, "\n".join(lines), json=json)
-    if not json and offered and run is not None:
-        tell_next(f"studio review {quote(run.run)}", workspace.path)
+    if not json and opened and opened.run:
+        tell_next(f"studio review {quote(opened.run)}", workspace.path)
     return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
 
 
@@ -121,7 +111,7 @@ def _is_weaker(effect: Effect, known: Effect) -> bool:
     return effect.method == known.method and effect.rollouts < known.rollouts
 
 
-def utility_lines(found: Utility) -> list[str]:
+def utility_lines(found: Utility, *, offer: bool) -> list[str]:
     """A row for each experience, the best first; pairs, and what it all rests on."""
     effects, texts = found.effects, {e.id: e.text for e in found.priced.library.experiences}
     halves = all(e.method == "inclusion" for e in effects.single.values())
@@ -158,7 +148,8 @@ def utility_lines(found: Utility) -> list[str]:
         lines.append(f"paid     {usage_text(found.paid)}")
     if gone := found.dispensable:
         names = ", ".join(f"{n} hurts" if e.verdict == "hurts" else n for n, e in gone.items())
-        lines.append(f"can go   {names}: surely less than {MARGIN:g}; --offer asks a reviewer")
+        move = "" if offer else "; --offer asks a reviewer"
+        lines.append(f"can go   {names}: surely less than {MARGIN:g}{move}")
     lines.append("FALSE: of this one and those at least as sure, this share is false at most")
     return wrap_text("\n".join(lines), 80).split("\n")
 

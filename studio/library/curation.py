@@ -33,6 +33,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal, seal_fits
 from engines.record.yaml_text import dump_yaml
 from engines.training_free.curation import flag_repeats
+from studio.library.references import FoundVersion
 
 Row = Mapping[str, Any]  # a run as the catalogue has it
 _LOCK_WAIT_S = 10.0
@@ -153,7 +154,7 @@ def _write_journal(run: RunDir, workspace: Workspace, events: Sequence[ev.Durabl
 
 
 def target_library(
-    workspace: Workspace, name: str, start: Library | None = None, *, begin: bool
+    workspace: Workspace, name: str, start: FoundVersion | None = None, *, begin: bool
 ) -> Library:
     """The head of a library; where there is none one begins, empty or as a copy of `start`.
 
@@ -161,12 +162,13 @@ def target_library(
     """
     check_name(name)
     folder = workspace.library(name)
+    copied, label = (start.library, start.label) if start else (None, None)
     if not folder.exists() and not begin:
-        return replace(start or Library(name), name=name, version=0)
+        return replace(copied or Library(name), name=name, version=0)
     if not folder.exists():
         with write_lock(folder.path.parent, timeout_s=_LOCK_WAIT_S):  # of two one begins it
             if not folder.exists():
-                folder.create(start, f"{start.name}@{start.version}" if start else None)
+                folder.create(copied, label)
                 write_library_rows(workspace, folder.head())
     return folder.head()
 
@@ -178,17 +180,19 @@ def version_of(workspace: Workspace, name: str, version: int | None) -> Library 
     return next((library for library in versions if library.version == version), None)
 
 
-def merge_target(workspace: Workspace, ours: Library, into: str | None, *, begin: bool) -> Library:
+def merge_target(
+    workspace: Workspace, ours: FoundVersion, into: str | None, *, begin: bool
+) -> Library:
     """The library that a merge is reviewed for, whose head is `ours`.
 
     Raises ConflictError: it holds something else, or there is none and `into` names none.
     """
-    name = ours.name if into is None else into
+    name = ours.library.name if into is None else into
     if into is None and not workspace.library(name).exists():
         move = "Give --into NAME: a library begins as a copy of OURS."
         raise ConflictError("OURS", "it is of no library in this workspace.", move)
     head = target_library(workspace, name, ours, begin=begin)
-    if head.content_hash != ours.content_hash:
+    if head.content_hash != ours.library.content_hash:
         cause = f"its head, v{head.version}, is not what OURS says."
         move = f"Give {head.name} as OURS, or a new library by --into."
         raise ConflictError(f"library {head.name}", cause, move)

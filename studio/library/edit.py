@@ -73,7 +73,7 @@ def set_label(
         before = folder.labelled(label) if remove else folder.labels().get(label)
         version, called = None if remove else read_version().version, f"{folder.name}@{label}"
         if version == before:
-            return f"{called} is v{version} already"
+            return f"{called} is v{version} already" + ("; no reason is recorded" if reason else "")
         library.label(label, version, who=person, why=reason)
     was = "" if before is None else f" (was v{before})"
     return f"{called} is {'removed' if version is None else f'v{version}'}{was}"

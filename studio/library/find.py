@@ -69,14 +69,22 @@ def hit_lines(row: Mapping[str, Any], workspace: Workspace) -> list[str]:
 
 
 def _said(row: Mapping[str, Any]) -> str:
-    why = one_line(row["reason"] or row["why"], _SHOWN_PART)
-    return one_line(row["text"], _SHOWN_TEXT) + (f" ({why})" if why else "")
+    text, why = _cut(row["text"], _SHOWN_TEXT), _cut(row["reason"] or row["why"], _SHOWN_PART)
+    return " ".join(filter(None, (text, f"({why})" if why else "")))
+
+
+def _cut(text: str, width: int) -> str:
+    """On one line, cut between words where it has any."""
+    flat = one_line(text, width)
+    return re.sub(r" \S*…$", " …", flat) if len(flat) == width else flat
 
 
 def _became(row: Mapping[str, Any]) -> str:
     what = f"{row.get('change', row['kind'])} {row.get('target') or ''}".rstrip()
     status = f", {row['status']}" if row["status"] else ""
-    by = f" by {row['reviewer']}" if row["reviewer"] else ""
+    # Of an experience it is who decided its wording last, not who pinned it.
+    by = ", wording by" if row["kind"] == "experience" else " by"
+    by = f"{by} {row['reviewer']}" if row["reviewer"] else ""
     worth = f", {row['worth']}" if row["worth"] else ""
     return one_line(what + status + by + worth, _SHOWN_PART)
 

@@ -63,17 +63,16 @@ def _merge_entry(was: Entry, own: Entry | None, new: str | None, source: str) ->
     if new in (text, kept):
         return None
     kind: OperationKind = "delete" if new is None else "modify"
+    did = f"{source} {'deleted' if new is None else 'reworded'} it"
     if kept == text:
-        return Operation("", kind, target, new or "", f"{source} {_DID[kind]} it")
-    both = f"ours reworded it, {source} {_DID[kind]} it"
-    return _conflict(kind, target, new or "", both, was, f"; ours ({target}): {kept}")
-
-
-_DID = {"delete": "deleted", "modify": "reworded"}
+        return Operation("", kind, target, new or "", did)
+    # What a delete takes away and what an add says is shown anyway.
+    others = (f"ours ({target}): {kept}", f"{source}: {new}") if new is not None else ()
+    return _conflict(kind, target, new or "", f"ours reworded it, {did}", was, *others)
 
 
 def _conflict(
-    kind: OperationKind, target: str | None, text: str, what: str, was: Entry, ours: str = ""
+    kind: OperationKind, target: str | None, text: str, what: str, was: Entry, *others: str
 ) -> Operation:
-    why = f"{what}{ours}; base ({was[0]}): {was[1]}"
+    why = "\n".join((f"base ({was[0]}): {was[1]}", *others))
     return Operation("", kind, target, text, why, flags=(Flag(CONFLICT, detail=what),))

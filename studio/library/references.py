@@ -100,27 +100,28 @@ def version_at(state: RunState, step: int) -> int:
     found = state.steps.get(step)
     if found is None or found.committed_version is None:
         done = [number for number, s in state.steps.items() if s.committed]
-        raise ConflictError(
+        place, move = (
             f"run {state.started.run}, step {step}",
-            "it has not committed that step.",
             f"Choose 0 to {max(done, default=0)}.",
         )
+        raise ConflictError(place, "it has not committed that step.", move)
     return found.committed_version
 
 
 def _find_named(reference: str, workspace: Workspace) -> FoundVersion:
-    """A version with what the runs around it measured of it: that made it, and the next one."""
+    """A version with what runs measured of its content: those that made it, and the next one."""
     folder, read_version = follow_version(reference, workspace)
     library = read_version()
     version, label = library.version, f"{folder.name}@{library.version}"
     if reference not in (folder.name, label):
         label = f"{reference} ({label})"
-    runs = {c.run for _, c in folder.history() if c and c.version in (version, version + 1)}
+    same = {a.version for a in folder.versions() if a.content_hash == library.content_hash}
+    runs = {c.run for _, c in folder.history() if c and {c.version, c.version - 1} & same}
     measured: dict[str, EvaluationFinished] = {}
     for run in (run for run in workspace.runs() if run.run in runs):
         state = run.state()
         if state.started is not None and state.started.library == folder.name:
-            found = (e for e in state.evaluations if e.library_version == version)
+            found = (e for e in state.evaluations if e.library_version in same)
             measured |= {e.data: e for e in found if e.mean is not None}
     labels = tuple(called for called, number in folder.labels().items() if number == version)
     known = tuple(measured.values())
@@ -157,9 +158,8 @@ def _find_in_run(
     if kind == "epoch":
         step = min(step * started.steps_per_epoch, started.steps_per_epoch * state.epochs)
         if int(number) > state.epochs:
-            raise ConflictError(
-                reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
-            )
+            move = f"Choose 0 to {state.epochs}."
+            raise ConflictError(reference, f"the run has {state.epochs} epochs.", move)
     if step < started.forked_steps and started.forked_from is not None:
         parent = workspace.run(started.forked_from)
         adopted = _find_in_run(parent, "step", str(step), workspace, reference)
@@ -195,9 +195,6 @@ def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str)
         return replace(_find_named(named, workspace), label=f"{run.run}@last ({named})")
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
-        raise ConflictError(
-            reference,
-            "the run has no whole evaluation to be best in.",
-            f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
-        )
+        move = f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last."
+        raise ConflictError(reference, "the run has no whole evaluation to be best in.", move)
     return _find_in_run(run, "step", str(step), workspace, reference)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from textwrap import indent
 from typing import Any
 
 from engines.core import events as ev
@@ -83,11 +84,9 @@ def check_experience(folder: LibraryFolder, experience: str | None) -> None:
     """Refuse an id that no version of the library has."""
     ids = dict.fromkeys(e.id for library in folder.versions() for e in library.experiences)
     if experience is not None and experience not in ids:
-        raise ConflictError(
-            f"library {folder.name}, experience {experience}",
-            "no version of it has that experience.",
-            f"There are: {', '.join(ids)}." if ids else "It has never held one.",
-        )
+        place = f"library {folder.name}, experience {experience}"
+        move = f"There are: {', '.join(ids)}." if ids else "It has never held one."
+        raise ConflictError(place, "no version of it has that experience.", move)
 
 
 def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:
@@ -167,7 +166,7 @@ def _commit_lines(
         for mark in known:
             lines.append(f"      {origin_line(mark)}")
             if mark.rationale:
-                lines.append(f"      why: {sanitize(mark.rationale)}")
+                lines.append(f"      why: {indent(sanitize(mark.rationale), 11 * ' ').lstrip()}")
             if mark.uses_before is not None:
                 lines.append(f"      attempts with the wording before: {mark.uses_before.text}")
     if experience is None:

@@ -86,7 +86,8 @@ def queue_blocks(
         blocks.append(Block(op.id, head, wording(wanted), _flat(note), lines))
     for name, text in queue.draft:
         if name not in inside and _HEADER.fullmatch(f"[{name}]"):  # others cannot be read back
-            pinned = ("# is pinned: nothing may change it",) if name in queue.pinned else ()
+            note = f"# {name} is pinned: nothing may change it"
+            pinned = (note,) if name in queue.pinned else ()
             blocks.append(Block(name, text=_flat(text), context=pinned))
     return blocks
 
@@ -111,7 +112,9 @@ def format_document(run: str, blocks: Sequence[Block]) -> str:
         context = [line for one in block.context for line in _wrap(one, "#    ")]
         because = [f"because: {block.because}"] if block.because else []
         text = [re.sub(rf"^(?={_READ_OTHERWISE})", r"\\", line) for line in text]
-        lines += ["", first, *context, *text, *because]
+        # Of an experience above, since its text begins in the first line.
+        head = [first, *context] if block.head else [*context, first]
+        lines += ["", *head, *text, *because]
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import indent
 
 from engines.core.text.similarity import format_changes, similarity, word_diff
 from engines.core.types import Flag, Operation, UnparsedReply
@@ -163,7 +164,8 @@ def operation_text(
     lines += [f"  {line}" for line in change_lines(operation, texts)]
     if (uses := queue.uses.get(operation.target or "")) is not None:
         lines.append(f"  so far    {uses.text}")
-    lines.append(f"  why       {sanitize(operation.rationale) or '(no reason given)'}")
+    why = sanitize(operation.rationale) or "(no reason given)"
+    lines.append(f"  why       {indent(why, 12 * ' ').lstrip()}")
     lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}")
     if merged := queue.merged.get(operation.id):
         lines.append(f"  merges    {merged}")

@@ -286,7 +286,7 @@ def serve_http(
     served = server.streamable_http_app(host="localhost" if is_loopback(host) else host)
     wanted = f"Bearer {token}".encode()
 
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+    async def require_token(scope: Any, receive: Any, send: Any) -> None:
         given = dict(scope.get("headers", ())).get(b"authorization", b"")
         if scope["type"] != "http" or not token or hmac.compare_digest(given, wanted):
             await served(scope, receive, send)
@@ -295,5 +295,5 @@ def serve_http(
         await send({"type": "http.response.start", "status": 401, "headers": head})
         await send({"type": "http.response.body", "body": b""})
 
-    own: dict[str, Any] = {"application": guarded, "option": option}
+    own: dict[str, Any] = {"application": require_token, "option": option}
     return background_server(port, host, **own, path="/mcp", lifespan="on")

@@ -194,7 +194,9 @@ class ReviewService:
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
                 form = _form(f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}", ask)
                 return replace(question, form=form, decision=decision)
-        return await self._decide(question, decision)
+        unread = is_new and action in ("reject", "defer")
+        said = "\nits changed text counts for nothing" if unread else ""
+        return await self._decide(question, decision) + said
 
     async def _decide(self, question: Question, decision: Decision | None) -> str:
         name, standing = question.operation.id, question.standing

@@ -217,11 +217,11 @@ class LearnedHits(Provider):
     """What the catalogue finds of the words that are typed."""
 
     async def search(self, query: str) -> Hits:
-        from engines.record.catalogue.query import find_rows, wanted
+        from engines.record.catalogue.query import condition, find_rows
         from studio.library.find import hit_title
 
         workspace = cast(Host, self.app).workspace
-        rows, _ = await asyncio.to_thread(find_rows, workspace, wanted(query.split()))
+        rows, _ = await asyncio.to_thread(find_rows, workspace, condition(query.split()))
         for number, row in enumerate(rows[:MOST_HITS]):
             title, call = hit_title(row), partial(_open_hit, self.app, row)
             said = escape(one_line(row["text"], 400))

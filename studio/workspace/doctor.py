@@ -99,6 +99,8 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         examine(partial(index_troubles, run.path))
         with suppress(StudioError, OSError):  # told of where its journal was read
             rows[run.run] = run_row(run, anew=True)
+    for library in libraries if repair else ():  # a run's repair cuts their journals, too
+        examine(partial(library_troubles, library), library.path)
     at_work = {run.run: living[run.path] for run in runs if run.path in living}
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
         # A run at work may be adding to it, and holds no lock on it.
@@ -109,14 +111,10 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     examine(partial(catalogue_troubles, workspace, rows))
     for library in libraries:
         examine(partial(index_troubles, library.path))
-    looked_at = {
-        "runs": len(runs),
-        "libraries": len(libraries),
-        "data sets": sum(
-            data.where == "workspace" for data in listed_data(workspace, bundled=False)
-        ),
-    }
-    return Diagnosis(looked_at, tuple(found), at_work, is_read_only)
+    sets = sum(data.where == "workspace" for data in listed_data(workspace, bundled=False))
+    looked_at = {"runs": len(runs), "libraries": len(libraries), "data sets": sets}
+    once = {(each.place, each.cause): each for each in found}
+    return Diagnosis(looked_at, tuple(once.values()), at_work, is_read_only)
 
 
 def _beside_troubles(
@@ -381,13 +379,8 @@ def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:
         if data.where != "workspace" or data.n is None or not path.is_file():
             continue
         content = path.read_bytes()
-        yield {
-            "name": data.name,
-            "path": f"{path.parent.name}/{path.name}",
-            "n": data.n,
-            "bytes": len(content),
-            "digest": digest_bytes(content),
-        }
+        about = {"name": data.name, "path": f"{path.parent.name}/{path.name}", "n": data.n}
+        yield about | {"bytes": len(content), "digest": digest_bytes(content)}
 
 
 _LONGEST = 500
@@ -395,13 +388,11 @@ _READ_ONLY = "the workspace cannot be written"
 
 
 def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, Any]:
+    told = ("place", "cause", "move", "damage", "mended")
     return {
         "well": diagnosis.is_healthy,
         "looked_at": diagnosis.looked_at,
-        "findings": [
-            fields_of(found, "place", "cause", "move", "damage", "mended")
-            for found in diagnosis.findings
-        ],
+        "findings": [fields_of(found, *told) for found in diagnosis.findings],
         "living": list(diagnosis.living),
         "machine": dict(machine),
     }
@@ -438,9 +429,8 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
 
 
 def _machine_lines(machine: Mapping[str, Any]) -> str:
-    hidden = machine["hidden_from_debuggers"]
-    can = "cannot" if hidden else "can"
-    memory = "" if hidden is None else f", other programs {can} read its memory"
+    able = {None: "", True: "cannot", False: "can"}[machine["hidden_from_debuggers"]]
+    memory = able and f", other programs {able} read its memory"
     terminal = f"terminal {machine['terminal']}" if machine["terminal"] else "no terminal"
     return (
         f"studio {machine['studio']}, python {machine['python']}, {machine['encoding']}, {terminal}"

@@ -26,7 +26,7 @@ NAME = "catalogue.json"
 Compare = Callable[[float], bool]
 
 
-def wanted(
+def condition(
     words: Sequence[str] = (),
     kind: str | None = None,
     id: str | None = None,

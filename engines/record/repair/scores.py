@@ -36,7 +36,7 @@ def score_troubles(path: Path) -> Iterator[Trouble]:
         held, fits, counted = None, False, True
     if unread or twice:
         told = ((unread, "cannot be read"), (twice, "stand there twice"))
-        cause = f"of its lines {' and '.join(f'{n} {what}' for n, what in told if n)}."
+        cause = f"{', '.join(f'lines that {what}: {n}' for n, what in told if n)}."
         move = f"Nothing need be done: {_AGAIN} {lines.REPAIR} takes them out."
         kept = about if fits and held else None
         yield Trouble(str(path), cause, move, partial(_write_whole, path, [*whole], kept), False)

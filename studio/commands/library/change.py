@@ -74,7 +74,7 @@ def utility(
         bool, typer.Option("--from-practice", help="Only what practice with dropout tells.")
     ] = False,
     offer: Annotated[
-        bool, typer.Option("--offer", help="Ask the run's reviewer to delete what can go.")
+        bool, typer.Option("--offer", help="Ask a reviewer to delete what can go.")
     ] = False,
     dry_run: DryRun = False,
     json: AsObject = False,

@@ -31,8 +31,6 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         print_json(rows)
         return
     if not rows:
-        from studio.report.next_step import tell_next
-
         print(f"no library in {sanitize(str(context.obj))} yet", file=sys.stderr)
         tell_next("studio headless rehearsal", context.obj)
     for found in rows:
@@ -43,7 +41,8 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
             f"  {labels_text(found['labels'])}".rstrip()
         )
     if rows:
-        tell_next(f"studio library show {quote(str(rows[0]['library']))}", context.obj)
+        first = max(rows, key=lambda row: bool(row["experiences"]))  # an empty one shows nothing
+        tell_next(f"studio library show {quote(str(first['library']))}", context.obj)
 
 
 def show(

@@ -125,7 +125,7 @@ def merge(
 
     workspace = masking_workspace(context.obj)
     old, mine, other = (find_version(name, workspace) for name in (base, ours, theirs))
-    target = merge_target(workspace, mine.library, into, begin=not dry_run)
+    target = merge_target(workspace, mine, into, begin=not dry_run)
     wanted = merge_operations(old.library, mine.library, other.library, other.label)
     about = f"merge of {theirs} since {base}"
     return _put_up(workspace, target, wanted, about, dry_run=dry_run, json=json)

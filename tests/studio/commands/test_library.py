@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
 from studio.config.settings.fingerprint import fingerprint
 from studio.process import login_name
@@ -44,6 +45,8 @@ def test_a_list_tells_version_size_and_tokens_of_every_library(practised: Path) 
     line = library(practised, "list").stdout
     assert line.split() == ["rehearsal", "v2", "4", "experiences", str(row["tokens_per_call"]),
                             "tokens", "a", "call"]  # fmt: skip
+    Workspace(practised).library("an-empty-one").create(None)
+    assert library(practised, "list").stderr.endswith(" library show rehearsal\n")
 
 
 def test_a_list_of_no_libraries_is_empty(workspace: Path) -> None:

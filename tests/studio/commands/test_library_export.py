@@ -71,6 +71,16 @@ def test_json_tells_files_losses_and_what_was_measured(measured: Path, tmp_path:
         assert words in (tmp_path / "playbook.txt").read_text()
 
 
+def test_a_version_of_measured_content_has_its_results(measured: Path, tmp_path: Path) -> None:
+    for change in (("edit", "rehearsal", "--add", "Check."), ("revert", "rehearsal@2")):
+        assert studio("library", *change, workspace=measured).code == 0
+    told = [
+        json.loads(export(measured, "ace", tmp_path / of, "--json", of=of).stdout)["evaluation"]
+        for of in ("rehearsal@2", "rehearsal@4")
+    ]
+    assert told[1]["version"] == 4 and told[0]["results"] == told[1]["results"] != []
+
+
 def test_a_benchmark_compares_with_no_library(measured: Path, tmp_path: Path) -> None:
     told = json.loads(export(measured, "skill", tmp_path / "sums", "--json").stdout)
     first = told["evaluation"]["results"][0]

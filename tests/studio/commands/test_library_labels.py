@@ -31,7 +31,9 @@ def test_a_label_names_a_version_until_it_is_moved_or_removed(practised: Path) -
     words = ("rehearsal@1", "production", "--reason", "62 %\x1b[2J")
     assert label(practised, *words).stdout == "rehearsal@production is v1\n"
     assert version(practised, "rehearsal@production") == 1
-    assert label(practised, *words).stdout == "rehearsal@production is v1 already\n"
+    again = "rehearsal@production is v1 already"
+    assert label(practised, *words).stdout == f"{again}; no reason is recorded\n"
+    assert label(practised, *words[:2]).stdout == f"{again}\n"
     assert label(practised, "rehearsal@production", "old").stdout == "rehearsal@old is v1\n"
     moved = label(practised, "rehearsal", "production")
     assert moved.stdout == "rehearsal@production is v2 (was v1)\n"

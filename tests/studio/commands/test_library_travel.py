@@ -215,7 +215,10 @@ def test_a_merge_asks_what_theirs_changed_and_flags_what_both_did(
     ]
     shown = studio("review", "merge-lab", workspace=workspace, typed="a\na\na\n").stdout
     assert "flag      conflict: ours reworded it, theirs.json reworded it" in shown
-    assert "ours (E1): Carry one over.; base (E1): Carry the one." in shown
+    wordings = ("  why       base (E1): Carry the one.", "ours (E1): Carry one over.\n")
+    assert f"\n{12 * ' '}".join(wordings) in shown
+    told = studio("library", "show", "lab", workspace=workspace).stdout
+    assert "begun as a copy of ours.json\n" in told
     assert texts(workspace, "lab") == {"E1": "Carry the ten.", "E3": "Draw it."}
     moved = studio("library", "merge", base, ours, theirs, "--into", "lab", workspace=workspace)
     assert moved.code == 2 and "its head, v1, is not what OURS says" in moved.stderr

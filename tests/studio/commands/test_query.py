@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from studio.library.find import parse_effect, parse_time
+from engines.record.run_dir import Workspace
+from studio.library.find import hit_lines, parse_effect, parse_time
 from tests.support.run_studio import Result, studio
 
 
@@ -26,7 +27,8 @@ def data(workspace: Path, *arguments: str) -> Any:
 def test_a_hit_says_what_it_is_what_it_says_and_where_to_look_next(practised: Path) -> None:
     hit = query(practised, "--kind", "experience", "--id", "E1")
     title, said, move = hit.stdout.splitlines()
-    assert title.startswith("E1  experience, live by auto  library rehearsal, run rehearsal, step ")
+    about = "E1  experience, live, wording by auto  library rehearsal, run rehearsal, step "
+    assert title.startswith(about)
     assert said.startswith("  ") and move == "  studio library history rehearsal E1"
     assert hit.code == 0 and hit.stderr == ""
     words = move.split()[1:]
@@ -65,6 +67,22 @@ def test_a_reviewer_who_decided_nothing_is_told_from_those_who_did(practised: Pa
     assert (found.code, found.stdout) == (0, "")
     assert "'nobody' decided nothing; who did: auto\n" in found.stderr
     assert "who did" not in query(practised, "--reviewer", "auto", "xyzzy").stderr
+
+
+def test_an_id_that_no_journal_has_is_told(practised: Path) -> None:
+    problem = next(hit["problems"][0] for hit in data(practised) if hit["problems"])
+    for option, known in (("--id", "E1"), ("--problem", problem)):
+        told = "nothing proposed, learned or measured names 'zzz'\n"
+        assert told in query(practised, option, "zzz").stderr
+        assert "names" not in query(practised, option, known, "xyzzy").stderr
+
+
+def test_a_hit_without_a_wording_begins_with_why_and_is_cut_between_words(tmp_path: Path) -> None:
+    row: dict[str, Any] = dict.fromkeys(("text", "reason", "status"), "")
+    row |= {"why": "word " * 99, "kind": "version", "id": "lib@1", "library": "lib", "run": ""}
+    row |= {"reviewer": "", "worth": "", "step": 0, "at": 0.0}
+    _, said, _ = hit_lines(row, Workspace(tmp_path))
+    assert said.startswith("  (word word ") and said.endswith(" word …)")
 
 
 def test_a_damaged_journal_is_told_and_hides_nothing_else(practised: Path) -> None:

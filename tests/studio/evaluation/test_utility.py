@@ -113,11 +113,14 @@ def test_what_gains_too_little_is_offered_and_a_person_decides(copied: Path) -> 
         assert library(copied, "edit", "rehearsal", "--add", text).code == 0
     offered = utility(copied, "--rollouts", "1024", "--offer")
     assert offered["offered"] == offered["dispensable"] != []
+    state = Workspace(copied).run("offer-rehearsal").state()  # in no run that is about others
+    assert [op.target for op in state.open_operations] == offered["offered"]
     told = library(copied, "utility", "rehearsal", "--rollouts", "1024", "--offer")
     assert "offered  nothing: they are asked about already" in told.stdout
+    assert "--offer asks" not in told.stdout
     name = offered["offered"][0]
     typed = "a\n" * len(offered["offered"])
-    asked = studio("review", "rehearsal", workspace=copied, typed=typed)
+    asked = studio("review", "offer-rehearsal", workspace=copied, typed=typed)
     assert "it gains less than 0.05: reward" in asked.stdout and "committed" in asked.stdout
     shown = json.loads(library(copied, "show", "rehearsal", "--json").stdout)
     assert name not in {e["id"] for e in shown["experiences"]} | shown["effects"].keys()

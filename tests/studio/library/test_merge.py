@@ -295,12 +295,12 @@ def test_each_rule_of_a_merge(ours: Rows, theirs: Rows, asked: list[Wish]) -> No
     assert merged(BASE, ours, theirs) == asked == reference(BASE, ours, theirs)
 
 
-def test_a_conflict_carries_all_three_wordings_and_auto_does_not_let_it_in() -> None:
+def test_a_conflict_has_each_wording_once_and_auto_does_not_let_it_in() -> None:
     ours, theirs = [("E5", "Carry one over."), *BASE[1:]], [("E1", "Carry ten."), *BASE[1:]]
     (op,) = merge_operations(a_version(*BASE), a_version(*ours), a_version(*theirs), "ann.yaml")
-    assert op.rationale == (
-        "ours reworded it, ann.yaml reworded it; ours (E5): Carry one over.; "
-        "base (E1): Carry the one."
-    )
+    base = "base (E1): Carry the one."
+    assert op.rationale == f"{base}\nours (E5): Carry one over.\nann.yaml: Carry ten."
+    (gone,) = merge_operations(a_version(*BASE), a_version(*ours), a_version(*BASE[1:]))
+    assert (gone.kind, gone.rationale) == ("delete", base)  # ours is what it takes away
     assert [flag.name for flag in op.flags] == [CONFLICT] and op.is_flagged
     assert CONFLICT in FLAG_NAMES and CONFLICT in REJECTED_BY_AUTO and AUTO == "auto"

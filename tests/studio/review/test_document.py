@@ -72,6 +72,13 @@ def test_a_wording_with_few_words_of_the_old_one_is_shown_as_two_lines() -> None
     assert "#  - Carry: mind it.\n#  + Write every ten above its column.\n" in text
 
 
+def test_a_pin_is_told_above_the_wording() -> None:
+    state = a_state()
+    queue = ReviewQueue((), (), (("E1", "Carry. " * 20),), pinned=("E1",))
+    text = body(queue_blocks(state, queue, lambda operation: ()))
+    assert "\n\n# E1 is pinned: nothing may change it\n[E1] Carry. Carry." in text
+
+
 def test_the_file_shows_what_would_be_if_all_were_approved() -> None:
     flagged = replace(ADD, flags=(Flag("duplicate", 0.91, "of E3"),))
     text = body(shown(a_state(flagged, CHANGE, DELETE)))

@@ -322,7 +322,7 @@ async def test_what_was_learned_is_found_by_its_words_and_opened(
             if found_only(app, first.id):
                 break
         rows = picture(app)
-        assert f"{first.id}  experience, live by auto" in "\n".join(rows)
+        assert f"{first.id}  experience, live, wording by auto" in "\n".join(rows)
         assert "1 of 1" in rows[5] and f"> {first.id}  experience" in rows[6]
         await pilot.press(*["backspace"] * 40, "e")
         for _ in range(400):

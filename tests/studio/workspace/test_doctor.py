@@ -99,6 +99,12 @@ def test_damage_is_exit_2_with_place_cause_and_next_move_and_repaired_on_request
     assert doctor(practised)[0] == 0
 
 
+def test_one_repair_mends_what_the_repair_of_a_run_leaves_of_its_library(practised: Path) -> None:
+    flipped(practised / "runs/rehearsal/journal.jsonl", 2)
+    assert doctor(practised, "--repair")[0] == 0
+    assert doctor(practised)[0] == 0
+
+
 def test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere(practised: Path) -> None:
     shutil.copytree(practised / "runs/rehearsal", practised / "runs/other")
     for run in ("rehearsal", "other"):
@@ -201,14 +207,14 @@ def test_damaged_scores_cost_only_themselves(practised: Path) -> None:
     (folder / "scores.jsonl").chmod(0o600)
     code, told = doctor(practised)
     assert code == 0
-    assert "of its lines 1 cannot be read." in causes(told)
+    assert "lines that cannot be read: 1." in causes(told)
     assert doctor(practised, "--repair")[0] == 0
     left = raw.splitlines(keepends=True)
     assert (folder / "scores.jsonl").read_bytes() == left[0] + left[2]
     assert (folder / "scores.jsonl.damaged-1").read_bytes() == bytes(data)
-    assert "of its lines" not in causes(doctor(practised)[1])
+    assert "lines that" not in causes(doctor(practised)[1])
     (folder / "scores.jsonl").write_bytes(left[0] * 3)
-    assert "of its lines 2 stand there twice." in causes(doctor(practised)[1])
+    assert "lines that stand there twice: 2." in causes(doctor(practised)[1])
     with write_lock(practised / "runs/rehearsal"):  # it may be adding to it
         doctor(practised, "--repair")
     assert (folder / "scores.jsonl").read_bytes() == left[0] * 3

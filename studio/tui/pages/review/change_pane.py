@@ -211,7 +211,7 @@ class ChangePane:
             if found.trouble:
                 rows.insert(0, _note(one_line(found.trouble, 400), "failed"))
             nothing = "nothing else in the library is like it"
-            no_rollouts = "no rollouts: a person proposed it"
+            no_rollouts = "no rollouts: it was not drawn from practice"
             if op.kind == "weights":
                 nothing = "a weight update is like no experience"
                 no_rollouts = "no rollout of its step is in the journal"

@@ -46,13 +46,13 @@ class Item(NamedTuple):  # made a thousand times a key: a dataclass takes four t
     decision: Decision | None = None
     unparsed: UnparsedReply | None = None
     deferred: bool = False
-    is_own: bool = False  # a person proposed it: it was never put off, whatever waits for it
+    is_own: bool = False  # a person proposed it: it was never put off, so it is not `deferred`
 
     @property
     def standing(self) -> Standing:
         if self.decision is not None:
             return _STANDING[self.decision.action]
-        return "later" if self.deferred and not self.is_own else "open"
+        return "later" if self.deferred else "open"
 
     @property
     def is_open(self) -> bool:
@@ -86,7 +86,7 @@ def items(
         found.sort(key=lambda item: not (item.operation and item.operation.is_flagged))
     elif sort == "by kind":
         found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
-    found.sort(key=lambda item: item.deferred and not item.is_own)
+    found.sort(key=lambda item: item.deferred)
     found += [Item(reply.id, unparsed=reply) for reply in state.repairs.values()]
     if not words.strip():
         return found
@@ -101,7 +101,9 @@ def item_now(name: str, state: RunState, made: Mapping[str, Decision]) -> Item |
 
 
 def _item_of(op: Operation, state: RunState, made: Mapping[str, Decision]) -> Item:
-    return Item(op.id, op, made.get(op.id), None, op.id in state.deferred, op.id in state.own)
+    own = op.id in state.own
+    later, is_own = op.id in state.deferred and not own, own and not state.curates
+    return Item(op.id, op, made.get(op.id), None, later, is_own)
 
 
 def _search_text(item: Item, texts: Mapping[str, str]) -> str:

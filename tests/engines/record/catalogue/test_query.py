@@ -15,7 +15,7 @@ from engines.core.state.step_history import run_history
 from engines.core.types import Decision, Lesson, Operation, WeightUpdate
 from engines.record import run_index
 from engines.record.catalogue import query
-from engines.record.catalogue.query import NAME, find_rows, is_wrong, wanted
+from engines.record.catalogue.query import NAME, condition, find_rows, is_wrong
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_run, a_step, an_effect, an_operation, approved
@@ -87,7 +87,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def names(workspace: Workspace, **asked: Any) -> list[str]:
-    rows, errors = find_rows(workspace, wanted(**asked))
+    rows, errors = find_rows(workspace, condition(**asked))
     assert errors == []
     return sorted(row["id"] for row in rows)
 
@@ -136,7 +136,7 @@ def test_what_is_asked_for_is_found(
 
 
 def test_each_operation_says_what_became_of_it(workspace: Workspace) -> None:
-    rows, _ = find_rows(workspace, wanted(kind="operation", run="exp"))
+    rows, _ = find_rows(workspace, condition(kind="operation", run="exp"))
     found = {row["id"]: (row["status"], row["reviewer"], row["reason"]) for row in rows}
     assert found == {
         "op1.1": ("approved", "ann", ""),
@@ -149,12 +149,12 @@ def test_each_operation_says_what_became_of_it(workspace: Workspace) -> None:
     }
     edited = next(row for row in rows if row["id"] == "op1.3")
     assert (edited["text"], edited["target"]) == ("Add the TENS first.", "E2")
-    experiences, _ = find_rows(workspace, wanted(kind="experience"))
+    experiences, _ = find_rows(workspace, condition(kind="experience"))
     assert {row["id"]: row["status"] for row in experiences} == {"E1": "live", "E2": "deleted"}
 
 
 def test_the_newest_comes_first(workspace: Workspace) -> None:
-    rows, _ = find_rows(workspace, wanted())
+    rows, _ = find_rows(workspace, condition())
     assert [row["at"] for row in rows] == sorted((row["at"] for row in rows), reverse=True)
 
 
@@ -171,7 +171,7 @@ def test_the_library_tells_of_the_operations_of_a_run_that_was_removed(
 ) -> None:
     assert names(workspace, id="op1.1") == ["lib@1", "op1.1"]
     (workspace.runs_folder / "exp" / "journal.jsonl").unlink()
-    rows, _ = find_rows(workspace, wanted(id="op1.1", kind="operation"))
+    rows, _ = find_rows(workspace, condition(id="op1.1", kind="operation"))
     assert [(row["run"], row["status"], row["reviewer"]) for row in rows] == [
         ("exp", "approved", "ann")
     ]
@@ -184,7 +184,7 @@ def test_every_operation_of_a_long_run_is_there_once_and_as_it_was_decided(
     workspace, events = Workspace(tmp_path), list(a_long_run("exp", steps=30, seed=seed))
     write_events(workspace.runs_folder / "exp" / "journal.jsonl", events)
     history = run_history(events)
-    rows, _ = find_rows(workspace, wanted(kind="operation"))
+    rows, _ = find_rows(workspace, condition(kind="operation"))
     found = {row["id"]: row for row in rows}
     assert len(found) == len(rows)
     operations = {op.id: op for step in history.steps.values() for op in step.operations}
@@ -217,10 +217,10 @@ def test_rows_follow_their_journal(workspace: Workspace) -> None:
     ],
 )
 def test_damaged_rows_are_made_anew_without_a_word(workspace: Workspace, damage: bytes) -> None:
-    before = find_rows(workspace, wanted())
+    before = find_rows(workspace, condition())
     for path in (workspace.run("exp").journal, workspace.library("lib").journal_path):
         path.with_name(NAME).write_bytes(damage)
-    assert find_rows(workspace, wanted()) == before
+    assert find_rows(workspace, condition()) == before
     assert workspace.run("exp").journal.with_name(NAME).read_bytes() != damage
 
 
@@ -234,7 +234,7 @@ def test_a_damaged_journal_is_named_and_hides_nothing_else(workspace: Workspace)
     write_long_run(workspace, "long", steps=2)
     for path in (workspace.run("exp").journal, workspace.library("long").journal_path):
         path.write_bytes(path.read_bytes().replace(b"check", b"chock").replace(b"Check", b"Chock"))
-    rows, errors = find_rows(workspace, wanted())
+    rows, errors = find_rows(workspace, condition())
     assert {(row["run"], row["library"]) for row in rows} >= {("long", "long"), ("exp", "lib")}
     assert [error.partition(": this line")[0].rpartition(":")[0] for error in errors] == [
         str(workspace.library("long").journal_path),
@@ -244,11 +244,11 @@ def test_a_damaged_journal_is_named_and_hides_nothing_else(workspace: Workspace)
 
 def test_many_who_ask_at_once_are_answered_alike(workspace: Workspace) -> None:
     write_long_run(workspace, "long", steps=4)
-    right, found = find_rows(workspace, wanted()), list[Any]()
+    right, found = find_rows(workspace, condition()), list[Any]()
     for path in workspace.path.glob("*/*/catalogue.json"):
         path.unlink()
     askers = [
-        threading.Thread(target=lambda: found.append(find_rows(workspace, wanted())))
+        threading.Thread(target=lambda: found.append(find_rows(workspace, condition())))
         for _ in range(6)
     ]
     for asker in askers:
@@ -262,7 +262,7 @@ def test_rows_that_a_reader_would_believe_and_are_wrong_are_told(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = workspace.run("exp").journal
-    find_rows(workspace, wanted())
+    find_rows(workspace, condition())
     assert not is_wrong(journal)
     path, right = journal.with_name(NAME), journal.with_name(NAME).read_bytes()
     path.write_bytes(right[:-7])
@@ -281,11 +281,11 @@ def test_rows_that_a_reader_would_believe_and_are_wrong_are_told(
 def test_a_byte_of_the_rows_that_was_flipped_is_told_and_made_again(workspace: Workspace) -> None:
     """Through what the seal covers, and the seal itself."""
     journal = workspace.run("exp").journal
-    right = find_rows(workspace, wanted())
+    right = find_rows(workspace, condition())
     path = journal.with_name(NAME)
     whole = path.read_bytes()
     for at in (*range(90), *range(90, len(whole), len(whole) // 40)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         assert is_wrong(journal), at
-        assert find_rows(workspace, wanted()) == right, at
+        assert find_rows(workspace, condition()) == right, at
         assert path.read_bytes() == whole, at
