@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,6 +72,15 @@ def open_workspace(context: typer.Context) -> Workspace:
     from engines.record.run_dir import Workspace  # a good third of the start of `ctl status`
 
     return Workspace(context.obj)
+
+
+def ask_line(prompt: str) -> str | None:
+    """A line of standard input; None at its end."""
+    print(prompt, end="", flush=True)
+    line = sys.stdin.readline()
+    if not (line and sys.stdin.isatty()):  # nothing else has ended the prompt's line
+        print()
+    return line.rstrip("\n") if line else None
 
 
 def require_mcp() -> None:

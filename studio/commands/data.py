@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from studio import exit_codes
-from studio.commands import AsJson, open_workspace
+from studio.commands import AsJson, ask_line, open_workspace
 from studio.report.tables import print_json, print_result, table
 from studio.secrets.sanitize import sanitize
 
@@ -36,17 +36,11 @@ Name = Annotated[
 ]
 Question = Annotated[
     str | None,
-    typer.Option(
-        "--question",
-        metavar="FIELD",
-        help="Name of the field with the question. Default: question.",
-    ),
+    typer.Option(metavar="FIELD", help="Name of the field with the question. Default: question."),
 ]
 Answer = Annotated[
     str | None,
-    typer.Option(
-        "--answer", metavar="FIELD", help="Name of the field with the answer. Default: answer."
-    ),
+    typer.Option(metavar="FIELD", help="Name of the field with the answer. Default: answer."),
 ]
 
 
@@ -128,11 +122,8 @@ def add(
         elif not json:
             print(f"{one.name}: nothing changed, {path} has this content already")
         if one.without_answer:
-            print(
-                f"note: {one.name}: {one.without_answer} of {one.n} have no answer: the math and "
-                "text verifiers refuse those",
-                file=sys.stderr,
-            )
+            lack = f"{one.name}: {one.without_answer} of {one.n} have no answer"
+            print(f"note: {lack}: the math and text verifiers refuse those", file=sys.stderr)
         if one.with_tools:
             n = count_text(one.with_tools, "row")
             print(f"note: {one.name}: {n} with calls of tools left out", file=sys.stderr)
@@ -337,7 +328,7 @@ def import_(
         dry_run=dry_run,
         anonymous=anonymous,
     )
-    print_result(done, import_text(done), json=json)
+    print_result(done, import_text(done, dry_run=dry_run), json=json)
     if not json and not dry_run:
         tell_next(f"studio data review {quote(done['name'])}", context.obj)
 
@@ -369,20 +360,14 @@ def review(
     from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
-    def ask(prompt: str) -> str | None:
-        print(prompt, end="", flush=True)
-        return sys.stdin.readline() or None
-
     workspace = masking_workspace(context.obj)
     target = find_items(workspace, name)
     changes = read_marks(marks) if marks is not None else {}
     if yes:
         changes |= {content_hash(row): mark for row in read_items(target) if is_unreviewed(row)}
     if changes and (stale := len(changes) - change_items(workspace, target, changes)):
-        print(
-            f"note: {count_text(stale, 'decision')} for items that are not there now",
-            file=sys.stderr,
-        )
+        gone = f"{count_text(stale, 'decision')} for items that are not there now"
+        print(f"note: {gone}", file=sys.stderr)
     rows = read_items(target)
     if json:
         print_json([item_data(number, row) for number, row in enumerate(rows, start=1)])
@@ -390,7 +375,7 @@ def review(
     ended = False
     if not yes and marks is None:
         say = partial(print, flush=True)
-        ended = not review_items(workspace, target, ask, say, edit_text)
+        ended = not review_items(workspace, target, ask_line, say, edit_text)
         rows = read_items(target)
     left = sum(map(is_unreviewed, rows))
     print(f"{name}: {len(rows) - left} of {count_text(len(rows), 'item')} may be used")

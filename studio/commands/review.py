@@ -13,7 +13,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsJson, DryRun, NewestRun, Run, require_mcp
+from studio.commands import AsJson, DryRun, NewestRun, Run, ask_line, require_mcp
 from studio.process import login_name
 from studio.report.tables import wrap_text
 
@@ -84,7 +84,7 @@ def review(
         elif editor:
             EditorReview(reviewing, workspace, person, ask=_ask_aside, yes=yes).run()
         else:
-            reviewing.run(reviewer=person, ask=_ask, edit=edit_text)
+            reviewing.run(reviewer=person, ask=ask_line, edit=edit_text)
     state = folder.state()
     goes_on = is_alive(folder) and not state.open_operations
     after = command_after_review(state, committed=reviewing.committed)
@@ -103,17 +103,9 @@ def _review_by_mcp(workspace: Workspace, run: RunDir, person: str) -> int:
     return exit_codes.DONE
 
 
-def _ask(prompt: str) -> str | None:
-    print(prompt, end="", flush=True)
-    line = sys.stdin.readline()
-    if not line:
-        print()
-    return line.rstrip("\n") if line else None
-
-
 def _ask_aside(prompt: str) -> str | None:
     with redirect_stdout(sys.stderr):
-        return _ask(prompt)
+        return ask_line(prompt)
 
 
 def _say(text: str) -> None:

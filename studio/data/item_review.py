@@ -61,8 +61,8 @@ def item_text(number: int, of: int, row: Row, whole: bool = False) -> str:
     ]
     for at, (reply, outcome) in enumerate(tries, start=1):
         reward = outcome.get("reward")
-        known = "no reward" if reward is None else f"reward {reward}"
-        about = [known, *(outcome.get("signals") or ["no signal"]), reply.get("model") or "?"]
+        about = ["no reward" if reward is None else f"reward {reward}"]
+        about += [*(outcome.get("signals") or ["no signal"]), reply.get("model") or "model unknown"]
         if "outcomes" in row and outcome.get("reply") != reply_digest(reply):
             about.insert(1, "kept though the try was changed" if outcome else "it was not recorded")
         lines += [

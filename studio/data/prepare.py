@@ -167,11 +167,10 @@ def _plan(workspace: Workspace, wanted: Wanted) -> Prepared:
 
 def _clean(wanted: Wanted, part: Cleaned) -> Iterator[dict[str, Any]]:
     try:
-        yield from part.rows(source_rows(part, wanted.from_path, wanted.together))
+        yield from part.rows(source_rows(part, wanted.together))
     except MissingField as error:
         # Of Parquet only some columns were read.
-        fields = field_names(part) if wanted.from_path is not None else []
-        if fields and error.field not in fields:
+        if (fields := field_names(part)) and error.field not in fields:
             error = MissingField(error.place, error.field, fields)
         move = f"{part.name} has the columns: {', '.join(LAYOUTS[part.name].columns)}."
         raise DataError(error.place, error.cause, move) from error

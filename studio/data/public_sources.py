@@ -23,8 +23,10 @@ _BATCH_ROWS = 4096
 _TIMEOUT_S = 10
 
 
-def find_origin(part: str, from_path: str | None, together: Sequence[str]) -> tuple[str, str]:
-    """Name of the layout, and where its rows come from.
+def find_origin(
+    part: str, from_path: str | None, together: Sequence[str]
+) -> tuple[str, DataSource | str]:
+    """Name of the layout, and where its rows come from: on the hub, where it is no `DataSource`.
 
     Sets that are wanted `together` have a folder together, each a file or folder with its name.
 
@@ -37,22 +39,31 @@ def find_origin(part: str, from_path: str | None, together: Sequence[str]) -> tu
         return name, f"{layout.hub}{f'/{layout.config}' if layout.config else ''}:{split}"
     folder = Path(from_path).expanduser().absolute()
     if not folder.is_dir():
-        found = locate(from_path, (Path.cwd(),))
+        if (found := _locate(from_path, Path.cwd())) is None:
+            cause = "there is no such file or folder."
+            move = "Correct the path, or leave --from out to fetch it."
+            raise DataError(f"--from {from_path}", cause, move)
         if len(together) > 1:
             cause = f"It is one file, and {'+'.join(together)} wants a folder."
             raise ConfigError(f"--from {from_path}", cause, f"Give {_form(together)}.")
-        return name, str(_check_split(name, split, found))
+        return name, _check_split(name, split, found)
     for called in (f"{name}-{split}", name, *layout.folders):
-        try:
-            return name, str(_check_split(name, split, locate(called, (folder,))))
-        except DataError as error:
-            if "is not found" not in error.cause:
-                raise
+        if (found := _locate(called, folder)) is not None:
+            return name, _check_split(name, split, found)
     if len(together) > 1 or (
         len(splits := find_splits(folder)) > 1 and not {split, *USUAL}.intersection(splits)
     ):
         raise DataError(str(folder), f"{name} is missing here.", f"Give {_form(together)}.")
-    return name, str(_check_split(name, split, DataSource(folder)))
+    return name, _check_split(name, split, DataSource(folder))
+
+
+def _locate(name: str, root: Path) -> DataSource | None:
+    try:
+        return locate(name, (root,))
+    except DataError as error:
+        if "is not found" in error.cause:
+            return None
+        raise
 
 
 def _check_split(name: str, split: str, found: DataSource) -> DataSource:
@@ -60,60 +71,64 @@ def _check_split(name: str, split: str, found: DataSource) -> DataSource:
     if found.split is not None:
         return resolve_data(str(found), (Path.cwd(),))
     if not found.path.is_dir():
-        said = {word[:3]: word for word in re.findall("[a-z]+", stem_of(found.path).lower())
-                if word in USUAL}  # fmt: skip
-        if said and split[:3] not in said and split in USUAL:
-            other = next(iter(said.values()))
-            cause = f"By its name it is the split {other}, and {split} is wanted."
-            raise DataError(str(found.path), cause, f"Prepare {name}:{other}, or rename the file.")
+        _check_stem(name, split, found.path, stem_of(found.path))
         return found
     splits = find_splits(found.path)
     only = next(iter(splits)) if len(splits) == 1 else None
     if split in splits:
         return DataSource(found.path, split)
     if "" in splits or (only and only not in USUAL):
+        _check_stem(name, split, found.path, only or "")
         return DataSource(found.path, only or None)
     cause = f"It has no split {split}; there are: {', '.join(splits)}."
     raise DataError(str(found.path), cause, f"Name one: {name}:{next(iter(splits))}.")
 
 
+def _check_stem(name: str, split: str, path: Path, stem: str) -> None:
+    """Raises DataError where a file is named after another split than the one that is meant."""
+    words = re.findall("[a-z]+", stem.lower())
+    said = {word[:3]: word for word in words if word in USUAL}
+    meant = split in USUAL or split != LAYOUTS[name].split  # not `main`, which no file is called
+    if said and meant and split[:3] not in said and split.lower() not in words:
+        other = next(iter(said.values()))
+        cause = f"By its name it is the split {other}, and {split} is wanted."
+        raise DataError(str(path), cause, f"Prepare {name}:{other}, or rename the file.")
+
+
 def _form(names: Sequence[str]) -> str:
     """What a folder of such sets looks like, as the next move."""
-    first = names[0]
-    others = f" and the same of {', '.join(names[1:])}" if names[1:] else ""
-    hub = LAYOUTS[first].folders[0]
-    return (
-        f"--from FOLDER with {first}.jsonl, {first}.parquet, {first}/ or the hub's {hub}/ in "
-        f"it{others}"
-    )
+    first, *more = names
+    either = f"{first}.jsonl, {first}.parquet, {first}/ or the hub's {LAYOUTS[first].folders[0]}/"
+    others = f" and the same of {', '.join(more)}" if more else ""
+    return f"--from FOLDER with {either} in it{others}"
 
 
 def _elsewhere(names: Sequence[str]) -> str:
     """Where these sets can be had, and how they are given then."""
-    listed = [
-        f"{name}: https://huggingface.co/datasets/{LAYOUTS[name].hub} "
-        f"(columns {', '.join(LAYOUTS[name].columns)})"
-        for name in names
-    ]
+    page = "{}: https://huggingface.co/datasets/{} (columns {})"
+    found = ((name, LAYOUTS[name]) for name in names)
+    listed = [page.format(name, one.hub, ", ".join(one.columns)) for name, one in found]
     how = _form(names) if len(names) > 1 else "--from FILE"
-    return f"Or fetch elsewhere and give {how}. {'; '.join(listed)}."
+    return f"{how} takes what was fetched elsewhere. {'; '.join(listed)}."
 
 
-def source_rows(part: Cleaned, from_path: str | None, together: Sequence[str]) -> Iterator[Row]:
-    if from_path is None:
-        return _hub_rows(part, together)
-    return open_table(resolve_data(part.source, (Path.cwd(),)), LAYOUTS[part.name].read).rows
+def source_rows(part: Cleaned, together: Sequence[str]) -> Iterator[Row]:
+    if isinstance(part.source, str):
+        return _hub_rows(part, part.source, together)
+    return open_table(part.source, LAYOUTS[part.name].read).rows
 
 
 def field_names(part: Cleaned) -> list[str]:
     """All fields of the first row of a file, also those that are not read."""
-    first = next(iter(open_table(resolve_data(part.source, (Path.cwd(),))).rows), None)
+    if isinstance(part.source, str):
+        return []
+    first = next(iter(open_table(part.source).rows), None)
     return list(first[2]) if first and isinstance(first[2], dict) else []
 
 
-def _hub_rows(part: Cleaned, together: Sequence[str]) -> Iterator[Row]:
+def _hub_rows(part: Cleaned, source: str, together: Sequence[str]) -> Iterator[Row]:
     layout, move = LAYOUTS[part.name], _elsewhere(together)
-    place, split = f"data set {part.name}", part.source.rpartition(":")[2]
+    place, split = f"data set {part.name}", source.rpartition(":")[2]
     try:
         import datasets
     except ImportError as error:
@@ -132,7 +147,7 @@ def _hub_rows(part: Cleaned, together: Sequence[str]) -> Iterator[Row]:
         batches = (table.to_pylist() for table in tables.iter(batch_size=_BATCH_ROWS))
         rows = (row for batch in batches for row in batch)
         for number, row in enumerate(rows, start=1):
-            yield number, f"{part.source}, row {number}", to_json_value(row)
+            yield number, f"{source}, row {number}", to_json_value(row)
     except DataError:
         raise
     except Exception as error:  # of a dozen libraries below it, each with errors of its own
@@ -142,7 +157,7 @@ def _hub_rows(part: Cleaned, together: Sequence[str]) -> Iterator[Row]:
         elif layout.gated and _is_refused(error):
             page = f"https://huggingface.co/datasets/{layout.hub}"
             move = f"Accept its terms on {page} and set HF_TOKEN. {move}"
-        raise DataError(place, f"{part.source} cannot be fetched: {reason}.", move) from error
+        raise DataError(place, f"{source} cannot be fetched: {reason}.", move) from error
 
 
 def _reach_hub(repository: str) -> bool:

@@ -96,7 +96,7 @@ def import_sessions(
     }
 
 
-def import_text(done: Mapping[str, Any]) -> str:
+def import_text(done: Mapping[str, Any], *, dry_run: bool = False) -> str:
     """The same for people."""
 
     def counts(name: str, none: str) -> str:
@@ -105,15 +105,14 @@ def import_text(done: Mapping[str, Any]) -> str:
     unit = "sample" if done["format"] == "inspect" else "session"
     many, of = count_text(done["problems"], "problem"), count_text(done["sessions"], unit)
     several = count_text(done["groups"], "problem with several", "problems with several")
-    private = (
-        f", {count_text(done['private'], 'home folder or address', 'home folders or addresses')}"
-    )
-    where = "in" if done["written"] else "not written:"
+    homes = "home folder or address", "home folders or addresses"
+    private = f", {count_text(done['private'], *homes)}" if done["private"] else ""
+    where = "in" if done["written"] else "not written:" if dry_run else "nothing changed, all in"
     return sanitize(
         f"{done['name']}: {many} from {of}, {where} {done['path']}\n"
         f"  tries     {counts('outcomes', '')}; {several}\n"
         f"  signals   {counts('signals', 'none')}\n"
-        f"  redacted  {count_text(done['redacted'], 'secret')}{private * bool(done['private'])}\n"
+        f"  redacted  {count_text(done['redacted'], 'secret')}{private}\n"
         f"  linked    {count_text(done['subagents'], 'sub-agent')}\n"
         f"  dropped   {counts('dropped', 'nothing')}"
     )
@@ -164,11 +163,9 @@ def _write_new(workspace: Workspace, target: Path, rows: list[Row]) -> bool:
         if target.exists():
             if [set_mark(row, False) for row in read_items(target)] == rows:
                 return False
-            cause, move = (
-                f"{target} exists with other items.",
-                f"Choose another one with --name NAME, such as {target.stem}-2; or move that file "
-                "away first, with the marks in it.",
-            )
+            cause = f"{target} exists with other items."
+            move = f"Choose another one with --name NAME, such as {target.stem}-2; or move that "
+            move += "file away first, with the marks in it."
             raise ConfigError(f"data set {target.stem}", cause, move)
         _write(workspace, target, rows)
     return True
@@ -192,9 +189,7 @@ def find_items(workspace: Workspace, name: str) -> Path:
             cause, move = "The workspace has no data set of that name.", "See studio data."
         else:
             cause = f"It is {found}, which was not imported: such data needs no review."
-            move = (
-                "Review what studio data import wrote, as JSONL in the workspace; see studio data."
-            )
+            move = "Review what studio data import wrote as JSONL here; see studio data."
         raise DataError(f"data set {name}", cause, move)
     return target
 

@@ -88,7 +88,8 @@ def report_text(name: str, path: str, report: DataReport) -> str:
 
 
 def prepared_data(one: Prepared, dry_run: bool) -> dict[str, Any]:
-    parts = [fields_of(part, "name", "source", "read", "kept", "left_out") for part in one.parts]
+    counts = ("name", "read", "kept", "left_out")
+    parts = [{**fields_of(part, *counts), "source": str(part.source)} for part in one.parts]
     about = {"name": one.name, "path": str(one.path), "n": one.n}
     made = {} if dry_run else {"new": one.new, "digest": one.digest}
     return {**about, **made, "seed": one.wanted.seed, "parts": parts}
@@ -110,7 +111,7 @@ def prepared_text(one: Prepared, dry_run: bool) -> str:
         left = "".join(f", {count} {why} left out" for why, count in part.left_out.items())
         of = f"{count_text(part.kept, 'problem')} from {count_text(part.read, 'row')} of "
         read = of if part.read else ""
-        lines.append(f"  {part.name}: {read}{sanitize(part.source)}{left}")
+        lines.append(f"  {part.name}: {read}{sanitize(str(part.source))}{left}")
     return "\n".join(lines)
 
 

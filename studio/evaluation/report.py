@@ -27,7 +27,7 @@ from studio.report.rates import (
 )
 from studio.report.summary import REHEARSAL, usage_text
 from studio.report.tables import indent_text, table
-from studio.run.held_out import detectable_effect, detectable_effect_line, set_size_line
+from studio.run.held_out import detectable_effect, set_size_line
 from studio.secrets.sanitize import one_line
 
 _USAGE = ("calls", "prompt_tokens", "completion_tokens", "cost_usd")
@@ -81,7 +81,7 @@ def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> di
 
 def _set_lines(result: SetResult, k: int) -> list[str]:
     held_out = result.held_out
-    lines = [one_line(set_size_line(held_out, k), 400), detectable_effect_line(held_out, k)]
+    lines = [one_line(set_size_line(held_out, k), 400)]  # what it can show was told before
     passed = [f"PASS@{k}"] if k > 1 else []
     headings = ["EXPERIENCES", f"MEAN@{k}", *passed, "QUESTIONS", "TRIES"]
     optional = _optional_columns(result)

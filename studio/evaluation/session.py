@@ -178,13 +178,11 @@ class _ProgressCounter:
 
 def estimate_missing(plan: EvalPlan) -> tuple[Estimate, tuple[str, ...]]:
     """What the missing rollouts would cost, and what that is assumed from."""
-    config, problems = (
-        without_lessons(plan.loaded.config),
-        [p for s in plan.sets for p in s.problems],
-    )
+    config = without_lessons(plan.loaded.config)
+    problems = tuple(p for s in plan.sets for p in s.problems)
     fingerprint = fingerprint_of(plan.loaded, plan.workspace)
     facts, parts, notes = gather_eval_facts(
-        config, plan.workspace, fingerprint, tuple(problems), plan.missing()
+        config, plan.workspace, fingerprint, problems, plan.missing()
     )
     return estimate_evaluation(facts, parts), notes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,8 +56,8 @@ def edit_text(text: str) -> str | None:
 def edit_file(path: Path) -> bool:
     """Open $VISUAL or $EDITOR on a file; whether it was saved. Ctrl-C is the editor's meanwhile."""
     named = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-    if not named and os.environ.get("TERM", "dumb") == "dumb":
-        cause = "it is not set, and the terminal has no screen for an editor."
+    if not named and (os.environ.get("TERM", "dumb") == "dumb" or not sys.stdin.isatty()):
+        cause = "it is not set, and there is no terminal with a screen for an editor."
         raise ConfigError("$EDITOR", cause, "Set it; or decide in line mode: `studio review RUN`.")
     os.utime(path, (0, 0))  # some file systems tell times only to two seconds
     # A handler, which the editor does not inherit, as it would SIG_IGN.

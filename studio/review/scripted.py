@@ -155,7 +155,7 @@ def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: st
     if (action == "edit") != named:
         raise ValueError("an edit, and nothing else, has a text, a kind or a target")
     if wish.fingerprint not in ("", fingerprint(operation, texts)):
-        raise ValueError(f"{operation.id} has changed since it was listed: list it again (--json)")
+        raise ValueError(f"{operation.id} has changed since: list it again with --json")
     decision = Decision(
         operation.id,
         cast("DecisionAction", action),

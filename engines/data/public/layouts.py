@@ -36,6 +36,7 @@ from engines.data.public.cleaning import (
     clean_webwalker,
 )
 from engines.data.rows import Row
+from engines.data.source import DataSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Cleaned:
     """What became of the rows of one data set so far."""
 
     name: str
-    source: str  # where they come from
+    source: DataSource | str  # where they come from; a text is the place on the hub
     read: int = 0
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def _recognise(source: Source) -> str:
     text, suffix = source.text(), source.path.suffix.lower()
     if suffix == ".json" or text.lstrip()[:1] == "{":
         return _recognise_json(source)
-    if suffix in (".yaml", ".yml"):
+    if suffix in (".yaml", ".yml") or text.startswith(youtu.PACKAGE):
         return "studio" if "experiences" in source.yaml(text) else "youtu"
     if skill.FRONT.match(text):
         return "skill"

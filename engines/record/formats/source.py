@@ -75,7 +75,8 @@ class Source:
             with self.path.open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
         except OSError as error:
-            raise self.error(f"it cannot be read ({error.strerror}).") from error
+            cause = f"it cannot be read ({error.strerror})."
+            raise self.error(cause, move="Correct the path.") from error
         if len(data) > MOST_BYTES:
             raise self.error(f"it is larger than {MOST_BYTES >> 20} MB.")
         refuse_altered(self.path, data)

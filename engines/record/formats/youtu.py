@@ -13,6 +13,7 @@ from engines.record.formats.prompt import read_lines
 from engines.record.formats.source import ForeignLibrary, Source
 from engines.record.yaml_text import dump_yaml
 
+PACKAGE = "# @package _global_\n"  # begins an agent file, whatever its name ends in
 MOVE = "Give an agent file of Youtu-Agent, whose agent.instructions hold experiences."
 
 
@@ -22,7 +23,7 @@ def write(card: Card) -> bytes:
     agent = {"name": card.library.name, "instructions": escape_interpolation(text)}
     body = {"defaults": ["/model/base@model", "_self_"], "type": "simple", "agent": agent}
     comments = "".join(f"# {line}\n" for line in card.lines())
-    return f"# @package _global_\n{comments}{dump_yaml(body)}".encode("utf-8", "replace")
+    return f"{PACKAGE}{comments}{dump_yaml(body)}".encode("utf-8", "replace")
 
 
 def read(path: Path) -> ForeignLibrary:

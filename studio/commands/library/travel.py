@@ -167,6 +167,8 @@ def import_file(
     target = target_library(workspace, read.name if into is None else into, begin=not dry_run)
     base = version_of(workspace, target.name, read.exported and read.exported[1])
     found = import_operations(read, target, base, str(file), reason, workspace.mask)
+    # With nothing new in a copy of a version that is here, its uses and effects are here, too.
+    is_copy = read.format == "json" and base is not None and not found.operations
     told = (f"{name} is pinned, so its other wording is left out" for name in found.pinned)
     return _put_up(
         workspace,
@@ -174,7 +176,7 @@ def import_file(
         found.operations,
         f"import of {file}",
         already=found.already,
-        losses=[*read.losses, *told],
+        losses=[*(() if is_copy else read.losses), *told],
         dry_run=dry_run,
         json=json,
         format=read.format,

@@ -619,7 +619,7 @@ TABLE: tuple[Row, ...] = (
     # data
     bad("data list", "wrong format", "extra", "extra", "unexpected"),
     bad("library import", "missing", "", "Missing argument", "-h"),
-    bad("library import", "not there", "no.txt", "no.txt", "kayba"),
+    bad("library import", "not there", "no.txt", "no.txt", "Correct the path"),
     bad("library import", "unreadable", "x.txt", "x.txt", "UTF-8", do=a_file("x.txt", NOT_TEXT)),
     bad("library import", "wrong type", "x.json", "a list", do=a_file("x.json", "[1, 2]")),
     bad("library import", "wrong format", "x.txt --format tar", "no format", do=ACE),

@@ -118,6 +118,10 @@ def test_our_own_file_of_the_same_library_rewords_what_it_names_and_a_pin_holds(
     assert state.open_operations[0].rationale == "from Ann; imported from mine.json (json E1)"
     other = imported(workspace, mine, "--into", "other", "--dry-run")["operations"]
     assert {(op["kind"], op["target"]) for op in other} == {("add", None)}
+    about = {"library": "lab", "version": 1, "uses": {"E1": {"used": 3}}}
+    assert (
+        imported(workspace, a_file(tmp_path, "copy.json", ("E1", "One."), **about))["losses"] == []
+    )
 
 
 @pytest.mark.parametrize("kind", [*(kind for kind in FORMATS if kind != "prompt"), "studio"])

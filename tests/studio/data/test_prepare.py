@@ -362,7 +362,10 @@ def test_a_dry_run_counts_and_writes_nothing(workspace: Path, tmp_path: Path) ->
 WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "no such set": (("dapo",), "dapo-math-17k"),
     "one of them is none": (("nq+nothing",), "nothing"),
-    "no such file": (("nq", "--from", "nowhere.jsonl"), "not found"),
+    "no such file": (
+        ("nq", "--from", "nowhere/"),
+        "--from nowhere/: there is no such file or folder",
+    ),
     "another layout": (("deepmath-103k", "--from", "nq.jsonl"), '"final_answer" is missing'),
     "one file for two": (("planner-182k", "--from", "nq.jsonl"), "Give --from FOLDER with nq"),
     "a part that is missing": (("planner-182k", "--from", "."), "deepmath-103k"),

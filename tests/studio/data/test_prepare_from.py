@@ -157,6 +157,14 @@ def test_practice_and_held_out_are_not_the_same_file_in_silence(
     assert "By its name it is the split test, and train is wanted. Prepare gsm8k:test" in told
     assert "split train" in refused(workspace, "gsm8k:test", "--from", "train-00000-of-00001.jsonl")
     assert "no split train; there are: test" in refused(workspace, "gsm8k", "--from", "only")
+    (tmp_path / "one").mkdir()
+    write_jsonl(tmp_path / "one" / "gsm8k-test.jsonl", GSM)
+    write_jsonl(tmp_path / "one.json", [nq(1)])
+    for wanted, split in (("gsm8k", "train"), ("gsm8k:tset", "tset")):
+        told = refused(workspace, wanted, "--from", "one/")
+        assert f"it is the split test, and {split} is wanted. Prepare gsm8k:test" in told
+    (tmp_path / "one" / "gsm8k-test.jsonl").rename(tmp_path / "one" / "g.jsonl")
+    assert prepare(workspace, "gsm8k:test", "--from", "one", "--dry-run").code == 0  # no one.json
     first = prepare(workspace, "gsm8k", "--from", "g.jsonl")
     assert "same rows" not in first.stderr
     second = prepare(workspace, "gsm8k:test", "--from", "latest.jsonl")
@@ -244,7 +252,7 @@ def reach(workspace: Path, status: int, *args: str) -> str:
 def test_without_a_network_it_is_said_so_once_and_all_sets_are_named(workspace: Path) -> None:
     pytest.importorskip("datasets")
     told = reach(workspace, 0, "planner-182k")
-    assert "the network, or huggingface.co, cannot be reached" in told
+    assert "cannot be reached. --from FOLDER with nq.jsonl" in told
     for part in ("--from FOLDER", "FlashRAG_datasets", "golden_answers", "DeepMath-103K",
                  "final_answer", "AIME_2024", "Problem"):  # fmt: skip
         assert part in told

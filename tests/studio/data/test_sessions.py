@@ -11,9 +11,9 @@ import pytest
 
 from engines.data.review_marks import set_mark
 from engines.record.run_dir import Workspace
-from studio.data.item_review import review_items
+from studio.data.item_review import item_text, review_items
 from tests.support.fake_endpoint import an_endpoint, says
-from tests.support.run_studio import Result, studio
+from tests.support.run_studio import Result, run_here, studio
 from tests.support.session_files import (
     WRITERS,
     Act,
@@ -82,6 +82,8 @@ def test_a_dry_run_and_a_second_import_write_nothing(workspace: Path) -> None:
     before = rows_of(workspace)
     again = studio(*words, workspace=workspace)
     assert json.loads(again.stdout)["written"] is False and rows_of(workspace) == before
+    told = [studio(*words[:-1], *more, workspace=workspace).stdout for more in ((), ("--dry-run",))]
+    assert "nothing changed, all in" in told[0] and "not written: " in told[1]
     write_claude(folder, "t", [user("Other"), say("o")])
     other = studio(*words, workspace=workspace)
     assert other.code == 2 and "Choose another one with --name NAME" in other.stderr
@@ -290,6 +292,8 @@ def test_the_person_decides_item_by_item_and_every_answer_is_kept_at_once(worksp
     assert [one["name"] for one in listed if one["where"] == "workspace"] == ["mine"]
     one = studio("data", "review", "mine", typed="y\nq\n", workspace=workspace)
     assert one.code == 0 and "2 of 3 items" in one.stdout  # the extra key was q
+    piped = run_here(workspace, "data", "review", "mine", typed="s\n")
+    assert "q quit: \nitem" in piped.stdout or "q quit: \nmine: 2 of" in piped.stdout
 
 
 def test_an_edited_item_is_redacted_anew_and_keeps_its_rewards(
@@ -365,6 +369,8 @@ def test_imported_data_is_checked_and_previewed_with_its_tries(workspace: Path) 
     import_acts(workspace, SORT, [user("Sort it"), say("By size.")])
     shown = studio("data", "preview", "mine", workspace=workspace).stdout
     assert "3 tries: 0.0, 1.0, unknown" in shown
+    item = {**rows_of(workspace)[0], "rollouts": [{"model": "", "response": "By name."}]}
+    assert "corrected by the person, model unknown\n" in item_text(1, 1, item)
     done = studio("data", "check", "mine", workspace=workspace)
     assert done.code == 0 and "tries          1 wrong, 1 right, 1 unknown" in done.stdout
     assert "clean" in done.stdout and "data review mine" in done.stderr

@@ -285,7 +285,8 @@ def test_repeats_of_a_question_are_one_question(workspace: Path, tmp_path: Path)
     data = tmp_path / "twice.jsonl"
     data.write_text('{"question": "What is 27 + 35?", "answer": "62"}\n' * 12)
     done = studio("eval", "rehearsal", f"evaluation.data={data}", workspace=workspace)
-    assert "12 problems (1 different), 1 try each\n  too few to show" in done.stdout
+    assert "12 problems (1 different), 1 try each\n  too few to show" in done.stderr
+    assert "12 problems (1 different), 1 try each\n  EXPERIENCES" in done.stdout  # told once
     row = next(line for line in done.stdout.splitlines() if line.strip().startswith("none"))
     assert row.split()[-3:-1] == ["1", "12"]
 

@@ -11,7 +11,7 @@ from tests.support.run_studio import studio
 def test_every_preset_is_listed_with_what_it_is(workspace: Path) -> None:
     rows = json.loads(studio("presets", "list", "--json", workspace=workspace).stdout)
     assert {"rehearsal", "replay", "api"} <= {row["name"] for row in rows}
-    assert all(row["about"].endswith(".") for row in rows)
+    assert all(row["about"].endswith(".") for row in rows)  # a sentence, not cut
 
 
 def test_the_table_fits_80_columns_without_losing_a_word(workspace: Path) -> None:

@@ -127,11 +127,13 @@ def test_what_decides_nothing(workspace: Workspace, editor: str, code: int, told
     assert decided(workspace) == {}
 
 
-def test_without_an_editor_a_dumb_terminal_is_told_of(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("term", "typed"), [("dumb", "y\n"), ("xterm", "")])
+def test_without_an_editor_none_is_started_where_no_terminal_has_a_screen(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, term: str, typed: str
 ) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    done = edit(workspace, "")
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("click.edit", lambda **_: pytest.fail("started"))
+    done = edit(workspace, "", typed)
     assert done.code == 2 and "decide in line mode: `studio review RUN`" in done.stderr
 
 

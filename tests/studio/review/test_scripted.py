@@ -175,7 +175,10 @@ OP = {"operation": "op1.1"}
             {**OP, "action": "edit", "kind": "modify", "target": "E9", "text": "x"},
             "item 2: E9 was never in this library",
         ),
-        ({**OP, "action": "approve", "fingerprint": "f"}, "was listed: list it again (--json)"),
+        (
+            {**OP, "action": "approve", "fingerprint": "f"},
+            "has changed since: list it again with --json",
+        ),
         ({"operation": "op1.2", "action": "reject"}, "item 2: op1.2 is decided twice"),
         ({"action": "delete", "target": "E9"}, "item 2: E9 was never in this library"),
         ({"action": "delete", "target": "E1", "text": "x"}, "item 2: add and modify have a text"),

@@ -165,6 +165,8 @@ def test_an_export_says_of_which_version_it_is_and_nothing_of_it_is_no_experienc
     assert kind == "prompt" or found.name == "my--sums"
     assert ("its card: results, worth and uses" in losses) == (kind == "prompt")
     assert found.losses == ()
+    if kind == "youtu":
+        assert read_foreign(path.rename(tmp_path / "lib.txt")).exported == ("my--sums", 7)
 
 
 def test_our_json_holds_all_of_a_version(tmp_path: Path) -> None:
