@@ -64,6 +64,7 @@ class ScoreBook:
         `mask` takes secrets out of what is written; the hash is of the values as they are.
         """
         self.path = folder / digest(about, ID_BYTES)
+        self._file = self.path / "scores.jsonl"  # kept, as it is asked about at every try
         self.under_way: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._about = about
         self._mask = mask
@@ -102,12 +103,16 @@ class ScoreBook:
         raw, _ = lines.encode(self._mask.line(dumps(score)))
         try:
             # One write, at the end whoever else writes: lines are never mixed.
-            if os.write(self._open_file(), raw) < len(raw):
+            file = self._open_file()
+            if os.write(file, raw) < len(raw):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            end = os.lseek(file, 0, os.SEEK_CUR)
         except OSError as error:
             cause = f"cannot be written ({error.strerror})."
             move = "Make room or mend its permissions, then give the same command again."
             raise RecordError(str(self._file), cause, move) from error
+        if end - len(raw) == self._read_to:  # else another process has added before it
+            self._read_to = end
         self._known[score.problem, score.index] = score
         return score
 
@@ -117,10 +122,6 @@ class ScoreBook:
                 count_scores(self._file, self._mask.line(dumps(self._about)))
             os.close(self._fd)
             self._fd = None
-
-    @property
-    def _file(self) -> Path:
-        return self.path / "scores.jsonl"
 
     def _open_file(self) -> int:
         if self._fd is None:

@@ -194,9 +194,10 @@ def _pairs(
 ) -> tuple[tuple[PairEffect, ...], int]:
     """The pairs whose effect is more than the sum of both, or less; and how many were tested."""
     found: list[tuple[str, str, _Estimate]] = []
+    counts = _sums([1.0] * len(within), within)
     for first, second in combinations(columns, 2):
         product = list(map(mul, columns[first], columns[second]))
-        sizes = zip(_sums(product, within), _sums([1.0] * len(product), within), strict=True)
+        sizes = zip(_sums(product, within), counts, strict=True)
         spread = _dot(product, product) - math.fsum(total**2 / n for total, n in sizes)
         varied = len({at for at, x in zip(places, product, strict=True) if x})
         if varied >= LEAST_QUESTIONS and spread > SAME:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,14 +53,28 @@ class Misled:
                 yield Decision(op.id, "approve", reviewer=self.name)
 
 
-async def test_what_hurts_is_taken_back_at_the_end_of_the_epoch(tmp_path: Path) -> None:
-    found = await practised(tmp_path, *RUN, ON, reviewers=[Misled()])
+@pytest.fixture(scope="module")
+def first_epoch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workspace after the first epoch, which is the same for all who look at the way back."""
+    workspace = tmp_path_factory.mktemp("first")
+    asyncio.run(practised(workspace, *RUN, ON, "practice.epochs=1", reviewers=[Misled()]))
+    return workspace
+
+
+@pytest.fixture
+def begun(first_epoch: Path, tmp_path: Path) -> Path:
+    """A copy to go on with."""
+    return Path(shutil.copytree(first_epoch, tmp_path / "practice", symlinks=True))
+
+
+async def test_what_hurts_is_taken_back_at_the_end_of_the_epoch(begun: Path) -> None:
+    found = await practised(begun, *RUN, ON, reviewers=[Misled()])
     held_out = [one for one in found.state.evaluations if one.data == "arithmetic-heldout"]
     means = [one.mean for one in held_out if one.mean is not None]
     assert means[2] < means[1] - 0.15
     after_first = next(e.library_version for e in found.state.evaluations if e.step == 2)
     assert found.library.version > after_first
-    older = Workspace(tmp_path).library("rehearsal").at(after_first)
+    older = Workspace(begun).library("rehearsal").at(after_first)
     assert sorted(found.texts) == sorted((e.id, e.text) for e in older.experiences)
     assert HARMFUL not in dict(found.texts).values()
     assert not found.state.open_operations and found.state.status == "finished"
@@ -69,9 +85,9 @@ async def test_without_the_setting_it_stays(tmp_path: Path) -> None:
     assert HARMFUL in dict(found.texts).values()
 
 
-async def test_where_a_person_decides_the_way_back_waits_for_them(tmp_path: Path) -> None:
+async def test_where_a_person_decides_the_way_back_waits_for_them(begun: Path) -> None:
     misled = Misled(decides_way_back=False)
-    found = await practised(tmp_path, *RUN, ON, reviewers=[misled, HumanReviewer(0.01)])
+    found = await practised(begun, *RUN, ON, reviewers=[misled, HumanReviewer(0.01)])
     assert HARMFUL in dict(found.texts).values()
     waiting = found.state.open_operations
     assert {op.proposer for op in waiting} == {ROLL_BACK}
@@ -90,18 +106,18 @@ class CutShort(Misled):
             yield decision
 
 
-async def test_a_way_back_that_was_cut_is_not_proposed_twice(tmp_path: Path) -> None:
+async def test_a_way_back_that_was_cut_is_not_proposed_twice(begun: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        await practised(tmp_path, *RUN, ON, reviewers=[CutShort()])
-    cut = [op.id for op in Workspace(tmp_path).run("rehearsal").state().open_operations]
-    found = await practised(tmp_path, *RUN, ON, reviewers=[Misled()])
+        await practised(begun, *RUN, ON, reviewers=[CutShort()])
+    cut = [op.id for op in Workspace(begun).run("rehearsal").state().open_operations]
+    found = await practised(begun, *RUN, ON, reviewers=[Misled()])
     proposed = [entry.event for entry in found.run.entries() if is_roll_back(entry.event)]
     assert cut and [e.operation.id for e in proposed if isinstance(e, OperationProposed)] == cut
     assert HARMFUL not in dict(found.texts).values()
 
 
-async def test_nothing_is_taken_back_from_what_helps(tmp_path: Path) -> None:
-    found = await practised(tmp_path, *RUN, ON, reviewers=[AutoReviewer()])
+async def test_nothing_is_taken_back_from_what_helps(begun: Path) -> None:
+    found = await practised(begun, *RUN, ON, reviewers=[AutoReviewer()])
     assert len(found.texts) == 4 and found.state.own == set()
 
 
