@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -165,8 +166,9 @@ def measure(kills: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def run(measure: Callable[[int, int], dict[str, Any]], about: str | None) -> int:
+    """Print what `measure` finds with the kills and the seed asked for; 1 where it is bad."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
@@ -176,4 +178,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(measure, __doc__))

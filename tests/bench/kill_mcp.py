@@ -10,8 +10,6 @@ or the library ended otherwise than without a kill.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import shutil
 import sys
@@ -24,6 +22,7 @@ from typing import Any
 
 from engines.core.types import GATE
 from engines.record.run_dir import RunDir, Workspace
+from tests.bench.kill_editor import run
 from tests.support.line_mcp_client import LineClient
 from tests.support.processes import SMALL, studio
 
@@ -132,15 +131,5 @@ def measure(kills: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    found = measure(asked.kills, asked.seed)
-    print(json.dumps(found, indent=1))
-    return int(bool(found["lost"] or found["doubled"] or found["ended_otherwise"]))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(measure, __doc__))
