@@ -90,9 +90,12 @@ def hit_title(row: Mapping[str, Any]) -> str:
     return "  ".join((one_line(row["id"], _SHOWN_PART), _became(row), where, date_text(row["at"])))
 
 
-def decision_text(row: Mapping[str, Any]) -> str:
-    """`op3.1 modify E7, rejected by ann: Round up. (too vague)`."""
-    return f"{one_line(row['id'], _SHOWN_PART)} {_became(row)}: {_said(row)}"
+def decision_text(row: Mapping[str, Any], also: str = "") -> str:
+    """`op3.1 modify E7, rejected by ann (too vague); {also}: Round up.`: what is long is last."""
+    reason = f" ({one_line(row['reason'], _SHOWN_PART)})" if row["reason"] else ""
+    became = f"{one_line(row['id'], _SHOWN_PART)} {_became(row)}{reason}"
+    became = "; ".join(filter(None, (became, also)))
+    return ": ".join(filter(None, (became, one_line(row["text"], _SHOWN_TEXT))))
 
 
 def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:

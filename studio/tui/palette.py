@@ -21,6 +21,7 @@ from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
+from engines.record.run_dir import Workspace
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import NAMES
@@ -220,75 +221,88 @@ class LearnedHits(Provider):
         from engines.record.catalogue.query import find_rows, wanted
         from studio.library.find import hit_title
 
+        def open_hit(row: Mapping[str, Any]) -> None:
+            self.app.run_worker(_open_hit(self.app, row), group="hit", exclusive=True)
+
         workspace = cast(Host, self.app).workspace
         rows, _ = await asyncio.to_thread(find_rows, workspace, wanted(query.split()))
-        for number, row in enumerate(rows[:MOST_HITS]):
-            title, call = hit_title(row), partial(_open_hit, self.app, row)
-            said = escape(one_line(row["text"], 400))
+        for number, row in enumerate([r for r in rows if r.get("change") != "keep"][:MOST_HITS]):
+            title, _, date = hit_title(row).rpartition("  ")
+            said = escape(f"{date}  {one_line(row['text'], 400)}".lstrip())
+            call = partial(open_hit, row)
             yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
 
 
-def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
+def _place_of_hit(
+    workspace: Workspace, row: Mapping[str, Any], shown: str
+) -> tuple[str, frozenset[str]]:
+    """The run to open and what lives in its library: the hit's own run, else one on its library.
+
+    No run where none is there, and of what is deleted.
+    """
+    from studio.workspace.listing import listed_runs
+
+    library, rows = row["library"], (one.row for one in listed_runs(workspace))
+    runs = [each["run"] for each in rows if each["library"] == library]
+    own = shown if row["kind"] in ("experience", "version") else ""
+    run = next((run for run in (own, row["run"], *runs) if run in runs), "")
+    if row["status"] == "deleted" or not run:
+        return "", frozenset()
+    try:
+        head = workspace.library(library).head()
+    except (StudioError, OSError):
+        return run, frozenset()  # the page of the library says what is wrong with it
+    return run, frozenset(one.id for one in head.experiences)
+
+
+async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
     """The page that shows it, on its run; of what no run here tells, the command that does."""
-    from studio.library.find import is_here, next_command
+    from studio.library.find import next_command
 
     host = cast(Host, app)
-    if is_here(row, host.workspace):
-        app.run_worker(_show_on_run(app, row), group="hit", exclusive=True)
-    else:
+    before = host.session.run.run if host.session is not None else ""
+    run, live = await asyncio.to_thread(_place_of_hit, host.workspace, row, before)
+    if not run:
         host.tell(f"see {next_command(row, host.workspace)}")
-
-
-async def _show_on_run(app: App[Any], row: Mapping[str, Any]) -> None:
-    host = cast(Host, app)
-
-    def shown_state() -> RunState | None:
+    elif run != before:
+        host.attach(run)
+    for _ in range(100 if run else 0):  # why it fails, the screen says
         session = host.session
-        is_shown = session is not None and session.run.run == row["run"]
-        return session.state if session and is_shown and session.state.events else None
-
-    if shown_state() is None:
-        host.attach(row["run"])
-    for _ in range(100):  # why it fails, the screen says
-        if (state := shown_state()) is not None:
-            _show_hit(app, row, state, await asyncio.to_thread(_live_experiences, host, row))
-            return
+        if session is not None and session.run.run == run and session.state.events:
+            back = ", 5 leads back" * bool(before)
+            moved = f"now on run {run}{back}" if run != before else ""
+            if told := _show_hit(app, row, session.state, live, moved):
+                host.tell(told)
+            break
         await asyncio.sleep(0.05)
 
 
-def _live_experiences(host: Host, row: Mapping[str, Any]) -> frozenset[str]:
-    try:
-        head = host.workspace.library(row["library"]).head()
-    except (StudioError, OSError):
-        return frozenset()  # the page of the library says what is wrong with it
-    return frozenset(one.id for one in head.experiences)
-
-
-def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, live: frozenset[str]) -> None:
-    """Open the page that has it; what was decided is told beside, or alone where none has it."""
-    from studio.library.find import decision_text, next_command
+def _show_hit(
+    app: App[Any], row: Mapping[str, Any], state: RunState, live: frozenset[str], moved: str
+) -> str:
+    """Open the page that has it; returns what to tell: `moved`, and how it was decided."""
+    from studio.library.find import decision_text
     from studio.tui.pages.inspect.loader import find_rollouts
     from studio.tui.pages.library.page import LibraryPage
 
-    host, name, kind = cast(Host, app), row["id"], row["kind"]
-    if state.started is None or state.started.library != row["library"]:
-        live = frozenset()  # it was copied to another library
-    if kind in ("version", "evaluation"):
-        host.open_page("library" if kind == "version" else "progress")
-    elif kind == "experience" and name in live:
+    host, name = cast(Host, app), row["id"]
+    is_its_run = state.started is not None and state.started.run == row["run"]
+    if page := {"version": "library", "evaluation": "progress"}.get(row["kind"]):
+        host.open_page(page)
+    elif row["kind"] == "experience":
         host.open_page("library", name)
-    elif kind == "experience":
-        host.tell(f"see {next_command(row, host.workspace)}")
-    elif name in {operation.id for operation in state.open_operations}:
+    elif is_its_run and name in {operation.id for operation in state.open_operations}:
         host.open_page("review", name)
     else:
-        if found := next(filter(None, (find_rollouts(state, one) for one in row["names"])), ""):
-            host.open_page("inspect", found)
-        elif row["status"] != "rejected" and row["target"] in live:
-            page = app.screen_stack[0].query_one("#library", LibraryPage)
-            page.history_of = row["target"]
+        found = (find_rollouts(state, one) for one in row["names"] if is_its_run)
+        rollout = next(filter(None, found), "")
+        if row["target"] in live and (row["status"] == "rejected" or not rollout):
+            app.screen_stack[0].query_one("#library", LibraryPage).history_of = row["target"]
             host.open_page("library", row["target"])
-        host.tell(decision_text(row))
+        elif rollout:
+            host.open_page("inspect", rollout)
+        return decision_text(row, moved)
+    return moved
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

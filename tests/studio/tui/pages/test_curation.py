@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from engines.record.catalogue.query import find_rows, wanted
 from engines.record.run_dir import Workspace
 from studio.tui.palette import LearnedHits
 from tests.studio.tui.pages.test_review_offline import a_table
-from tests.studio.tui.stage import picture
+from tests.studio.tui.stage import finished_workspace, picture
 from tests.support.run_studio import studio
 
 
@@ -63,8 +64,8 @@ async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_pa
     async with a_table(workspace.run("import-lab")) as table:
         app = table.app
         for word, page, said in (
-            ("abacus", "progress", "op0.h2 add, rejected by root: Abacus: use one. (too vague)"),
-            ("back operation", "library", "op0.h1 add E1, approved by root: Put it back. (import"),
+            ("abacus", "progress", "op0.h2 add, rejected by root (too vague): Abacus: use one."),
+            ("back operation", "library", "op0.h1 add E1, approved by root: Put it back."),
             ("back experience", "library", ">   E1  Put it back."),
             ("zebra", "review", "Zebra: left open."),
             ("back operation", "library", "E1: history"),
@@ -78,3 +79,37 @@ async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_pa
                 if said in (shown := "\n".join(picture(app))):
                     break
             assert said in shown and app.page_name == page, shown
+
+
+async def test_a_hit_of_another_run_or_library_opens_there_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "lab.md").write_text("[a-1] helpful=1 harmful=0 :: Put it back.\n", "utf-8")
+    held = "library: x\nversion: 0\nexperiences:\n- id: E1\n  text: Fetch ice.\n- id: E2\n  text: "
+    (tmp_path / "base.yaml").write_text(f"{held}Grill corn.\n", "utf-8")
+    (tmp_path / "theirs.yaml").write_text(f"{held}Grill beans.\n", "utf-8")
+    workspace = Workspace(tmp_path / "practice")
+    merge = ("library", "merge", "base.yaml", "base.yaml", "theirs.yaml", "--into", "far")
+    for words in (("library", "import", "lab.md"), merge, ("review", "merge-far")):
+        typed = "r too cold\nq\n"
+        await asyncio.to_thread(studio, *words, workspace=workspace.path, typed=typed)
+    for words, told in (
+        ("cold", "op0.h1 modify E2, rejected by root (too cold); now on run merge-far, 5 leads ba"),
+        ("ice experience", "now on run merge-far, 5 leads back"),
+    ):
+        async with a_table(workspace.run("import-lab")) as table:
+            (hit,) = [hit async for hit in LearnedHits(table.app.screen).search(words)]
+            hit.command()
+            cursor = ">   E2  Grill corn." if words == "cold" else ">   E1  Fetch ice."
+            for _ in range(400):
+                await table.pilot.pause(0.01)
+                shown = "\n".join(picture(table.app))
+                if told in shown and cursor in shown:
+                    break
+            assert told in shown and cursor in shown, shown
+
+
+async def test_what_a_step_only_kept_is_no_hit(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    async with a_table(workspace.run("rehearsal")) as table:
+        kept = await table.propose("keep", "E1")
+        assert find_rows(workspace, wanted([kept]))[0]
+        assert not [hit async for hit in LearnedHits(table.app.screen).search(kept)]
