@@ -17,6 +17,7 @@ from rich.markup import escape
 from textual.app import App, SystemCommand
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.screen import Screen
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
@@ -94,11 +95,9 @@ def _themes(host: Host) -> Iterator[SystemCommand]:
 def _settings(host: Host) -> Iterator[SystemCommand]:
     from studio.tui.settings.screen import MEANING, SettingsScreen
 
-    def show(name: str) -> None:
-        cast("App[Any]", host).push_screen(SettingsScreen(name))
-
     for name, meaning in MEANING.items():
-        yield SystemCommand(f"setting: {name}", f"{meaning}.", partial(show, name), False)
+        call = partial(_push, host, SettingsScreen, name)
+        yield SystemCommand(f"setting: {name}", f"{meaning}.", call, False)
 
 
 def _steps(host: Host) -> Iterator[SystemCommand]:
@@ -126,13 +125,16 @@ def _manual(host: Host) -> Iterator[SystemCommand]:
     from studio.guide import TOPICS, read_page, title_of
     from studio.tui.help import GuideScreen
 
-    def show(topic: str) -> None:
-        cast("App[Any]", host).push_screen(GuideScreen(topic))
-
     for topic in TOPICS:
         headings = [one.lstrip("# ") for one in read_page(topic).splitlines() if one[:2] == "##"]
         about = ", ".join(headings) or title_of(topic)
-        yield SystemCommand(f"manual: {title_of(topic)}", about, partial(show, topic), False)
+        yield SystemCommand(
+            f"manual: {title_of(topic)}", about, partial(_push, host, GuideScreen, topic), False
+        )
+
+
+def _push(host: Host, screen: Callable[[str], Screen[Any]], at: str) -> None:
+    cast("App[Any]", host).push_screen(screen(at))
 
 
 # -- what is read from folders: in a thread -------------------------------------------------------
@@ -182,8 +184,7 @@ class StudioCommands(Provider):
     async def startup(self) -> None:
         app, host = self.app, cast(Host, self.app)
         self._commands = [*app.get_system_commands(app.screen_stack[0])]
-        for source in SOURCES:
-            self._commands += source(host)
+        self._commands += (each for source in SOURCES for each in source(host))
         self._commands += await asyncio.to_thread(_read_folders, host)
 
     async def discover(self) -> Hits:
@@ -194,12 +195,9 @@ class StudioCommands(Provider):
     async def search(self, query: str) -> Hits:
         found = []
         for number, (title, about, call, _) in enumerate(self._commands):
-            score = 0.0
-            if holds_words(title, query):
-                score = 3.0 if title.casefold().startswith(query.casefold()) else 2.0
-            elif holds_words(f"{title} {about}", query):
-                score = 1.0
-            if score:
+            if score := int(holds_words(f"{title} {about}", query)):
+                begins = title.casefold().startswith(query.casefold())
+                score += (1 + begins) * holds_words(title, query)
                 found.append((score, -number, title, about, call))
         for score, number, title, about, call in heapq.nlargest(MOST_HITS, found):
             # As content and escaped: text of a model is never markup.
@@ -233,26 +231,15 @@ class LearnedHits(Provider):
             yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
 
 
-def _place_of_hit(
-    workspace: Workspace, row: Mapping[str, Any], shown: str
-) -> tuple[str, frozenset[str]]:
-    """The run to open and what lives in its library: the hit's own run, else one on its library.
-
-    No run where none is there, and of what is deleted.
-    """
+def _run_of_hit(workspace: Workspace, row: Mapping[str, Any], shown: str) -> str:
+    """The run to open, its own or else one on its library; "" of what is deleted or has none."""
     from studio.workspace.listing import listed_runs
 
     library, rows = row["library"], (one.row for one in listed_runs(workspace))
     runs = [each["run"] for each in rows if each["library"] == library]
     own = shown if row["kind"] in ("experience", "version") else ""
-    run = next((run for run in (own, row["run"], *runs) if run in runs), "")
-    if row["status"] == "deleted" or not run:
-        return "", frozenset()
-    try:
-        head = workspace.library(library).head()
-    except (StudioError, OSError):
-        return run, frozenset()  # the page of the library says what is wrong with it
-    return run, frozenset(one.id for one in head.experiences)
+    wanted = (own, row["run"], *runs) if row["status"] != "deleted" else ()
+    return next((run for run in wanted if run in runs), "")
 
 
 async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
@@ -261,7 +248,7 @@ async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
 
     host = cast(Host, app)
     before = host.session.run.run if host.session is not None else ""
-    run, live = await asyncio.to_thread(_place_of_hit, host.workspace, row, before)
+    run = await asyncio.to_thread(_run_of_hit, host.workspace, row, before)
     if not run:
         host.tell(f"see {next_command(row, host.workspace)}")
     elif run != before:
@@ -270,22 +257,18 @@ async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
         session = host.session
         if session is not None and session.run.run == run and session.state.events:
             back = ", 5 leads back" * bool(before)
-            moved = f"now on run {run}{back}" if run != before else ""
-            if told := _show_hit(app, row, session.state, live, moved):
-                host.tell(told)
+            _show_hit(app, row, session.state, f"now on run {run}{back}" if run != before else "")
             break
         await asyncio.sleep(0.05)
 
 
-def _show_hit(
-    app: App[Any], row: Mapping[str, Any], state: RunState, live: frozenset[str], moved: str
-) -> str:
-    """Open the page that has it; returns what to tell: `moved`, and how it was decided."""
+def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, moved: str) -> None:
+    """Open the page that has it; tell where it led, and what was decided of an operation."""
     from studio.library.find import decision_text
     from studio.tui.pages.inspect.loader import find_rollouts
     from studio.tui.pages.library.page import LibraryPage
 
-    host, name = cast(Host, app), row["id"]
+    host, name, told = cast(Host, app), row["id"], moved
     is_its_run = state.started is not None and state.started.run == row["run"]
     if page := {"version": "library", "evaluation": "progress"}.get(row["kind"]):
         host.open_page(page)
@@ -294,15 +277,16 @@ def _show_hit(
     elif is_its_run and name in {operation.id for operation in state.open_operations}:
         host.open_page("review", name)
     else:
+        told = decision_text(row, moved)
         found = (find_rollouts(state, one) for one in row["names"] if is_its_run)
         rollout = next(filter(None, found), "")
-        if row["target"] in live and (row["status"] == "rejected" or not rollout):
+        if row["target"] and (row["status"] == "rejected" or not rollout):
             app.screen_stack[0].query_one("#library", LibraryPage).history_of = row["target"]
             host.open_page("library", row["target"])
         elif rollout:
             host.open_page("inspect", rollout)
-        return decision_text(row, moved)
-    return moved
+    if told:
+        host.tell(told)
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

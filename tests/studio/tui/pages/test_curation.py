@@ -20,9 +20,14 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
     assert (await asyncio.to_thread(studio, *words, workspace=workspace.path)).code == 0
     async with a_table(workspace.run("import-lab")) as table:
         shown = "\n".join(picture(table.app))
-        assert "curation: 0 of 1 decided" in shown and "epoch 0/0" not in shown
+        assert "| 0 of 1 decided | CURATION |" in shown and "epoch 0/0" not in shown
+        await table.press("s", "p")
+        assert "no process of it is running. Nothing is left of it to run." in table.told
+        said = await asyncio.to_thread(studio, "ctl", "status", workspace=workspace.path)
+        assert "run import-lab: curation, no process" in said.stdout
         assert "no process: decided here; c commits" in shown
         for page, said in (
+            ("start", "curation, 1 operation to decide"),
             ("live", "import of lab.md: it practises nothing, its operations are on 2 Review"),
             ("runs", "curation: 1 to decide"),
             ("runs", "curates   import of lab.md; curation: 0 of 1 decided; lab@0"),
@@ -41,7 +46,12 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
             assert not any(
                 word in shown for word in ("groups ", "reward (", "through", "under way")
             ), shown
-        table.app.open_page("review")
+        table.app.open_page("start")
+        await table.press("C")
+        assert "it is over, and costs nothing: enter opens it" in table.told
+        table.app.open_page("progress")
+        await table.press("enter")
+        assert table.app.page_name == "review"
         await table.press("a", "c")
         for _ in range(200):
             if workspace.library("lab").head().version:
@@ -49,7 +59,11 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
             await table.pilot.pause()
         await table.rest()
         assert [e.text for e in workspace.library("lab").head().experiences] == ["Put it back."]
-        assert "curation: 1 of 1 decided" in "\n".join(picture(table.app))
+        assert "| 1 of 1 decided | CURATION |" in "\n".join(picture(table.app))
+        assert table.told == "1 approved; committed: library lab is at v1"
+        table.app.open_page("live")
+        await table.rest()
+        assert "outside its steps: library v1: 1 added" in "\n".join(picture(table.app))
 
 
 async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_path: Path) -> None:
