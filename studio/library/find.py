@@ -14,6 +14,7 @@ from engines.core.errors import ConfigError
 from engines.record.catalogue.query import Compare
 from engines.record.run_dir import Workspace
 from studio.library.text import date_text
+from studio.report.decisions import step_name
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_TEXT, _SHOWN_PART = 300, 120
@@ -91,16 +92,18 @@ def _became(row: Mapping[str, Any]) -> str:
 
 def hit_title(row: Mapping[str, Any]) -> str:
     """`op3.1  modify E7, rejected by ann  library mine, run exp, step 3  2026-03-09 16:00`."""
-    is_outside = row["kind"] != "evaluation" and not row["step"]
-    step = "outside its steps" if is_outside else f"step {row['step']}"
+    step = "step 0" if row["kind"] == "evaluation" and not row["step"] else step_name(row["step"])
     run = f", run {row['run']}, {step}" if row["run"] else ""
     where = one_line(f"library {row['library']}{run}", _SHOWN_PART)
     return "  ".join((one_line(row["id"], _SHOWN_PART), _became(row), where, date_text(row["at"])))
 
 
-def decision_text(row: Mapping[str, Any]) -> str:
-    """`op3.1 modify E7, rejected by ann: Round up. (too vague)`."""
-    return f"{one_line(row['id'], _SHOWN_PART)} {_became(row)}: {_said(row)}"
+def decision_text(row: Mapping[str, Any], also: str = "") -> str:
+    """`op3.1 modify E7, rejected by ann (too vague); {also}: Round up.`: what is long is last."""
+    reason = f" ({one_line(row['reason'], _SHOWN_PART)})" if row["reason"] else ""
+    became = f"{one_line(row['id'], _SHOWN_PART)} {_became(row)}{reason}"
+    became = "; ".join(filter(None, (became, also)))
+    return ": ".join(filter(None, (became, one_line(row["text"], _SHOWN_TEXT))))
 
 
 def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
@@ -109,15 +112,12 @@ def next_command(row: Mapping[str, Any], workspace: Workspace) -> str:
     if kind == "version":
         version = int(row["id"].rpartition("@")[2])
         return f"studio diff {library}@{version - 1} {library}@{version}"
-    if kind == "experience" or not is_here(row, workspace):
+    # An edit by hand has no run, and runs are removed.
+    is_here = row["run"] and (workspace.runs_folder / row["run"]).is_dir()
+    if kind == "experience" or not is_here:
         shown = row["id"] if kind == "experience" else row["target"]
         return f"studio library history {library}" + (f" {quote(shown)}" if shown else "")
     if row["status"] in ("open", "deferred"):
         return f"studio review {run}"
     at = f" --step {row['step']}" if kind != "evaluation" and row["step"] else ""
     return f"studio runs show {run}{at}"
-
-
-def is_here(row: Mapping[str, Any], workspace: Workspace) -> bool:
-    """Whether its run is: an edit by hand has none, and runs are removed."""
-    return bool(row["run"]) and (workspace.runs_folder / row["run"]).is_dir()

@@ -17,7 +17,7 @@ from engines.core.library import Library, Provenance, effective_operation, prove
 from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.library.curation import Curation
-from studio.report.decisions import decided_text
+from studio.report.decisions import decided_text, step_name
 from studio.report.run import operation_line
 from studio.report.summary import count_text, diff_changes, prompt_tokens_text
 from studio.secrets.sanitize import sanitize
@@ -62,8 +62,8 @@ def library_lines(library: Library, labels: Sequence[str] = ()) -> list[str]:
 
 
 def where_text(run: str, step: int) -> str:
-    """`run exp step 3`; a commit of what a person decided after the end has no step."""
-    return f"run {run} {f'step {step}' if step else 'outside its steps'}" if run else "by hand"
+    """`run exp step 3`, `by hand`."""
+    return f"run {run} {step_name(step)}" if run else "by hand"
 
 
 def origin_line(mark: Provenance) -> str:
@@ -176,9 +176,8 @@ def _commit_lines(
                 why = sanitize(decision.reason)
                 said = decided_text("reject", sanitize(decision.reviewer), why)
                 lines.append(f"  x {operation.id}  {operation.kind} {what}")
-                lines.append(
-                    f"      {said}" + (f": {why}" if why and decision.reviewer != GATE else "")
-                )
+                more = f": {why}" if why and decision.reviewer != GATE else ""
+                lines.append(f"      {said}{more}")
     return lines
 
 
@@ -216,9 +215,8 @@ def opened_text(facts: dict[str, Any], most: int = 10) -> str:
     """The same in lines, with no more than so many of the operations."""
     operations, run = facts["operations"], facts["run"]
     counts = Counter(one["kind"] for one in operations)
-    counts.update(
-        CONFLICT for one in operations for flag in one["flags"] if flag["name"] == CONFLICT
-    )
+    flags = (flag["name"] for one in operations for flag in one["flags"])
+    counts.update(name for name in flags if name == CONFLICT)
     parts = ", ".join(f"{n} {what}" for what, n in counts.items())
     said = f"{count_text(len(operations), 'operation')} ({parts})" if operations else "nothing new"
     said += f" for library {facts['library']} v{facts['version']}"

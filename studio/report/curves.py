@@ -7,7 +7,7 @@ the drawer's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -68,6 +68,7 @@ class RunCurves:
     tokens: Series  # spent up to each step, evaluations included
     cost: Series | None  # None where a price is not known
     commits: tuple[Commit, ...]
+    moves: tuple[Commit, ...]  # steps that began on a library that somebody else had changed
     steps: tuple[int, ...]  # those with a point of practice or of a held-out set
     epochs: tuple[int, ...]  # the first step of each epoch: before it a curve has a gap
 
@@ -80,11 +81,7 @@ class RunCurves:
 def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCurves:
     """The curves of a run; `sizes` are the experiences of each version of its library."""
     started, steps = state.started, sorted(state.steps.items())
-    epochs, last_epoch = [], 0
-    for number, step in steps:
-        if step.epoch != last_epoch:
-            epochs.append(number)
-            last_epoch = step.epoch
+    epochs = {step.epoch: number for number, step in reversed(steps)}
     tokens, cost = _spent(state)
     is_loss = is_fine_tuning(state)
     points, held_out = tuple(practice_points(state)), _held_out(state)
@@ -105,8 +102,9 @@ def run_curves(state: RunState, sizes: Mapping[int, int] | None = None) -> RunCu
         tokens=tokens,
         cost=cost,
         commits=tuple(_commits(state, sizes or {})),
+        moves=tuple(_moves(state, sizes or {})),
         steps=tuple(sorted(measured.union(point[0] for point in points))),
-        epochs=tuple(epochs),
+        epochs=tuple(sorted(epochs.values())),
     )
 
 
@@ -178,6 +176,14 @@ def _commits(state: RunState, sizes: Mapping[int, int]) -> list[Commit]:
         if version is not None and _committed_operations(step):
             found.append(Commit(number, version, size=sizes.get(version), beside_weights=trains))
     return sorted(found, key=lambda commit: commit.step)
+
+
+def _moves(state: RunState, sizes: Mapping[int, int]) -> Iterator[Commit]:
+    known: int | None = None  # of a fork the first steps are those of another run
+    for number, step in state.steps.items():
+        if (begun := step.library_version) != known is not None:
+            yield Commit(number, begun, size=sizes.get(begun), beside_weights=state.trains_weights)
+        known = begun if step.committed_version is None else step.committed_version
 
 
 def _policy_after(state: RunState, step: int) -> int:

@@ -38,6 +38,11 @@ def curation_text(of: RunState | Mapping[str, Any]) -> str:
     return f"curation: {of['proposed'] - of['open']} of {of['proposed']} decided"
 
 
+def step_name(step: int) -> str:
+    """`step 3`; a commit of what a person decided after the end has no step."""
+    return f"step {step}" if step else "outside its steps"
+
+
 def no_practice_text(state: RunState | None) -> str:
     """Why a curation run has no groups, rollouts or curve; "" of a run that practises."""
     if state is None or not state.curates:

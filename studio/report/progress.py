@@ -16,6 +16,7 @@ from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Lesson, Verdict
 from studio.process import silence_stream
+from studio.report.decisions import step_name
 from studio.report.diagnosis.causes import nothing_read_text
 from studio.report.diagnosis.epochs import diagnose_epoch, diagnosis_lines
 from studio.report.rates import cell_name, evaluation_text
@@ -89,7 +90,8 @@ class LinePrinter:
                 ]
                 return [f"step {event.step}: {line}" for line in lines if line]
             case ev.LessonCommitted():
-                return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
+                done = commit_line(event.outcomes, event.library_version)
+                return [f"{step_name(event.step)}: {done}"]
             case ev.EvaluationProgressed(done=0):
                 return [f"evaluating {event.data}: {count_text(event.total, 'rollout')} …"]
             case ev.EvaluationFinished():

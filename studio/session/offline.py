@@ -111,18 +111,15 @@ class OfflineSession(Session):
     async def send(self, request: Request[T]) -> T:
         """Carry a request out in the worker thread, under the run's lock, which the first takes."""
         async with self._turn:
+            place = f"run {self.run.run}"
             if request.act is None:
                 await self._load_state()
-                raise ConflictError(
-                    f"run {self.run.run}",
-                    "no process of it is running.",
-                    f"Start it with `studio headless --resume {quote(self.run.run)}` "
-                    "(r in the app).",
-                )
+                move = f"Start it with `studio headless --resume {quote(self.run.run)}` (s r)."
+                if self.state.ending == "finished":
+                    move = "Nothing is left of it to run."
+                raise ConflictError(place, "no process of it is running.", move)
             if self.closed:
-                raise ConflictError(
-                    f"run {self.run.run}", "its session is closed.", "Open it again."
-                )
+                raise ConflictError(place, "its session is closed.", "Open it again.")
             await self._load_state()
             try:
                 if self._locked is None:
@@ -151,16 +148,9 @@ class OfflineSession(Session):
 
     async def _take_lock(self) -> None:
         self._opening = []
-        locked: LockedRun = await self._in_worker(
-            self._stack.enter_context,
-            lock_run(
-                self._workspace,
-                self.run,
-                self._linter,
-                holder=self._holder,
-                on_event=self._on_event,
-            ),
-        )
+        holder, on_event = self._holder, self._on_event
+        lock = lock_run(self._workspace, self.run, self._linter, holder=holder, on_event=on_event)
+        locked: LockedRun = await self._in_worker(self._stack.enter_context, lock)
         self._locked = locked
         opening, self._opening = self._opening, None
         if locked.events_read == self.state.events:
@@ -227,23 +217,16 @@ def lock_run(
         try:
             state = fold_events(entry.event for entry in journal.take_entries())
             if state.started is None:
-                raise ConflictError(
-                    f"run {run.run}",
-                    "it was cut off before it began: there is nothing to review.",
-                    "Start it again with `studio headless`, or remove it: "
-                    f"studio runs rm {run.run}.",
-                )
+                cause = "it was cut off before it began: there is nothing to review."
+                move = f"remove it: studio runs rm {run.run}."
+                move = f"Start it again with `studio headless`, or {move}"
+                raise ConflictError(f"run {run.run}", cause, move)
             events_read = state.events
             recorder = Recorder(journal, state)
             recorder.listen(on_event)
-            gate = Gate(
-                recorder,
-                workspace.library(state.started.library),
-                (),
-                run=run.run,
-                limit=state.settings.get("practice.library_limit"),
-                linter=linter,
-            )
+            library, limit = state.started.library, state.settings.get("practice.library_limit")
+            folder = workspace.library(library)
+            gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
             runner.run(gate.follow_head(state.step))
             yield LockedRun(workspace, run, state, gate, runner, events_read)
         finally:

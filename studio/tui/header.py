@@ -70,7 +70,7 @@ def status_word(state: RunState | None, facts: SessionStatus) -> str:
         return "HELD: c commits" if facts.ready else "COMMITTING"
     if facts.living and state.hold_after is not None and state.status == "running":
         return "STEPPING"
-    return _WORDS[state.status]
+    return "CURATION" if state.curates else _WORDS[state.status]
 
 
 def waiting_text(state: RunState | None) -> str:
@@ -132,7 +132,7 @@ def _run_fields(
     names = ("e", "s") if narrow else ("epoch ", "step ")
     where = f"{names[0]}{epoch}/{state.epochs} {names[1]}{state.step}/{steps}"
     if state.curates:
-        where = curation_text(state)
+        where = curation_text(state).removeprefix("curation: ")  # the status says that
     spent = state.total_usage
     budget = facts.budget
     most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""

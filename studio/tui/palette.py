@@ -17,10 +17,12 @@ from rich.markup import escape
 from textual.app import App, SystemCommand
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.screen import Screen
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
+from engines.record.run_dir import Workspace
 from studio.report.summary import count_text
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.themes import NAMES
@@ -93,11 +95,9 @@ def _themes(host: Host) -> Iterator[SystemCommand]:
 def _settings(host: Host) -> Iterator[SystemCommand]:
     from studio.tui.settings.screen import MEANING, SettingsScreen
 
-    def show(name: str) -> None:
-        cast("App[Any]", host).push_screen(SettingsScreen(name))
-
     for name, meaning in MEANING.items():
-        yield SystemCommand(f"setting: {name}", f"{meaning}.", partial(show, name), False)
+        call = partial(_push, host, SettingsScreen, name)
+        yield SystemCommand(f"setting: {name}", f"{meaning}.", call, False)
 
 
 def _steps(host: Host) -> Iterator[SystemCommand]:
@@ -125,13 +125,16 @@ def _manual(host: Host) -> Iterator[SystemCommand]:
     from studio.guide import TOPICS, read_page, title_of
     from studio.tui.help import GuideScreen
 
-    def show(topic: str) -> None:
-        cast("App[Any]", host).push_screen(GuideScreen(topic))
-
     for topic in TOPICS:
         headings = [one.lstrip("# ") for one in read_page(topic).splitlines() if one[:2] == "##"]
         about = ", ".join(headings) or title_of(topic)
-        yield SystemCommand(f"manual: {title_of(topic)}", about, partial(show, topic), False)
+        yield SystemCommand(
+            f"manual: {title_of(topic)}", about, partial(_push, host, GuideScreen, topic), False
+        )
+
+
+def _push(host: Host, screen: Callable[[str], Screen[Any]], at: str) -> None:
+    cast("App[Any]", host).push_screen(screen(at))
 
 
 # -- what is read from folders: in a thread -------------------------------------------------------
@@ -181,8 +184,7 @@ class StudioCommands(Provider):
     async def startup(self) -> None:
         app, host = self.app, cast(Host, self.app)
         self._commands = [*app.get_system_commands(app.screen_stack[0])]
-        for source in SOURCES:
-            self._commands += source(host)
+        self._commands += (each for source in SOURCES for each in source(host))
         self._commands += await asyncio.to_thread(_read_folders, host)
 
     async def discover(self) -> Hits:
@@ -193,12 +195,9 @@ class StudioCommands(Provider):
     async def search(self, query: str) -> Hits:
         found = []
         for number, (title, about, call, _) in enumerate(self._commands):
-            score = 0.0
-            if holds_words(title, query):
-                score = 3.0 if title.casefold().startswith(query.casefold()) else 2.0
-            elif holds_words(f"{title} {about}", query):
-                score = 1.0
-            if score:
+            if score := int(holds_words(f"{title} {about}", query)):
+                begins = title.casefold().startswith(query.casefold())
+                score += (1 + begins) * holds_words(title, query)
                 found.append((score, -number, title, about, call))
         for score, number, title, about, call in heapq.nlargest(MOST_HITS, found):
             # As content and escaped: text of a model is never markup.
@@ -220,75 +219,74 @@ class LearnedHits(Provider):
         from engines.record.catalogue.query import condition, find_rows
         from studio.library.find import hit_title
 
+        def open_hit(row: Mapping[str, Any]) -> None:
+            self.app.run_worker(_open_hit(self.app, row), group="hit", exclusive=True)
+
         workspace = cast(Host, self.app).workspace
         rows, _ = await asyncio.to_thread(find_rows, workspace, condition(query.split()))
-        for number, row in enumerate(rows[:MOST_HITS]):
-            title, call = hit_title(row), partial(_open_hit, self.app, row)
-            said = escape(one_line(row["text"], 400))
+        for number, row in enumerate([r for r in rows if r.get("change") != "keep"][:MOST_HITS]):
+            title, _, date = hit_title(row).rpartition("  ")
+            said = escape(f"{date}  {one_line(row['text'], 400)}".lstrip())
+            call = partial(open_hit, row)
             yield Hit(1 - number * 1e-6, Content(title), call, text=title, help=said)
 
 
-def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
+def _run_of_hit(workspace: Workspace, row: Mapping[str, Any], shown: str) -> str:
+    """The run to open, its own or else one on its library; "" of what is deleted or has none."""
+    from studio.workspace.listing import listed_runs
+
+    library, rows = row["library"], (one.row for one in listed_runs(workspace))
+    runs = [each["run"] for each in rows if each["library"] == library]
+    own = shown if row["kind"] in ("experience", "version") else ""
+    wanted = (own, row["run"], *runs) if row["status"] != "deleted" else ()
+    return next((run for run in wanted if run in runs), "")
+
+
+async def _open_hit(app: App[Any], row: Mapping[str, Any]) -> None:
     """The page that shows it, on its run; of what no run here tells, the command that does."""
-    from studio.library.find import is_here, next_command
+    from studio.library.find import next_command
 
     host = cast(Host, app)
-    if is_here(row, host.workspace):
-        app.run_worker(_show_on_run(app, row), group="hit", exclusive=True)
-    else:
+    before = host.session.run.run if host.session is not None else ""
+    run = await asyncio.to_thread(_run_of_hit, host.workspace, row, before)
+    if not run:
         host.tell(f"see {next_command(row, host.workspace)}")
-
-
-async def _show_on_run(app: App[Any], row: Mapping[str, Any]) -> None:
-    host = cast(Host, app)
-
-    def shown_state() -> RunState | None:
+    elif run != before:
+        host.attach(run)
+    for _ in range(100 if run else 0):  # why it fails, the screen says
         session = host.session
-        is_shown = session is not None and session.run.run == row["run"]
-        return session.state if session and is_shown and session.state.events else None
-
-    if shown_state() is None:
-        host.attach(row["run"])
-    for _ in range(100):  # why it fails, the screen says
-        if (state := shown_state()) is not None:
-            _show_hit(app, row, state, await asyncio.to_thread(_live_experiences, host, row))
-            return
+        if session is not None and session.run.run == run and session.state.events:
+            back = ", 5 leads back" * bool(before)
+            _show_hit(app, row, session.state, f"now on run {run}{back}" if run != before else "")
+            break
         await asyncio.sleep(0.05)
 
 
-def _live_experiences(host: Host, row: Mapping[str, Any]) -> frozenset[str]:
-    try:
-        head = host.workspace.library(row["library"]).head()
-    except (StudioError, OSError):
-        return frozenset()  # the page of the library says what is wrong with it
-    return frozenset(one.id for one in head.experiences)
-
-
-def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, live: frozenset[str]) -> None:
-    """Open the page that has it; what was decided is told beside, or alone where none has it."""
-    from studio.library.find import decision_text, next_command
+def _show_hit(app: App[Any], row: Mapping[str, Any], state: RunState, moved: str) -> None:
+    """Open the page that has it; tell where it led, and what was decided of an operation."""
+    from studio.library.find import decision_text
     from studio.tui.pages.inspect.loader import find_rollouts
     from studio.tui.pages.library.page import LibraryPage
 
-    host, name, kind = cast(Host, app), row["id"], row["kind"]
-    if state.started is None or state.started.library != row["library"]:
-        live = frozenset()  # it was copied to another library
-    if kind in ("version", "evaluation"):
-        host.open_page("library" if kind == "version" else "progress")
-    elif kind == "experience" and name in live:
+    host, name, told = cast(Host, app), row["id"], moved
+    is_its_run = state.started is not None and state.started.run == row["run"]
+    if page := {"version": "library", "evaluation": "progress"}.get(row["kind"]):
+        host.open_page(page)
+    elif row["kind"] == "experience":
         host.open_page("library", name)
-    elif kind == "experience":
-        host.tell(f"see {next_command(row, host.workspace)}")
-    elif name in {operation.id for operation in state.open_operations}:
+    elif is_its_run and name in {operation.id for operation in state.open_operations}:
         host.open_page("review", name)
     else:
-        if found := next(filter(None, (find_rollouts(state, one) for one in row["names"])), ""):
-            host.open_page("inspect", found)
-        elif row["status"] != "rejected" and row["target"] in live:
-            page = app.screen_stack[0].query_one("#library", LibraryPage)
-            page.history_of = row["target"]
+        told = decision_text(row, moved)
+        found = (find_rollouts(state, one) for one in row["names"] if is_its_run)
+        rollout = next(filter(None, found), "")
+        if row["target"] and (row["status"] == "rejected" or not rollout):
+            app.screen_stack[0].query_one("#library", LibraryPage).history_of = row["target"]
             host.open_page("library", row["target"])
-        host.tell(decision_text(row))
+        elif rollout:
+            host.open_page("inspect", rollout)
+    if told:
+        host.tell(told)
 
 
 def _read_folders(host: Host) -> list[SystemCommand]:

@@ -62,7 +62,8 @@ def check_alive(run: RunDir, do: str) -> None:
     from studio.report.status import shown_status
 
     shown = shown_status(run.run, run_row(run), alive=False)
-    cause = f"it is {shown.word} and has no process, so there is nothing to {do}."
+    what = "a curation" if shown.curation else shown.word
+    cause = f"it is {what} and has no process, so there is nothing to {do}."
     move = shown.move or f"see how it went: studio runs show {run.run}"
     raise ConflictError(f"run {run.run}", cause, f"{move[0].upper()}{move[1:]}.")
 
@@ -79,7 +80,7 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     if answer.get("curates"):
         from studio.report.decisions import curation_text
 
-        where = f"{curation_text(answer)}: {sanitize(answer['curates'])}"
+        where, status = f"{curation_text(answer)}: {sanitize(answer['curates'])}", "curation"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
     lines = [
         f"run {answer['run']}: {status}{reason}{alive}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -166,9 +166,13 @@ class RowList(LineView):
         if end - self._starts[heads] <= height:
             start = min(start, self._starts[heads])
         if start < top or end - start > height:
-            self.scroll_to(y=start, animate=False, force=True)
+            top = start
         elif end > top + height:
-            self.scroll_to(y=end - height, animate=False, force=True)
+            top = end - height
+        # A row is seen from its first line on, also where it is wrapped anew.
+        top = self._starts[min(bisect_left(self._starts, top), self._at)]
+        if top != round(self.scroll_y):
+            self.scroll_to(y=top, animate=False, force=True)
 
     def action_move(self, by: int) -> None:
         """Over rows that stand for something; others are headings."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from engines.core.text.similarity import Change, word_diff
-from studio.report.summary import change_counts_text, prompt_tokens_text
+from studio.report.summary import change_counts_text, count_text, prompt_tokens_text
 from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
 from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
@@ -209,14 +209,14 @@ def blocks(
 
 def pane_title(of: Comparison, width: int, mode: Mode) -> str:
     """Both names for the border above the columns, each over its own where there are two."""
-    left, right = (
-        f"{display_text(side.label)}  {side.experiences} experience{'s' * (side.experiences != 1)}"
-        for side in (of.base, of.target)
-    )
+    left, right = (display_text(side.label) for side in (of.base, of.target))
+    n, m = of.base.experiences, of.target.experiences
     if effective_mode(mode, width) != "side by side":
-        return fit(f"{left} -> {right}", max(1, width - 4))
+        counts = f"{n} -> {count_text(m, 'experience')}"
+        return fit(f"{left} -> {right}  {counts}", max(1, width - 4))
     half, other = _column_widths(width)
-    left, right = fit(left, half - 2), fit(right, other - 4)
+    left = fit(f"{left}  {count_text(n, 'experience')}", half - 2)
+    right = fit(f"{right}  {count_text(m, 'experience')}", other - 4)
     return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
 
 

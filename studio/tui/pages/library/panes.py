@@ -6,6 +6,7 @@ from typing import Literal
 
 from rich.text import Text
 
+from engines.core.state.use_counts import NO_USES
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.lines import Line, Row, line, paragraph
@@ -80,6 +81,8 @@ class EntryList:
         if additions := sum(operation.kind == "add" for operation in contents.open):
             what = "additions" if additions > 1 else "addition"
             about.append(f"{additions} {what} to decide (2)")
+        about += ["+used -misled"] * any(one.counts != NO_USES for one in self.items)
+        about += ["worth in points"] * any(one.effect is not None for one in self.items)
         about += [f"/ {one_line(words, 20)}"] if words else []
         about.append(f"sort: {self.sort}")
         if self._page.session is None:
@@ -177,7 +180,8 @@ class SidePane:
         width, loader = self.about.line_width, self._loader
         alike = loader.similar(contents.library, one)
         experience = contents.library.get(one.id)
-        lines = view.detail_lines(one, experience, alike, width, cited=bool(loader.uses))
+        cited, past = bool(loader.uses), loader.history
+        lines = view.detail_lines(one, experience, alike, width, cited=cited, history=past)
         if self._page.session is None:
             command = f"studio library edit {contents.library.name} {one.id}"
             lines += [(), *paragraph((("change it with ", "dim"), (command, "")), width)]

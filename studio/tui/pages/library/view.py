@@ -166,7 +166,7 @@ def _worth_cell(one: Item) -> str:
 
 
 def title_text(contents: LibraryState, total: int, listed: int, labels: str = "") -> str:
-    """`lib v13  34 experiences  748 tokens a call`; with the draft's version where there is one."""
+    """`lib v13  prod v9  34 experiences  748 tokens a call`; with a draft's version, if any."""
     library, draft = contents.library, contents.draft
     version = f"v{library.version}"
     if draft is not None and draft.version != library.version:
@@ -174,7 +174,7 @@ def title_text(contents: LibraryState, total: int, listed: int, labels: str = ""
     n = f"{listed} of {total}" if listed != total else f"{total}"
     what = "experience" if total == 1 else "experiences"
     tokens = prompt_tokens_text(library.guidance_tokens, total)
-    return f"{library.name} {version}  {n} {what}  {tokens}  {labels}".rstrip()
+    return "  ".join(filter(None, (f"{library.name} {version}", labels, f"{n} {what}", tokens)))
 
 
 def detail_lines(
@@ -184,6 +184,7 @@ def detail_lines(
     width: int,
     *,
     cited: bool,
+    history: History = (),
 ) -> list[Line]:
     """One experience: what it says and would say, where it comes from, what it did.
 
@@ -201,8 +202,9 @@ def detail_lines(
         what = f"{operation.id} {operation.kind}" + (" flagged" if operation.is_flagged else "")
         parts.append(("open", [(f"{what} (2 Review)", "flag")]))
     if one.pinned:
-        parts.append(("pinned", "nothing may change or delete it (p unpins it)"))
-    history = experience.history if experience is not None else ()
+        pinned = f"nothing may change or delete it (p unpins it){_pin_text(history, one.id)}"
+        parts.append(("pinned", pinned))
+    wordings = experience.history if experience is not None else ()
     if experience is not None:
         parts.append(("since", _birth_text(experience)))
         tokens = round(len(one.text.encode("utf-8", "replace")) / 4)
@@ -214,10 +216,10 @@ def detail_lines(
         parts.append(("worth", [(one.effect.worth, style)]))
     if cited:
         parts.append(("cited by", _citations_text(one)))
-    if history:
-        changes = ", ".join(f"v{mark.version} {mark.kind}" for mark in history)
+    if wordings:
+        changes = ", ".join(f"v{mark.version} {mark.kind}" for mark in wordings)
         parts.append(("history", f"{changes} (H in full, D the last)"))
-        last = history[-1]
+        last = wordings[-1]
         if last.rationale:
             parts.append(("why", display_text(last.rationale)))
         if last.evidence:
@@ -228,6 +230,15 @@ def detail_lines(
         alike = "  ".join(f"{display_text(name)} {score:.2f}" for name, score, _ in near)
         parts.append(("similar", alike or "none"))
     return [row for label, spans in parts for row in labelled_lines(label, spans, width)]
+
+
+def _pin_text(history: History, name: str) -> str:
+    """Since when it is pinned, and by whom; "" of a pin that waits for its commit."""
+    for library, commit in reversed(history):
+        for operation, decision in commit.reviewed if commit is not None else ():
+            if (operation.kind, operation.target, decision.action) == ("pin", name, "approve"):
+                return f"; since v{library.version}, by {display_text(decision.reviewer)}"
+    return ""
 
 
 def _birth_text(experience: Experience) -> str:

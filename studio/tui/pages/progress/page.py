@@ -218,10 +218,10 @@ class ProgressPage(Page):
         step, state = self.step, self.state
         if self.picker.is_open:
             self._choose()
-        elif state is None or (known := state.steps.get(step)) is None or not known.rollouts_done:
-            self.host.tell("no rollouts of this step are here", "failed")
-        elif step == state.step and state.under_review:
+        elif state and (state.curates or (step == state.step and state.under_review)):
             self.host.open_page("review")
+        elif state is None or not (known := state.steps.get(step)) or not known.rollouts_done:
+            self.host.tell("no rollouts of this step are here", "failed")
         else:
             self.host.open_page("inspect", group_id(step, 0))
 
@@ -244,7 +244,7 @@ class ProgressPage(Page):
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What there is nothing for is left away."""
         needs = {
-            "progress.open": bool(self.steps),
+            "progress.open": bool(self.steps or (self.state and self.state.curates)),
             "progress.next": bool(self.steps),
             "progress.next_set": len(self.set_names) > 1,
             "progress.base": self.shown is not None,

@@ -187,7 +187,8 @@ def _axis_line(run: RunCurves, plot: Plot) -> Line:
 
 def _commits_line(run: RunCurves, plot: Plot) -> Line:
     """Versions below their steps, the newest first where not all have room."""
-    applied = [commit for commit in run.commits if commit.outcome == "applied"]
+    applied = [*run.moves, *(commit for commit in run.commits if commit.outcome == "applied")]
+    applied.sort(key=lambda commit: commit.step)
     at = plot.columns([commit.step for commit in applied])
     labels = []
     has_room = all(after - before >= _LABEL_CELLS for before, after in pairwise(at))

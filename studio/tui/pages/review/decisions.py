@@ -191,9 +191,8 @@ class DecisionKeys:
     async def ask_note(self, item: Item, op: Operation) -> None:
         """Ask for a note; it goes with the decision, or into the one that stands."""
         host, drafts = self._page.host, self._page.host.drafts
-        before = self._review_queue.notes.get(op.id) or (
-            item.decision.reason if item.decision else ""
-        )
+        said = item.decision.reason if item.decision else ""
+        before = self._review_queue.notes.get(op.id) or said
         text = await host.ask(f"note on {op.id}:", before)
         if text is None:
             return
@@ -268,17 +267,13 @@ class DecisionKeys:
 
     # -- taking back ---------------------------------------------------------------------------
 
-    def undo(self) -> None:
+    def undo(self, *, again: bool) -> None:
         if (session := self.require_session()) is not None:
-            self._page.host.queue_request(self._undo(session))
+            self._page.host.queue_request((self._redo if again else self._undo)(session))
 
     async def _undo(self, session: Session) -> None:
         decider, person = self._review_queue.decider, self._page.host.person
         self._show_outcome(await decider.undo(session, self._review_queue.texts, person))
-
-    def redo(self) -> None:
-        if (session := self.require_session()) is not None:
-            self._page.host.queue_request(self._redo(session))
 
     async def _redo(self, session: Session) -> None:
         outcome = await self._review_queue.decider.redo(session)
@@ -289,9 +284,7 @@ class DecisionKeys:
     async def decide_range(self, action: DecisionAction) -> None:
         if self.require_session() is None:
             return
-        chosen = [
-            item for item in self._review_queue.range_items if item.is_open and item.operation
-        ]
+        chosen = [one for one in self._review_queue.range_items if one.is_open and one.operation]
         if action == "approve":
             chosen = [item for item in chosen if not self.has_draft(item.id)]
         if chosen:
@@ -302,15 +295,11 @@ class DecisionKeys:
 
     async def approve_safe(self) -> None:
         # Nor is what somebody has begun to reword approved in passing.
-        safe = [
-            item
-            for item in self._review_queue.items
-            if item.is_safe and not self.has_draft(item.id)
-        ]
-        if not safe:
+        found = self._review_queue.items
+        if safe := [item for item in found if item.is_safe and not self.has_draft(item.id)]:
+            await self._decide_all(safe, "approve", "safe operation")
+        else:
             self._page.host.tell(self._nothing_safe_text())
-            return
-        await self._decide_all(safe, "approve", "safe operation")
 
     def _nothing_safe_text(self) -> str:
         found = self._review_queue.items
@@ -393,6 +382,6 @@ class DecisionKeys:
         counts = view.count_standings(queue.current_items())
         text = view.counts_text({k: v for k, v in counts.items() if k not in ("open", "later")})
         answer = await session.commit()
-        host.tell(f"{text}: {answer}")
+        host.tell(f"{text}; {answer}")
         host.drafts.save()
         self._page.draw()

@@ -174,9 +174,8 @@ class ReviewPage(Page):
         """Ask for the reason of a rejection, or for a note."""
         if (here := self.decisions.painted_operation()) is not None:
             (item, op), asks = here, self.decisions
-            self.run_worker(
-                asks.reject_because(op) if what == "reject" else asks.ask_note(item, op)
-            )
+            is_note = what != "reject"
+            self.run_worker(asks.ask_note(item, op) if is_note else asks.reject_because(op))
 
     async def action_reword(self, how: str) -> None:
         """Change a wording in the box or in $EDITOR, merge it, mark it for that, or let it go."""
@@ -193,7 +192,7 @@ class ReviewPage(Page):
 
     def action_undo(self, again: bool = False) -> None:
         """Take a decision back, or make again what was taken back."""
-        (self.decisions.redo if again else self.decisions.undo)()
+        self.decisions.undo(again=again)
 
     def commit(self) -> None:
         """Commit what is decided; its key is heard on every page."""

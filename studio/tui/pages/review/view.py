@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad, wrap
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, fit, pad, wrap
 from studio.tui.drawing.lines import CUT, Line, Row, line, width_of
 from studio.tui.pages.text import display_text, holds_words, legend_line
 
@@ -119,7 +119,7 @@ def _search_text(item: Item, texts: Mapping[str, str]) -> str:
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
 def excerpt(text: str) -> str:
     """The beginning of a text on one line, for a row of a list."""
-    return display_text(" ".join(text[:600].split()))[:200]
+    return fit(display_text(" ".join(text[:600].split())), 200)
 
 
 @lru_cache(maxsize=8192)

@@ -107,9 +107,7 @@ def state_span(run: KnownRun) -> Span:
     if row.get("ending") == "budget":
         return "budget reached (s r: more)", "flag"
     if row["open"] and shown.word in ("held", "finished", "interrupted"):
-        if shown.word == "finished":
-            return f"finished: {waiting}", "flag"
-        return f"no process: {waiting}", "flag"
+        return f"{'finished' if shown.word == 'finished' else 'no process'}: {waiting}", "flag"
     if shown.word in _ENDED:
         return f"{shown.word} (s r resumes)", "failed" if shown.word == "failed" else ""
     return shown.word, "won" if shown.word == "finished" else ""
@@ -148,7 +146,7 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
         out += labelled_lines("held out", one_line(f"{scripted}{sets}", 400), width)
     lost = f", {row['losses']} loss{'es' * (row['losses'] > 1)}" if row["losses"] else ""
     money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
-    steps = f"step {row['steps']}" + (f" of {back.steps}" if back else "")
+    steps = f"step {back.step} of {back.steps}" if back else f"step {row['steps']}"
     spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {learned_text(row)}"
     out += labelled_lines("spent", sanitize(spent), width)
     began, last = time_text(row.get("began"), now), time_text(row.get("last"), now)

@@ -193,7 +193,7 @@ class StartPage(Page):
             out = [*view.check_lines(checks, width), (), *out]
         elif checks is not None and checks != known:
             out = [*view.refusal_lines(checks, width), (), *out]
-        elif checks is None and out and (choice.run is not None or isinstance(known, RunFacts)):
+        elif checks is None and choice.do != "open" and (choice.run or isinstance(known, RunFacts)):
             out += [(), line(("C", "key"), " checks it and says what it would cost")]
         return out
 
@@ -281,8 +281,9 @@ class StartPage(Page):
         self.host.tell("it cannot be started so; the reason stands below", "failed")
 
     def action_check(self) -> None:
-        if (choice := self.selected_choice) is None:
-            self.host.tell("nothing is under the cursor", "failed")
+        if (choice := self.selected_choice) is None or choice.do == "open":
+            text = "it is over, and costs nothing: enter opens it"
+            self.host.tell(text if choice else "nothing is under the cursor", "failed")
             return
         self.refusal = ""
         self.loader.checked.pop(self.loader.key(choice), None)

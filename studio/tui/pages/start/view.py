@@ -51,8 +51,8 @@ def choices(
     waiting = [one for one in known if one.style == "flag"]
     living = [one for one in known if one.style != "flag" and one.do == "attach"]
     ended = [one for one in known if one.style != "flag" and one.do != "attach"]
-    new = [Choice("new", name, name, what) for name, what in presets]
-    new += [Choice("new", path, path.rpartition("/")[2], what) for path, what in files]
+    new = [Choice("new", path, path.rpartition("/")[2], what) for path, what in files]
+    new += [Choice("new", name, name, what) for name, what in presets]
     return (*waiting, *living, *ended[:MOST_RESUMED], *new)
 
 
@@ -90,7 +90,8 @@ def _run_choice(run: KnownRun) -> Choice | None:
         text = f"{where}, budget reached: asks for more"
         return Choice("resume", name, name, text, run=run)
     if shown.word == "finished":
-        return Choice("open", name, name, f"finished, {wait}", "flag", run=run) if n else None
+        word = "curation" if shown.curation else shown.word
+        return Choice("open", name, name, f"{word}, {wait}", "flag", run=run) if n else None
     if n and shown.word in ("held", "interrupted"):
         text = f"{wait}: held, no process (enter takes it up); {where}"
         return Choice("resume", name, name, text, "flag", run=run)
@@ -103,7 +104,7 @@ def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
     rows: list[Row] = []
     for choice in found:
         if choice.do == "new" and (not rows or not rows[-1].key.startswith("new ")):
-            rows.append(Row("", line(("new run from a preset or a run file", "dim"))))
+            rows.append(Row("", line(("new run from a run file or a preset", "dim"))))
         name = pad(fit(one_line(choice.name, 60), room), room)
         text = fit(one_line(choice.text, 400), max(8, width - room - 12))
         verb = (pad(_VERBS[choice.do], 7), "key")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from engines.record.catalogue.query import find_rows, wanted
 from engines.record.run_dir import Workspace
 from studio.tui.palette import LearnedHits
 from tests.studio.tui.pages.test_review_offline import a_table
-from tests.studio.tui.stage import picture
+from tests.studio.tui.stage import finished_workspace, picture
 from tests.support.run_studio import studio
 
 
@@ -19,10 +20,15 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
     assert (await asyncio.to_thread(studio, *words, workspace=workspace.path)).code == 0
     async with a_table(workspace.run("import-lab")) as table:
         shown = "\n".join(picture(table.app))
-        assert "curation: 0 of 1 decided" in shown and "epoch 0/0" not in shown
+        assert "| 0 of 1 decided | CURATION |" in shown and "epoch 0/0" not in shown
+        await table.press("s", "p")
+        assert "no process of it is running. Nothing is left of it to run." in table.told
+        said = await asyncio.to_thread(studio, "ctl", "status", workspace=workspace.path)
+        assert "run import-lab: curation, no process" in said.stdout
         assert "no process: decided here; c commits" in shown
         assert "yours" not in shown and "no rollouts: it was not drawn from practice" in shown
         for page, said in (
+            ("start", "curation, 1 operation to decide"),
             ("live", "import of lab.md: it practises nothing, its operations are on 2 Review"),
             ("runs", "curation: 1 to decide"),
             ("runs", "curates   import of lab.md; curation: 0 of 1 decided; lab@0"),
@@ -41,7 +47,12 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
             assert not any(
                 word in shown for word in ("groups ", "reward (", "through", "under way")
             ), shown
-        table.app.open_page("review")
+        table.app.open_page("start")
+        await table.press("C")
+        assert "it is over, and costs nothing: enter opens it" in table.told
+        table.app.open_page("progress")
+        await table.press("enter")
+        assert table.app.page_name == "review"
         await table.press("a", "c")
         for _ in range(200):
             if workspace.library("lab").head().version:
@@ -49,7 +60,11 @@ async def test_an_import_is_reviewed_on_the_screen_and_committed_by_a_key(tmp_pa
             await table.pilot.pause()
         await table.rest()
         assert [e.text for e in workspace.library("lab").head().experiences] == ["Put it back."]
-        assert "curation: 1 of 1 decided" in "\n".join(picture(table.app))
+        assert "| 1 of 1 decided | CURATION |" in "\n".join(picture(table.app))
+        assert table.told == "1 approved; committed: library lab is at v1"
+        table.app.open_page("live")
+        await table.rest()
+        assert "outside its steps: library v1: 1 added" in "\n".join(picture(table.app))
 
 
 async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_path: Path) -> None:
@@ -64,8 +79,8 @@ async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_pa
     async with a_table(workspace.run("import-lab")) as table:
         app = table.app
         for word, page, said in (
-            ("abacus", "progress", "op0.h2 add, rejected by root: Abacus: use one. (too vague)"),
-            ("back operation", "library", "op0.h1 add E1, approved by root: Put it back. (import"),
+            ("abacus", "progress", "op0.h2 add, rejected by root (too vague): Abacus: use one."),
+            ("back operation", "library", "op0.h1 add E1, approved by root: Put it back."),
             ("back experience", "library", ">   E1  Put it back."),
             ("zebra", "review", "Zebra: left open."),
             ("back operation", "library", "E1: history"),
@@ -79,3 +94,37 @@ async def test_what_became_of_an_imported_operation_is_found_by_its_words(tmp_pa
                 if said in (shown := "\n".join(picture(app))):
                     break
             assert said in shown and app.page_name == page, shown
+
+
+async def test_a_hit_of_another_run_or_library_opens_there_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "lab.md").write_text("[a-1] helpful=1 harmful=0 :: Put it back.\n", "utf-8")
+    held = "library: x\nversion: 0\nexperiences:\n- id: E1\n  text: Fetch ice.\n- id: E2\n  text: "
+    (tmp_path / "base.yaml").write_text(f"{held}Grill corn.\n", "utf-8")
+    (tmp_path / "theirs.yaml").write_text(f"{held}Grill beans.\n", "utf-8")
+    workspace = Workspace(tmp_path / "practice")
+    merge = ("library", "merge", "base.yaml", "base.yaml", "theirs.yaml", "--into", "far")
+    for words in (("library", "import", "lab.md"), merge, ("review", "merge-far")):
+        typed = "r too cold\nq\n"
+        await asyncio.to_thread(studio, *words, workspace=workspace.path, typed=typed)
+    for words, told in (
+        ("cold", "op0.h1 modify E2, rejected by root (too cold); now on run merge-far, 5 leads ba"),
+        ("ice experience", "now on run merge-far, 5 leads back"),
+    ):
+        async with a_table(workspace.run("import-lab")) as table:
+            (hit,) = [hit async for hit in LearnedHits(table.app.screen).search(words)]
+            hit.command()
+            cursor = ">   E2  Grill corn." if words == "cold" else ">   E1  Fetch ice."
+            for _ in range(400):
+                await table.pilot.pause(0.01)
+                shown = "\n".join(picture(table.app))
+                if told in shown and cursor in shown:
+                    break
+            assert told in shown and cursor in shown, shown
+
+
+async def test_what_a_step_only_kept_is_no_hit(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    async with a_table(workspace.run("rehearsal")) as table:
+        kept = await table.propose("keep", "E1")
+        assert find_rows(workspace, wanted([kept]))[0]
+        assert not [hit async for hit in LearnedHits(table.app.screen).search(kept)]

@@ -50,6 +50,11 @@ def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
     assert "{+binomial" in right
 
 
+def test_the_title_of_one_column_has_room_for_both_counts() -> None:
+    title = view.pane_title(compared(a_library("one"), a_library("one", "two")), 40, "words")
+    assert title == "lib@0 -> lib@1  1 -> 2 experiences"
+
+
 def test_by_lines_the_old_wording_stands_above_the_new_one() -> None:
     of = compared(a_library("old"), a_library("new"))
     (block,) = view.blocks(of, 60, "lines")

@@ -244,6 +244,7 @@ async def test_s_sorts_and_the_cursor_stays_on_its_experience(tmp_path: Path) ->
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "j", "S")
+        assert "+used -misled  sort: length" in "\n".join(picture(app))
         assert page.entries.sort == "length"  # nothing cites, so there are no uses to sort by
         assert (page.entries.pane.keys[0], page.entries.pane.key) == ("E4", "E2")
         await pressed(pilot, "S")

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from engines.core.library import Library
+from engines.core.state.library_events import LibraryCommitted
 from engines.core.text.citations import find_cited_ids
+from engines.core.types import Decision
 from studio.library.citations import Citation
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.library import view
@@ -56,6 +58,17 @@ def test_what_is_pinned_has_a_mark_of_its_own() -> None:
     assert [plain_text(row.line)[2:6] for row in rows] == ["E1⚲ ", "E2  "]
     shown = view.detail_lines(view.items(shelf)[0], None, (), 80, cited=False)
     assert any("nothing may change or delete it" in plain_text(row) for row in shown)
+    assert shelf.draft is not None
+    pin = ((an_operation("pin", "E1", ""), Decision("op1.1", "approve", reviewer="ann")),)
+    history = ((shelf.library, None), (shelf.draft, LibraryCommitted(1, "exp", 3, pin, "h")))
+    (one, *_), near = view.items(LibraryState(shelf.draft)), ()
+    shown = view.detail_lines(one, None, near, 90, cited=False, history=history)
+    assert any("; since v1, by ann" in plain_text(row) for row in shown)
+
+
+def test_the_title_keeps_the_version_of_a_label_where_it_is_cut() -> None:
+    title = view.title_text(LibraryState(a_library("one")), 1, 1, "production v4")
+    assert title.startswith("lib v0  production v4  1 experience")
 
 
 def test_most_used_come_first_and_wins_decide_between_equals() -> None:

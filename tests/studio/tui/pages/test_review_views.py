@@ -13,7 +13,7 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import format_changes
-from engines.core.types import Decision, Flag, Operation, Usage, Verdict
+from engines.core.types import Decision, Flag, Operation, UnparsedReply, Usage, Verdict
 from studio.review.actions import draft_texts
 from studio.review.evidence import EvidenceRollout, GroupEvidence, PartingWords
 from studio.review.undo_stack import (
@@ -399,6 +399,8 @@ def test_a_row_shows_the_whole_wording_and_whether_there_is_a_note() -> None:
     assert all(width_of(each) <= 30 for each in lines) and len(lines) > 3
     assert " ".join(plain_text(each).strip() for each in lines).endswith(f'" {text}')
     assert all(plain_text(each).startswith("    ") for each in row.more)
+    reply = UnparsedReply("s1p0", 1, "extraction", (), "more than " * 50)
+    assert plain_text(item_row(Item("a", unparsed=reply)).line).endswith("..")
     noted = item_row(Item("a", add(1, "x"), replace(approve(add(1)), reason="because")))
     assert plain_text(noted.line).endswith('" x')
     edited = Item("a", add(1, "x"), Decision("op1.1", "edit", text="Mine."))

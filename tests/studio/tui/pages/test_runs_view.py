@@ -155,6 +155,10 @@ def detail(*measured: MeasuredSet) -> str:
     return "\n".join(plain_text(each) for each in detail_lines(run, 116, NOW))
 
 
+def test_the_step_is_that_under_way_as_the_header_has_it() -> None:
+    assert "; step 4 of 8; " in detail()
+
+
 def test_a_set_that_was_measured_once_has_one_figure_and_no_arrow() -> None:
     told = detail(MeasuredSet("held", 0.31, 0.31, 40))
     assert "held 0.310 (n=40), measured once" in told and "->" not in told

@@ -47,9 +47,9 @@ def test_what_waits_for_a_person_comes_first_and_new_runs_last() -> None:
         "open late",
         "attach living",
         "resume stopped",
+        "new /here/mine.yaml",
         "new rehearsal",
         "new api",
-        "new /here/mine.yaml",
     ]
 
 
