@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from engines.record.catalogue.query import find_rows, wanted
+from engines.record.catalogue.query import condition, find_rows
 from engines.record.run_dir import Workspace
 from studio.tui.palette import LearnedHits
 from tests.studio.tui.pages.test_review_offline import a_table
@@ -126,5 +126,5 @@ async def test_what_a_step_only_kept_is_no_hit(tmp_path: Path) -> None:
     workspace = finished_workspace(tmp_path)
     async with a_table(workspace.run("rehearsal")) as table:
         kept = await table.propose("keep", "E1")
-        assert find_rows(workspace, wanted([kept]))[0]
+        assert find_rows(workspace, condition([kept]))[0]
         assert not [hit async for hit in LearnedHits(table.app.screen).search(kept)]
