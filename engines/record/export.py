@@ -5,7 +5,6 @@ It holds no key: secrets are masked in every text, before it is folded into line
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_atomic
 from engines.record.libraries import experience_row
 from engines.record.seal import add_seal, refuse_altered
-from engines.record.yaml_text import dump_yaml, load_yaml
+from engines.record.yaml_text import dump_yaml, escape_interpolation, load_yaml
 
 
 def format_agent_yaml(
@@ -48,20 +47,6 @@ def format_agent_body(agent: Mapping[str, Any], library: Library, mask: Mask) ->
     return dump_yaml(data).encode("utf-8", "replace")
 
 
-def escape_interpolation(text: str) -> str:
-    """Text in which `${` stands for itself when the file is composed into a run file."""
-    parts = text.split("${")
-    for number, part in enumerate(parts[:-1]):
-        body = part.rstrip("\\")
-        parts[number] = body + "\\" * (2 * (len(part) - len(body)) + 1)
-    return "${".join(parts)
-
-
-def unescape_interpolation(text: str) -> str:
-    """Inverse of `escape_interpolation`."""
-    return _ESCAPED.sub(lambda match: match[1] + "${", text)
-
-
 def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRETS) -> None:
     """Write a run's `agent.yaml` again with the experiences of another version.
 
@@ -71,6 +56,3 @@ def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRET
     described = load_yaml(path.read_text("utf-8"))
     described.pop("experiences", None)
     write_atomic(path, format_agent_yaml(described, library, run, mask))
-
-
-_ESCAPED = re.compile(r"(\\*)\1\\\$\{")

@@ -87,6 +87,12 @@ class LibraryFolder:
         """Whether it was begun: a first line that was cut by a crash is none."""
         return lines.has_first_line(self.journal_path)
 
+    def describe_survivors(self) -> str:
+        """What brings its wordings back without a journal; "" where no version's file is left."""
+        newest = max(self.path.glob("v[0-9]*.yaml"), default=None)
+        command = f"`studio library import {newest} --into NEW`"
+        return f"{command} takes its wordings into a new library." if newest else ""
+
     def versions(self) -> tuple[Library, ...]:
         """Every version, oldest first; index i holds version i."""
         return tuple(library for library, _ in self.history())
@@ -151,6 +157,10 @@ class LibraryFolder:
             if self.exists():
                 move = "Choose another library.name."
                 raise ConflictError(f"library {self.name}", "it exists already.", move)
+            if survivors := self.describe_survivors():
+                cause = f"its journal is gone, and files of its versions are left in {self.path}."
+                move = f"Choose another name, or move them away; {survivors}"
+                raise ConflictError(f"library {self.name}", cause, move)
             start = start or Library(self.name)
             event = ev.LibraryCreated(
                 self.name,

@@ -116,3 +116,20 @@ def _dump(data: Any, width: int) -> str:
         pass
     text = yaml.dump(data, Dumper=_Dumper, **options)
     return text
+
+
+def escape_interpolation(text: str) -> str:
+    """Text in which `${` stands for itself when the file is composed into a run file."""
+    parts = text.split("${")
+    for number, part in enumerate(parts[:-1]):
+        body = part.rstrip("\\")
+        parts[number] = body + "\\" * (2 * (len(part) - len(body)) + 1)
+    return "${".join(parts)
+
+
+def unescape_interpolation(text: str) -> str:
+    """Inverse of `escape_interpolation`."""
+    return _ESCAPED.sub(lambda match: match[1] + "${", text)
+
+
+_ESCAPED = re.compile(r"(\\*)\1\\\$\{")

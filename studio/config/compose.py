@@ -27,8 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
-from engines.record.export import unescape_interpolation
-from engines.record.yaml_text import load_yaml
+from engines.record.yaml_text import load_yaml, unescape_interpolation
 from studio.config.long_lists import keep_long_lists_away, put_back, without_plain_lists
 from studio.config.tree import (
     REFERENCE,

@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from engines.core.text.masking import MASK, NO_SECRETS, Mask
-from engines.record.export import escape_interpolation
-from engines.record.yaml_text import dump_yaml
+from engines.record.yaml_text import dump_yaml, escape_interpolation
 from studio.config.settings.run import RunConfig
 from studio.config.tree import Key, Tree, dotted_name, map_tree, replace_value, walk
 from studio.secrets.rules import is_secret, storable_text

@@ -32,6 +32,7 @@ from engines.record.catalogue.rows import rebuild, run_row, told_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held
+from engines.record.repair.cut import move_aside
 from engines.record.repair.indexes import index_troubles
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.runs import run_troubles
@@ -170,11 +171,15 @@ def _kept_checkpoints(run: RunDir) -> int:
 
 
 def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
-    """Files and folders among the runs and libraries that are neither."""
+    """What stands among the runs and libraries, or in the place of a file, and is none."""
+    path = workspace.catalogue
+    if os.path.lexists(path) and not path.is_file():
+        move = f"{lines.REPAIR} moves it aside: the file is made when it is needed."
+        yield Trouble(str(path), "it is no file.", move, partial(move_aside, path), alone=True)
     for name, what in (("runs", "run"), ("libraries", "library")):
         folder = workspace.path / name
         if not folder.is_dir():
-            if folder.exists() or folder.is_symlink():
+            if os.path.lexists(folder):
                 move = "Move it away: the folder is made when it is needed."
                 yield Trouble(str(folder), "it is no folder.", move)
             continue
@@ -189,6 +194,8 @@ def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
                 continue
             cause = "it has no journal." if path.is_dir() else "it is a file."
             move = f"Move it away, or restore its journal if it was a {what}."
+            survivors = LibraryFolder(path).describe_survivors()
+            move += f" Or {survivors}" if survivors else ""
             yield Trouble(str(path), f"it is no {what}: {cause}", move, damage=False)
 
 
@@ -217,11 +224,10 @@ def _catch_unreadable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
     """Troubles as they come; an unreadable file is one of them."""
     try:
         yield from troubles
-    except StudioError as error:
+    except (StudioError, OSError) as error:
+        if isinstance(error, OSError):
+            error = lines.unreadable_error(Path(error.filename or "."), error)
         yield Trouble(error.place, error.cause, error.move)
-    except OSError as error:
-        unreadable = lines.unreadable_error(Path(error.filename or "."), error)
-        yield Trouble(unreadable.place, unreadable.cause, unreadable.move)
 
 
 def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
@@ -259,8 +265,7 @@ def _pid_text(folder: Path) -> str:
 
 def _leftover_troubles(run: RunDir) -> Iterator[Trouble]:
     """A socket or a holder's note of a process that is gone."""
-    is_there = run.socket.is_symlink() or run.socket.exists()
-    if is_there and not is_held(run.path) and not is_alive(run):
+    if os.path.lexists(run.socket) and not is_held(run.path) and not is_alive(run):
         yield _removable_trouble(run.socket, "the process that made this socket is gone.")
     yield from _holder_troubles(run.path)
 
@@ -338,7 +343,7 @@ def catalogue_troubles(
 
     `rows` are those of the runs, as their journals tell them.
     """
-    if not workspace.catalogue.exists():
+    if not workspace.catalogue.is_file():
         return
     move = f"{lines.REPAIR} makes it anew; nothing is lost by that."
 
@@ -346,17 +351,19 @@ def catalogue_troubles(
         rebuild(workspace, _dataset_rows(workspace))
         return "made anew from the journals"
 
+    cause = ""
     try:
         content = workspace.catalogue.read_bytes()
         tables = orjson.loads(content)
         fits = seal_fits(content)
         if not fits and (fits is False or not all(isinstance(t, dict) for t in tables.values())):
-            yield Trouble(str(workspace.catalogue), ALTERED, move, rebuild_catalogue)
-            return
+            cause = ALTERED
         runs = {row["run"]: row for row in tables.get("runs", {}).values()}
         libraries = {row["library"]: row for row in tables.get("libraries", {}).values()}
     except (ValueError, AttributeError, TypeError, KeyError):
-        yield Trouble(str(workspace.catalogue), "it cannot be read.", move, rebuild_catalogue)
+        cause = "it cannot be read."
+    if cause:
+        yield Trouble(str(workspace.catalogue), cause, move, rebuild_catalogue)
         return
     wrong = []
     for name, row in rows.items():

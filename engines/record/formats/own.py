@@ -8,9 +8,9 @@ from typing import Any
 
 from engines.core.codec import to_dict
 from engines.core.library import Experience, Library
-from engines.record.export import unescape_interpolation
 from engines.record.formats.card import Card
 from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source, dump_json
+from engines.record.yaml_text import unescape_interpolation
 
 MOVE = "Give an agent.yaml or a vNNNN.yaml, with a list `experiences` of `id` and `text`."
 _NO_LIST = "it does not hold a list `experiences` of `id` and `text`."

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engines.record.export import escape_interpolation, unescape_interpolation
 from engines.record.formats.card import Card
 from engines.record.formats.prompt import read_lines
 from engines.record.formats.source import ForeignLibrary, Source
-from engines.record.yaml_text import dump_yaml
+from engines.record.yaml_text import dump_yaml, escape_interpolation, unescape_interpolation
 
 PACKAGE = "# @package _global_\n"  # begins an agent file, whatever its name ends in
 MOVE = "Give an agent file of Youtu-Agent, whose agent.instructions hold experiences."

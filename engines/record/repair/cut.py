@@ -11,6 +11,7 @@ from pathlib import Path
 
 from engines.record import lines
 from engines.record.appender import sync_folder, write_atomic
+from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
 
 _WORDS = {
@@ -32,6 +33,7 @@ _WORDS = {
     "RolloutFinished": "rollout",
 }
 _KIND = re.compile(rb'"kind":"(\w+)"')
+_CURATES = re.compile(rb'"curates":"([^"\\]*)')
 
 
 def cut_with_backup(path: Path, end: int) -> tuple[Path, str]:
@@ -47,12 +49,15 @@ def cut_with_backup(path: Path, end: int) -> tuple[Path, str]:
 
 def cut_move(path: Path, end: int) -> str:
     """What a repair would do: nothing is cut that was not told of before."""
-    with path.open("rb") as file:
-        file.seek(end)
-        lost = _describe(path, file.read())
+    data = path.read_bytes()
+    lost = _describe(path, data[end:])
     after = "a resume makes what it can again from the recorded replies."
-    if not _is_journal(path):
+    if path.name != "journal.jsonl":
         after = "a resume asks again for those that it still needs."
+    elif curates := _CURATES.search(data.partition(b"\n")[0]):
+        after = f"no resume makes it again: repeat the {curates[1].decode('utf-8', 'replace')}."
+    elif survivors := LibraryFolder(path.parent).describe_survivors():
+        after = f"before that, {survivors}"
     return (
         f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
         f"which takes away {lost}; {after}"
@@ -70,19 +75,20 @@ def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
 
 def free_name(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
-    return next(name for name in names if not name.exists())
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def move_aside(path: Path) -> str:
+    """Make room for a file, whatever stands there: also a folder, or a link to nowhere."""
+    return f"moved to {path.rename(free_name(path)).name}"
 
 
 def _describe(path: Path, rest: bytes) -> str:
     """What a piece of a journal or of a record file amounts to."""
-    if not _is_journal(path):
+    if path.name != "journal.jsonl":
         replies = max(1, rest.count(b"\n"))
         return "1 reply" if replies == 1 else f"{replies} replies"
     kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
     counts = [(kinds[word], word) for word in _WORDS.values() if kinds[word]]
     counted = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
     return counted or f"{len(rest)} bytes that hold nothing of weight"
-
-
-def _is_journal(path: Path) -> bool:
-    return path.name == "journal.jsonl"

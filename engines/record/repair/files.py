@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,16 @@ def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Troubl
 
         move = "Nothing need be done: whoever writes there next mends it."
         yield Trouble(str(path), cause, move, mend_end, damage=False)
+
+
+def read_written(path: Path) -> tuple[bytes, str]:
+    """What a file holds, and why it cannot be read: it hides no other from whoever looks."""
+    try:
+        if not path.is_file():  # a pipe would never end
+            return b"", "it is no file." if os.path.lexists(path) else "it is not there."
+        return path.read_bytes(), ""
+    except OSError as error:
+        return b"", lines.unreadable_error(path, error).cause
 
 
 def read_entry(path: Path, line: StoredLine) -> Entry | Trouble:

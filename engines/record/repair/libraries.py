@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import yaml
-
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from engines.core.library import Experience, Library
+from engines.core.library import Library
 from engines.core.state.fold import fold_library
 from engines.record import lines
 from engines.record.libraries import LibraryFolder, version_path, write_version
 from engines.record.lock import write_lock
-from engines.record.repair.cut import cut_move, free_name, mend_by_cut
-from engines.record.repair.files import examine, file_troubles, read_entry
+from engines.record.repair.cut import cut_move, mend_by_cut, move_aside
+from engines.record.repair.files import examine, file_troubles, read_entry, read_written
 from engines.record.repair.trouble import Trouble
-from engines.record.seal import ALTERED, must_be_sealed, seal_fits
-from engines.record.yaml_text import load_yaml
+from engines.record.seal import ALTERED, content_hash_of, must_be_sealed, seal_fits
 
 
 def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
@@ -45,8 +43,14 @@ def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
         else:
             versions.append(library)
             sealed |= {library.version} if must_be_sealed(line.body) else set()
-    if found.error is None and versions:
+    if found.error is not None:
+        return
+    if versions:
         yield from _version_file_troubles(folder, versions, sealed)
+    elif survivors := folder.describe_survivors():
+        cause = "it tells of no version, and files of some are left."
+        move = f"Restore it from a copy; {survivors}"
+        yield Trouble(str(folder.journal_path), cause, move, damage=False)
 
 
 def _version_file_troubles(
@@ -54,47 +58,33 @@ def _version_file_troubles(
 ) -> Iterator[Trouble]:
     """`sealed` are the versions whose files must have a seal."""
     known = {version_path(folder.path, v.version): v for v in versions}
-    for path in sorted(folder.path.glob("v[0-9]*.yaml")):
-        library = known.get(path)
-        data = path.read_bytes()
+    for path in sorted({*folder.path.glob("v[0-9]*.yaml"), *known}):
+        library, is_there = known.get(path), os.path.lexists(path)
+        move = f"{lines.REPAIR} moves it aside" + (", and writes it again." if library else ".")
+        data, cause = read_written(path)
         fits, text = seal_fits(data), data.decode("utf-8", "replace").replace("'", "")
-        cause = ""
-        if library is None or f"content_hash: {library.content_hash}\n" not in text:
+        if not is_there:
+            cause = "this version's readable file is missing."
+            move = f"{lines.REPAIR} writes it again from the journal."
+        elif cause:
+            pass
+        elif library is None or f"content_hash: {library.content_hash}\n" not in text:
             cause = "it is no version that the library's journal tells of."
         elif not fits and (fits is not None or library.version in sealed):
             cause = ALTERED
-        elif fits is None and _hash_of(data) != library.content_hash:
+        elif content_hash_of(data) != library.content_hash:
             cause = "its experiences are not those of the library's journal."
         if cause:
-            move = f"{lines.REPAIR} moves it aside" + (", and writes it again." if library else ".")
             mend = partial(_rewrite, folder, path, library)
-            yield Trouble(str(path), cause, move, mend, alone=True)
-    for path, library in known.items():
-        if not path.exists():
-            cause = "this version's readable file is missing."
-            move = f"{lines.REPAIR} writes it again from the journal."
-            mend = partial(_rewrite, folder, path, library)
-            yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
-
-
-def _hash_of(data: bytes) -> str:
-    """Of the experiences in a version's file; "" where it holds none."""
-    try:
-        rows = load_yaml(data.decode())["experiences"]
-        entries = tuple(Experience(row["id"], row["text"]) for row in rows)
-        return Library("", 0, entries).content_hash
-    except (ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
-        return ""
+            yield Trouble(str(path), cause, move, mend, is_there, alone=True)
 
 
 def _rewrite(folder: LibraryFolder, path: Path, library: Library | None) -> str:
     """Move what is there aside, write the version that belongs there, and say so."""
     done = "written again from the journal"
     with write_lock(folder.path):
-        if path.exists():
-            moved = free_name(path)
-            path.rename(moved)
-            done = f"moved to {moved.name}" + (", and written again" if library else "")
+        if os.path.lexists(path):
+            done = move_aside(path) + (", and written again" if library else "")
         if library is not None:
             commit = folder.history()[library.version][1]
             write_version(folder.path, library, commit.run if commit else "")

@@ -135,26 +135,28 @@ def _library_mismatches(
     """A run against the versions of its library, after one of the two was cut."""
     assert state.started is not None
     folder = workspace.library(state.started.library)
-    if not folder.exists():
-        cause = f"it commits to library {folder.name}, which is gone."
-        move = f"Restore {folder.path} from a copy, or begin a new run with --restart-step 0."
-        yield Trouble(str(run.journal), cause, move)
-        return
     try:
-        versions = folder.versions()
+        versions = folder.versions() if folder.exists() else ()
     except StudioError:
         return  # told of where libraries are looked at
+    whole = 0  # steps that stand on what is there
     for line, event in events:
+        whole = event.step if isinstance(event, ev.StepFinished) else whole
         if _is_consistent(event, versions):
             continue
-        place = f"{run.journal}:{line.number}"
-        cause = f"it stands on a version that library {folder.name} does not have."
-        if isinstance(event, ev.RunStarted):
-            move = "Restore the library from a copy, or begin a new run with --restart-step 0."
-            yield Trouble(place, cause, move)
-        else:
+        again = f"begin a new run with --restart-step {whole}"
+        again = f"repeat the {state.curates}" if state.curates else again
+        mend, move = None, f"Restore the library from a copy, or {again}."
+        # A finished run is whole and wants no resume; none goes on with another library.
+        is_other = isinstance(event, ev.LessonCommitted) and event.library_version < len(versions)
+        is_finished = state.ending == "finished"
+        if not (is_other or is_finished or isinstance(event, ev.RunStarted)):
             mend = mend_by_cut(run.path, run.journal, line.offset)
-            yield Trouble(place, cause, cut_move(run.journal, line.offset), mend)
+            move = cut_move(run.journal, line.offset)
+        cause = f"it stands on a version that library {folder.name} does not have."
+        cause = cause if versions else f"it commits to library {folder.name}, which is gone."
+        damage = not (is_finished and versions)
+        yield Trouble(f"{run.journal}:{line.number}", cause, move, mend, damage)
         return
     yield from _untold_version_troubles(run, state, folder)
 

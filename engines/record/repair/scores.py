@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,8 @@ import orjson
 
 from engines.record import lines
 from engines.record.appender import write_atomic
-from engines.record.repair.cut import free_name
+from engines.record.repair.cut import free_name, move_aside
+from engines.record.repair.files import read_written
 from engines.record.repair.trouble import Trouble
 from engines.record.scores import count_scores
 from engines.record.seal import ALTERED, seal_fits
@@ -22,7 +24,8 @@ _AGAIN = "they are skipped, and what is gone with them is measured again when it
 def score_troubles(path: Path) -> Iterator[Trouble]:
     """Damaged lines, a torn end, and scores that were there when the file was last closed."""
     beside = path.with_name("about.json")
-    about = beside.read_bytes() if beside.is_file() else b"{}"  # first: the scores only grow
+    # First: the scores only grow.
+    about, unreadable = read_written(beside) if os.path.lexists(beside) else (b"{}", "")
     content = path.read_bytes()
     every = content.splitlines(keepends=True)
     whole = dict.fromkeys(raw for raw in every if lines.decode(raw) is not None)
@@ -42,7 +45,8 @@ def score_troubles(path: Path) -> Iterator[Trouble]:
         yield Trouble(str(path), cause, move, partial(_write_whole, path, [*whole], kept), False)
     if not fits:
         move = f"{lines.REPAIR} moves it aside; the next evaluation writes it again."
-        yield Trouble(str(beside), ALTERED, move, partial(_move_aside, beside), False, True)
+        mend = partial(move_aside, beside)
+        yield Trouble(str(beside), unreadable or ALTERED, move, mend, False, True)
     elif not counted:
         cause = "scores that it held when it was last closed are gone, or stand elsewhere in it."
         move = f"What is gone is measured again; {lines.REPAIR} takes the file as it is."
@@ -51,11 +55,6 @@ def score_troubles(path: Path) -> Iterator[Trouble]:
 
 def _has_prefix(content: bytes, size: int, digest: str) -> bool:
     return len(content) >= size and hashlib.sha256(content[:size]).hexdigest() == digest
-
-
-def _move_aside(path: Path) -> str:
-    moved = path.rename(free_name(path))
-    return f"moved to {moved.name}"
 
 
 def _write_whole(path: Path, whole: Iterable[bytes], about: bytes | None) -> str:

@@ -15,6 +15,7 @@ from engines.record.export import format_agent_yaml
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
+from engines.record.repair.libraries import library_troubles
 from engines.record.run_dir import Workspace
 from tests.engines.record.test_journal import file_size_limit
 from tests.support.builders import a_decision, a_library, an_effect, an_operation, approved
@@ -187,6 +188,7 @@ def test_a_library_whose_beginning_was_cut_is_none_and_is_begun_again(tmp_path: 
     line = folder.journal_path.read_bytes()
     for kept in (0, 1, len(line) // 2, len(line) - 2):
         folder.journal_path.write_bytes(line[:kept])
+        (folder.path / "v0000.yaml").unlink()  # it is written after the journal
         assert not folder.exists()
         assert Workspace(tmp_path).libraries() == ()
         assert folder.create(a_library("one")).experiences == a_library("one").experiences
@@ -195,6 +197,19 @@ def test_a_library_whose_beginning_was_cut_is_none_and_is_begun_again(tmp_path: 
     assert folder.exists()
     with pytest.raises(ConflictError, match="exists already"):
         folder.create(None)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_no_library_is_begun_over_files_of_versions_that_survived_its_journal(
+    gone: bool, tmp_path: Path
+) -> None:
+    folder = a_folder(tmp_path, "one")
+    folder.journal_path.unlink() if gone else folder.journal_path.write_bytes(b"")
+    with pytest.raises(ConflictError, match=r"studio library import .*v0000\.yaml --into NEW"):
+        folder.create(None)
+    assert not folder.exists()
+    told = list(library_troubles(folder))
+    assert [("v0000.yaml --into NEW" in each.move, each.damage) for each in told] == [(True, False)]
 
 
 def test_a_commit_that_finds_no_room_changes_nothing_and_is_made_once_there_is(

@@ -11,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from engines.core.errors import StudioError
-from engines.record.export import unescape_interpolation
+from engines.record.yaml_text import unescape_interpolation
 from studio.config import long_lists
 from studio.config.compose import compose_run, resolve
 from studio.config.tree import REFERENCE

@@ -249,16 +249,54 @@ def test_an_agent_of_another_run_is_noted_and_replaced(measured: Path) -> None:
     assert path.read_bytes() == whole
 
 
-def test_an_agent_follows_its_library_back_where_that_is_cut(measured: Path) -> None:
+def test_a_finished_run_stays_as_it_is_where_its_library_is_cut(measured: Path) -> None:
     journal, workspace = measured / "libraries/rehearsal/journal.jsonl", Workspace(measured)
-    last = workspace.library("rehearsal").head().version
     raw = journal.read_bytes().splitlines(keepends=True)
     at = max(n for n, line in enumerate(raw) if b'"LibraryCommitted"' in line)
     raw[at] = raw[at].replace(b'"LibraryCommitted"', b'"LibraryCommittee"')
     journal.write_bytes(b"".join(raw))
-    assert diagnose(workspace, repair=True).is_healthy
-    assert f"rehearsal@{last - 1}, run rehearsal." in the_file("agent", measured).read_text()
-    assert not any(f.damage for f in diagnose(workspace, repair=False).findings)
+    the_file("best agent", measured).unlink()  # it cannot be made from this library
+    files = [path for path in (measured / "runs/rehearsal").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files if path.name != "index.json"}
+    found = diagnose(workspace, repair=True)
+    assert found.is_healthy and "library takes" not in str(found.findings)
+    assert {path: path.read_bytes() for path in before} == before
+    assert not list((measured / "runs/rehearsal").glob("*.damaged-*"))
+    assert not the_file("agent", measured).with_name("agent-best.yaml").exists()
+
+
+@pytest.mark.parametrize("kind", ["version", "agent", "best agent"])
+def test_an_altered_wording_is_found_though_its_seal_fits(kind: str, measured: Path) -> None:
+    path, workspace = the_file(kind, measured), Workspace(measured)
+    whole = path.read_bytes()
+    path.write_bytes(add_seal(whole.partition(b"\n")[2].replace(b"borrow ten", b"borrow six")))
+    assert seal_fits(path.read_bytes()) and path.read_bytes() != whole
+    done = studio("library", "import", str(path), "--into", "other", workspace=measured)
+    assert done.code == 2 and f"{path}: its experiences" in done.stderr
+    assert "experiences are not those" in diagnose(workspace, repair=True).findings[0].cause
+    assert path.read_bytes() == whole
+
+
+def test_what_cannot_be_read_hides_no_other_file_and_is_written_again(measured: Path) -> None:
+    workspace, whole = Workspace(measured), {}
+    about = the_file("about scores", measured)
+    odd = [measured / "libraries/rehearsal/v0000.yaml", the_file("agent", measured)]
+    odd += [the_file("evaluation", measured), measured / "catalogue.json"]
+    altered = [the_file("version", measured), the_file("best agent", measured)]
+    altered += [sorted(measured.glob(FILES["evaluation"]))[1]]
+    for path in (*odd, *altered):
+        whole[path] = path.read_bytes()
+    for path in altered:
+        reword(path)
+    index = measured / "runs/rehearsal/index.json"
+    for path, number in zip((*odd, about, index), range(6), strict=True):
+        path.unlink()
+        path.mkdir() if number % 2 else path.symlink_to(path)
+    found = diagnose(workspace, repair=True)
+    places = {each.place for each in found.findings if each.mended}
+    assert places >= {str(path) for path in (*odd, *altered, about, index)}
+    assert all(path.read_bytes() == data for path, data in whole.items() if path != odd[-1])
+    assert not [each for each in diagnose(workspace, repair=True).findings if each.damage]
 
 
 def test_a_damaged_agent_whose_run_file_is_gone_is_told_and_left(measured: Path) -> None:

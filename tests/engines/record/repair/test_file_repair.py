@@ -14,12 +14,19 @@ from engines.record import lines
 from engines.record.journal import Journal, read_journal
 from engines.record.ledger import RecordLedger, read_usage
 from engines.record.lock import write_lock
-from engines.record.repair.cut import cut_with_backup
+from engines.record.repair.cut import cut_move, cut_with_backup
 from engines.record.repair.files import examine, file_troubles
 from engines.record.repair.runs import run_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import Workspace
-from tests.support.builders import a_rollout_finished, a_run, a_step, answering
+from tests.support.builders import (
+    a_rollout_finished,
+    a_run,
+    a_step,
+    an_operation,
+    answering,
+    approved,
+)
 
 KEY = CallKey("rollout", 1, 1, 0, 0)
 ASKED = (Message("user", "What is 2 + 3?"),)
@@ -179,6 +186,30 @@ async def test_a_run_that_stands_on_a_version_its_library_lacks_is_cut_before_it
     assert trouble.mend is not None
     assert "1 commit" in trouble.mend()
     assert troubles(workspace) == []
+
+
+@pytest.mark.parametrize("how", ["finished", "another library"])
+async def test_a_whole_run_is_not_cut_to_fit_a_library_that_it_cannot_go_on_with(
+    how: str, tmp_path: Path
+) -> None:
+    workspace = Workspace(tmp_path)
+    folder, _ = await a_run_in_its_first_step(workspace)
+    ended = (ev.StepFinished(1, 1), ev.RunEnded("finished"))[: 2 * (how == "finished")]
+    a_journal(folder / "journal.jsonl", ev.LessonCommitted(1, 1, "0" * 16, ()), *ended)
+    if how == "another library":
+        with workspace.library("lib").lock_for_commit() as library:
+            library.commit(approved(an_operation("add", None, "Carry: carry.")))
+    (trouble,) = troubles(workspace)
+    assert (trouble.mend, trouble.damage) == (None, how != "finished")
+    assert trouble.move.endswith("begin a new run with --restart-step 0.")
+
+
+def test_what_a_cut_takes_from_a_run_of_curation_is_to_be_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    curates = {"curates": "import of a.yaml"}
+    a_journal(path, replace(a_run(), settings=curates), ev.RunEnded("finished"))
+    move = cut_move(path, examine(path, chained=True).lines[0].length)
+    assert "repeat the import of a.yaml" in move and "a resume" not in move
 
 
 async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path) -> None:
