@@ -123,6 +123,7 @@ _NUMBER = re.compile(r"0[xXbBoO][0-9a-fA-F_]+")
 _BASE64 = re.compile(r"[A-Za-z0-9/+]{40}")
 
 _Found = tuple[int, int]
+_Tell = Callable[[str], object]
 
 
 class Mask:
@@ -143,19 +144,12 @@ class Mask:
         # The longest first, so that no part of one is left over by another.
         self.values: tuple[str, ...] = tuple(sorted(spelled, key=lambda v: (-len(v), v)))
 
-    def __call__(self, text: str) -> str:
+    def __call__(self, text: str, tell: _Tell | None = None) -> str:
+        """`tell` gets each secret that its shape gave away."""
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
-        found = [*_find_by_shape(text)]
-        if not found:
-            return text
-        pieces, end = [], 0
-        for start, stop in sorted(found):
-            if start >= end:
-                pieces += [text[end:start], MASK]
-            end = max(end, stop)
-        return "".join([*pieces, text[end:]])
+        return hide_spans(text, [*_find_by_shape(text)], tell)
 
     def line(self, raw: bytes) -> bytes:
         """A line of JSON without its secrets; the very same object where it holds none.
@@ -196,6 +190,18 @@ class Mask:
     def _mask_name(self, name: Any) -> Any:
         """A name that a model or a file chose may be a secret; those of fields are words."""
         return self(name) if isinstance(name, str) and not _WORD.fullmatch(name) else name
+
+
+def hide_spans(text: str, spans: list[_Found], tell: _Tell | None = None) -> str:
+    """A mask in place of each, and one where they overlap. `tell` gets what was there."""
+    pieces, end = [], 0
+    for start, stop in sorted(spans):
+        if tell:
+            tell(text[start:stop])
+        if start >= end:
+            pieces += [text[end:start], MASK]
+        end = max(end, stop)
+    return "".join([*pieces, text[end:]]) if spans else text
 
 
 _WORD = re.compile(r"[a-z_]{1,40}")
@@ -328,7 +334,7 @@ def _secret_span(match: re.Match[str]) -> _Found:
     return start, stop
 
 
-def _is_random(run: str) -> bool:
+def is_random(run: str) -> bool:
     """Whether a value is drawn by chance, and not an expression, a number or a file's name."""
     if _HEX.fullmatch(run):
         return any(char.isalpha() for char in run)
@@ -343,7 +349,7 @@ def _is_random(run: str) -> bool:
 def _has_random_part(match: re.Match[str]) -> bool:
     """Of what could as well be a word or a sum: whether a part mixes letters and digits."""
     if match.re.pattern == _NAMED:
-        return _is_random(match["run"])
+        return is_random(match["run"])
     said = match.groupdict().get("said")
     if said is None:
         return True

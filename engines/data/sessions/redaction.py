@@ -2,19 +2,20 @@ r"""Secrets and other private things, taken out of sessions before anything of t
 
 Bolder than the mask of a run: a trajectory may lose a harmless word, and still teach. A value is
 masked for its shape, for the name before it (`DB_PASSWORD=…`, `"token": "…"`, `-u user:…`), for
-what it is once decoded, and, where it can be told from a word, wherever else it stands.
+what it is once decoded, and, where it can be told from a word, wherever else it stands. Behind a
+name without a sign (`setx TOKEN …`, `<token>…`) only what looks drawn by chance is masked.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
 from engines.core.codec import fix_surrogates
-from engines.core.text.masking import MASK, PLACEHOLDERS, SHORTEST, Mask
+from engines.core.text.masking import MASK, PLACEHOLDERS, SHORTEST, Mask, hide_spans, is_random
 
 _SHAPES = (
     ("xox xapp-", r"\bx(?:ox[a-z]|app)-[\w-]{10,}"),
@@ -65,7 +66,7 @@ _SHAPES = (
     ("pin=", r"\b(?:[A-Z0-9]{1,20}_){0,4}PIN=[\"']?(?P<v>\d{4,12})\b"),
     (
         "password passphrase passcode passwort",
-        r"(?i)\bpass(?:word|phrase|code|wort)\b(?: \w{1,20}){0,2}? (?:is|to|ist|auf):? [\"'`]?"
+        r"(?i)\bpass(?:word|phrase|code|wort)\b(?: \w{1,20}){0,2}? (?:is|was|to|ist|auf):? [\"'`]?"
         r"(?P<v>(?=\S{0,60}\d)[^\s\"'`<>,;]{5,100}[^\s\"'`<>,;.!?)])",
     ),
     (
@@ -80,20 +81,36 @@ _SHAPES = (
 They stand beside those of every mask (`engines.core.text.masking`)."""
 _HINTED = tuple((tuple(hints.split()), re.compile(shape)) for hints, shape in _SHAPES)
 _NAME = (
-    r"(?:pass(?:word|wd|phrase)?|pwd|secret|tokens?|credentials?|authorization|cookie|database_url"
-    r"|(?:api|access|account|private|signing|encryption|master|auth|client|service|[_-])_?-?key"
-    r"|(?<=[_-])(?:auth|pat|dsn|pw)|conn(?:ection)?_?str(?:ing)?)"
-    r"(?:_?(?:id|base64|b64|value|hash|\d{1,2}))?"
+    r"(?:pass(?:words?|wds?|phrases?)?|pwd|secrets?|tokens?|credentials?|authorization|cookies?"
+    r"|(?:api|access|account|private|signing|encryption|master|auth|client|service|[_-])_?-?keys?"
+    r"|(?<=[_-])(?:auth|pat|dsn)|(?<![a-z])pw|conn(?:ection)?_?str(?:ing)?|database_url"
+    r"|jsessionid)(?:_?(?:id|base|base64|b64|value|hash|\d{1,2}))?"
 )
 _HINTS = (
-    *("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "conn"),
-    *("_pat", "_pw", "dsn", "database_url"),
+    *("pass", "pw", "secret", "token", "credential", "key", "auth", "cookie", "conn"),
+    *("_pat", "dsn", "database_url", "jsessionid"),
 )
 _ASSIGNED = re.compile(
-    r"(?P<rest>\w{3,30})(?P<close>\\*[\"'`])?[ \t]{0,3}(?:=>|:=|[:=])[ \t]{0,3}"
-    r"(?:(?:\\*[\"'`])(?P<quoted>[^\"'`\n\\]{4,400})|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\]"
-    r"[^\s\"'`,;(){}<>\[\]|\\]{3,400}+)(?![(\[]))"
+    r"(?P<rest>\w{2,30})(?:\\*[\"'`]\]|(?P<close>\\*[\"'`])?)[ \t]{0,3}"
+    r"(?:=>|:=|[:=：＝]|[\s,]{1,40}\\*[\"']?value\\*[\"']? ?[:=]|>(?=[^<>\s]{4,400}<))[ \t]{0,3}"
+    r"(?:(?:[|>][+-]?|\\)[ \t]{0,3}\r?\n[ \t]{1,40})?"  # a block of YAML, a line that goes on
+    r"(?:(?:[bru]|f(?!.{0,99}\{))?\\*[\"'`](?P<quoted>[^\"'`\n\\]{4,400})"
+    r"|(?P<bare>[^\s\"'`,;(){}<>\[\]|&$\\][^\s\"'`,;(){}<>\[\]|\\]{3,400}+)(?![(\[]))"
 )
+_NEXT = re.compile(  # after ` `, `: {"prod": "`, `" value="`, or what stands before it in a list
+    r"(?P<rest>\w{2,30}+)?[^\w+/]{1,24}+(?:[A-Za-z]\w{0,30}[^\w+/]{1,12}+)??"
+    r"(?P<v>(?=[A-Za-z_.~+/=-]{0,80}+\d)[\w+/][\w.~+/=-]{9,400}+)(?!\()"
+)
+_APART = re.compile(r"\d[A-Za-z]+\d|\A(?!.*[a-z]{5})")
+"""What a name with a digit (`base64decode`) does not have."""
+_WRAPPED = re.compile(r"(?m)(?<=\*{3})\r?\n[ \t]*(?P<v>(?=\S*?\d[A-Za-z])[\w+/=-]{10,})[ \t]*$")
+_SCHEME = re.compile(r"(?i)(?:bearer|basic|token|api-?key|key|digest|bot)\s+")
+_UNSEEN = "[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufeff]{1,9}"
+_UNSEEN_WITHIN = re.compile(rf"(?<=[!-~]){_UNSEEN}|{_UNSEEN}(?=[!-~])")
+_NO_SECRET = re.compile(  # a path, or a name of code: it would maim what else is shown
+    rf"(?:~|\.{{1,2}}|[A-Za-z]:)?(?:[/\\]+[\w.@:-]+){{2,}}[/\\]?|(?i:[a-z_.]*?{_NAME})[,;)]*"
+)
+_CODE = re.compile(rf"//|.*[(){{}}\[\]<>$]|(?:{_NO_SECRET.pattern})\Z")
 _BEFORE = re.compile(r"[\w.-]{0,40}\Z")
 _SECRET_KEY = re.compile(rf"(?i).*?{_NAME}")
 _PLAIN = "str string text none null true false undefined optional bytes required"
@@ -101,7 +118,7 @@ _WORDS = frozenset(_PLAIN.split())
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}+={0,2}")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPED = re.compile(r"[^\s\"'<>]{12,4000}")
-_LONG_LINE = re.compile(r"^[A-Za-z0-9+/=]{60,76}\r?$", re.MULTILINE)
+_LONG_LINE = re.compile(r"\n[A-Za-z0-9+/=]{60,76}\r?$", re.MULTILINE)
 _BLOCK = re.compile(
     r"^[A-Za-z0-9+/=]{60,76}(?:\r?\n[A-Za-z0-9+/=]{60,76}$)+(?:\r?\n[A-Za-z0-9+/=]{4,76}$)?",
     re.MULTILINE,
@@ -134,7 +151,7 @@ class Redactor:
     def __call__(self, text: str) -> str:
         if text in self._harmless:
             return text
-        given, text = text, fix_surrogates(text)
+        given, text = text, _clean(text)
         before = text.count(MASK)
         text = self._encoded(self._plain(text))
         self.count += max(0, text.count(MASK) - before)
@@ -146,17 +163,28 @@ class Redactor:
             self._harmless.add(text)
         return text
 
-    def tree(self, value: Any, name: str = "") -> Any:
-        """The same of JSON, whose names tell secrets too."""
+    def tree(self, value: Any, name: str = "", *, within: bool = False) -> Any:
+        """The same of JSON, whose names tell secrets too; `within`: one of a map around it does."""
+        told = bool(_SECRET_KEY.fullmatch(name[-80:]))
         if isinstance(value, str):
-            if len(value) >= 4 and _SECRET_KEY.fullmatch(name) and value.lower() not in _WORDS:
+            told = told or (within and is_random(value))
+            if told and len(value) >= 4 and value.lower() not in _WORDS:
                 self._remember(value)
                 self.count += 1
                 return MASK
             return self(value)
+        within = within or told
         if isinstance(value, dict):
-            return {self(str(key)): self.tree(inner, str(key)) for key, inner in value.items()}
-        return [self.tree(inner, name) for inner in value] if isinstance(value, list) else value
+            pairs = [(_clean(str(key)), inner) for key, inner in value.items()]
+            label = next((str(one) for key, one in pairs if key.lower() in ("name", "key")), "")
+            return {
+                self(key): self.tree(inner, label if key.lower() == "value" else key, within=within)
+                for key, inner in pairs
+            }
+        if isinstance(value, list):
+            options = [str(one) if str(one).startswith("--") else name for one in ["", *value]]
+            return [self.tree(*pair, within=within) for pair in zip(value, options, strict=False)]
+        return value
 
     def _plain(self, text: str) -> str:
         low = text.lower()
@@ -165,7 +193,8 @@ class Redactor:
                 if hint in low:
                     text = shape.sub(self._hide, text)
                     break
-        return self._hide_named(self._mask(text))
+        text = self._hide_named(self._mask(text, self._remember))
+        return _WRAPPED.sub(self._hide, text) if MASK in text else text
 
     def _hide(self, match: re.Match[str]) -> str:
         value = match.groupdict().get("v") or match[0]
@@ -183,15 +212,14 @@ class Redactor:
             while at >= 0:
                 if (match := _ASSIGNED.match(text, at)) and self._tells_secret(match):
                     spans.append(match.span("bare" if match["quoted"] is None else "quoted"))
+                elif (match := _NEXT.match(text, at)) and is_random(match["v"]):
+                    spans += (drawn := [*_find_drawn(match)])
+                    at = drawn[-1][1] - len(hint) if drawn else at
                 at = low.find(hint, at + len(hint))
-        for start, stop in sorted(set(spans), reverse=True):
-            self._remember(text[start:stop])
-            text = text[:start] + MASK + text[stop:]
-        return text
+        return hide_spans(text, spans, self._remember)
 
     def _tells_secret(self, match: re.Match[str]) -> bool:
-        before = _BEFORE.search(match.string, max(0, match.start() - 40), match.start())
-        name = (before[0] if before else "") + match["rest"]
+        name = _name_of(match)
         value = match["quoted"] or match["bare"]
         if not _SECRET_KEY.fullmatch(name) or not value.strip("*."):
             return False
@@ -207,10 +235,10 @@ class Redactor:
 
     def _remember(self, value: str) -> None:
         """A word or a number is not looked for elsewhere: ordinary text holds it too."""
-        value = value.removeprefix("Bearer ").removeprefix("Basic ").strip()
-        mixed = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", r"\d", r"[\W_]"))
-        if len(value) >= 6 and MASK not in value and mixed >= 2:
-            self.found.add(value)
+        for part in _parts(value):
+            mixed = sum(bool(re.search(one, part)) for one in ("[a-z]", "[A-Z]", r"\d", r"[\W_]"))
+            if len(part) >= SHORTEST and MASK not in part and mixed >= 2:
+                self.found.add(part)
 
     def _encoded(self, text: str, depth: int = 2) -> str:
         """Runs that say a secret once they are decoded."""
@@ -236,6 +264,41 @@ class Redactor:
     def _leave_out(self, match: re.Match[str]) -> str:
         self.binary += 1
         return "[binary content left out]"
+
+
+def _clean(text: str) -> str:
+    """Without half surrogate pairs, and without what nobody sees within a name or a key."""
+    return text if text.isascii() else _UNSEEN_WITHIN.sub("", fix_surrogates(text))
+
+
+def _name_of(match: re.Match[str]) -> str:
+    before = _BEFORE.search(match.string, max(0, match.start() - 40), match.start())
+    return (before[0] if before else "") + match["rest"]
+
+
+def _find_drawn(found: re.Match[str] | None) -> Iterator[tuple[int, int]]:
+    """What looks drawn by chance right behind a secret's name, and all of its kind after it."""
+    if found and _SECRET_KEY.fullmatch(_name_of(found)):
+        while found and is_random(found["v"]) and _APART.search(found["v"]):
+            yield found.span("v")
+            found = _NEXT.match(found.string, found.end())
+
+
+def _parts(value: str) -> Iterator[str]:
+    """A value, and what of it may be the secret alone: `V # note`, `bob:V`, `a=b; Password=V`."""
+    value = _SCHEME.sub("", value.strip(), count=1)
+    if is_random(value) or not _NO_SECRET.fullmatch(value):
+        yield value
+    for number, piece in enumerate(re.split(r"[\s;,&]+", value)):
+        for said in {piece, unquote(piece), _from_base64(piece)}:
+            name, _, behind = said.partition("=")
+            user, _, password = said.partition(":")
+            first, named = number == 0, bool(_SECRET_KEY.fullmatch(name[-80:]))
+            ways = ((said, first), (password, first and "/" not in user), (behind, named))
+            for part, likely in ways:
+                part = part.strip("\"'`")
+                if is_random(part) or (likely and not _CODE.match(part)):
+                    yield part
 
 
 def _forms(value: str) -> set[str]:

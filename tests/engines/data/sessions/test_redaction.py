@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
+import time
 from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from string import ascii_letters, digits
 from urllib.parse import quote
 
 import pytest
@@ -80,6 +86,135 @@ def test_a_value_that_a_name_told_is_hidden_wherever_else_it_stands() -> None:
     assert "horse9" not in final(b64encode(b"it is correct-horse9").decode())
 
 
+NAMED = {
+    "command": "API_TOKEN={} python run.py",
+    "command, small": "cd app && PGPASSWORD={} psql -h x",
+    "exported": "export API_TOKEN={} # of the test account",
+    "several": "API_TOKEN={}; echo done",
+    "option": "--token={}, --verbose",
+    "url": "DATABASE_URL=postgres://bob:{}@db/x",
+    "url, bare": "postgres://bob:{}@db/x",
+    "url, no user": "redis://:{}@h",
+    "url, escaped": "https://u%40x:{}@h/",
+    "user": "curl -u bob:{} https://x",
+    "token header": "Authorization: token {}",
+    "key header": "Authorization: ApiKey {}",
+    "cookie": "Cookie: theme=dark; sid={}; a=b",
+    "connection": "DB_DSN=Server=x;Password={};",
+    "bearer": "sent Bearer {} to it",
+    "told": "the api key is {}",
+    "colon": "token: {}",
+    "plain key": "my-key={}",
+    "JSON pair": '{{"name":"API_TOKEN","value":"{}"}}',
+    "JSON in JSON": '{{\\"name\\": \\"API_TOKEN\\", \\"value\\": \\"{}\\"}}',
+    "YAML pair": "env:\n- name: API_TOKEN\n  value: {}\n",
+    "arguments": '["--password", "{}"]',
+    "map": '{{"tokens": {{"prod": "{}"}}}}',
+    "list": '{{"secrets": ["{}"]}}',
+    "tag": "<password>{}</password>",
+    "attribute": '<add key="ApiKey" value="{}"/>',
+    "continued line": "export API_KEY=\\\n  {}",
+    "YAML block": "api_key: |\n  {}\n",
+    "YAML folded": "api_key: >-\n  {}\n",
+    "setx": "setx TOKEN {}",
+    "setenv": "setenv API_KEY {}",
+    "fish": "set -x API_KEY {}",
+    "aws": "aws configure set aws_secret_access_key {}",
+    "git": "git config x.token {}",
+    "table": "| name | value |\n| token | {} |",
+    "wrapped": "ghp_a8Kd93nfLq0Zx7Yw2Vb5\n{}\nend",
+    "zero width": "API_KEY\u200b={}",
+    "soft hyphen": "ghp_\u00ad{}",
+    "index": 'os.environ["API_KEY"] = "{}"',
+    "default": "os.environ.setdefault('API_KEY', '{}')",
+    "f-string": 'api_key=f"{}"',
+    "Rails": "secret_key_base: {}",
+    "short name": "pw={}",
+    "session": "JSESSIONID={}",
+    "blank": "PASSWORD {}",
+    "told of the past": "the password was {}",
+}
+"""Where a value that looks drawn by chance stands behind a name."""
+TREES: dict[str, Callable[[str], object]] = {
+    "pair": lambda value: {"env": [{"name": "API_TOKEN", "value": value}]},
+    "pair, turned": lambda value: {"value": value, "key": "API_TOKEN"},
+    "argument": lambda value: {"args": ["run", "--password", value, "--now"]},
+    "map": lambda value: {"tokens": {"prod": value}},
+    "map in a map": lambda value: {"secrets": {"prod": [{"db": value}]}},
+    "list": lambda value: {"secrets": [value]},
+    "unseen": lambda value: {"to\u200bken": value},
+}
+
+
+def a_drawn_value(seed: str, size: int = 24) -> str:
+    chance = random.Random(seed)
+    while True:
+        value = "".join(chance.choices(ascii_letters + digits, k=size))
+        if re.search(r"\d[A-Za-z]+\d", value):  # one without a digit may be a name
+            return value
+
+
+def later_forms(value: str) -> list[str]:
+    raw = value.encode()
+    spelled = f"%{raw[0]:02X}{value[1:]}"
+    hidden = [b64encode(before + raw + b" y").decode() for before in (b"", b"a ", b"ab ")]
+    return [value, raw.hex(), raw.hex().upper(), *hidden, spelled]
+
+
+def leaks_later(redact: Redactor, value: str) -> list[str]:
+    final = redact.knowing_all()
+    forms = later_forms(value)
+    said = [final(f"calling https://x.y/{form}/items, it used {form}.") for form in forms]
+    return [form for form, text in zip(forms, said, strict=True) if form in text or value in text]
+
+
+@pytest.mark.parametrize("form", NAMED)
+def test_a_value_behind_a_name_is_hidden_at_once_and_wherever_it_stands_later(form: str) -> None:
+    for number in range(8):
+        value, redact = a_drawn_value(f"{form} {number}"), Redactor()
+        text = NAMED[form].format(value)
+        for said in (text, f"before\n{text}\nafter"):
+            assert value not in redact(said) and redact.count, said
+        held = f"ghp_{value}" if form == "soft hyphen" else value
+        assert leaks_later(redact, held) == [], text
+
+
+@pytest.mark.parametrize("form", TREES)
+def test_a_value_behind_a_name_of_json_is_hidden_at_once_and_later(form: str) -> None:
+    for number in range(8):
+        value, redact = a_drawn_value(f"{form} {number}"), Redactor()
+        assert value not in json.dumps(redact.tree(TREES[form](value)))
+        assert leaks_later(redact, value) == []
+
+
+def test_what_a_basic_header_says_is_hidden_wherever_it_stands_later() -> None:
+    value, redact = a_drawn_value("basic"), Redactor()
+    said = b64encode(f"bob:{value}".encode()).decode()
+    assert said not in redact(f"Authorization: Basic {said}")
+    assert leaks_later(redact, value) == []
+
+
+@pytest.mark.parametrize("size", [300, 3000])
+def test_all_of_a_list_behind_a_name_are_hidden_in_linear_time(size: int) -> None:
+    values = [a_drawn_value(str(number)) for number in range(size)]
+    for text in (json.dumps({"tokens": values}), "".join(f"| token | {v} |\n" for v in values)):
+        redact, began = Redactor(), time.process_time()
+        said = redact(text)
+        assert not any(value in said for value in values)
+        assert time.process_time() - began < size / 300
+
+
+def test_what_stands_beside_a_value_is_not_hidden_elsewhere() -> None:
+    redact = Redactor()
+    redact("export API_TOKEN=q7Rk2Vx9Lm4T python run.py\nMY_KEY_FILE=/usr/lib/x:/usr/local/bin\n")
+    redact("AUTH_URL=http://localhost:8080/x\nCookie: theme=dark-mode; sid=q7Rk2Vx9Lm4T\n")
+    redact('{"total_tokens": usage.total_tokens, "api_key": self.api_key, "token": "a/b/c.txt"}')
+    text = (
+        "python run.py; /usr/lib/x; /usr/local/bin; localhost:8080/x; dark-mode; usage.total_tokens"
+    )
+    assert redact.knowing_all()(text) == text
+
+
 @pytest.mark.parametrize("before", [b"", b"a", b"ab", b"abc", b"\xff\xfe\x00\x01"])
 def test_a_value_is_hidden_in_hex_and_base64_among_whatever_bytes(before: bytes) -> None:
     first = Redactor()
@@ -115,6 +250,10 @@ def test_the_folder_that_env_prints_is_no_password() -> None:
         "pass: 3, fail: 0",
         "100% of it, a%20b",
         "<class 'str'> x = 'key'",
+        "key(base64decode(x)) and Token Http2Connection, token Utf8Decoder",
+        'job["api_key"] = other.value\napi_key=f"{name}.key"',
+        "if token > 3 and secret-> x</b> <th>Password</th>",
+        "\U0001f468\u200d\U0001f469 tokens:\n  one: two",
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
