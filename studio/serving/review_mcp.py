@@ -23,7 +23,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.decisions import DONE, misfit_text
-from studio.review.actions import check_edit
+from studio.review.actions import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text
 from studio.run.linter import LazyLinter
@@ -186,11 +186,11 @@ class ReviewService:
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
         if action == "edit":
-            found = await check_edit(self._session, operation, decision)
+            found = await self._session.preview(decision)
             if found.objection:
                 raise ConflictError(place, f"{found.objection}.", NOTHING)
-            if found.flags:
-                flags = "\n".join(f"flag  {flag_text(flag)}" for flag in found.flags)
+            if new := new_flags(operation, found):
+                flags = "\n".join(f"flag  {flag_text(flag)}" for flag in new)
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
                 form = _form(f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}", ask)
                 return replace(question, form=form, decision=decision)
