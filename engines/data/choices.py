@@ -37,7 +37,7 @@ class Choices:
         block = "\n".join(f"{letter}. {text}" for letter, text in self.options.items())
         return question if question.endswith(block) else f"{question}\n\n{block}"
 
-    def find_letter(self, place: str, field: str, value: Any) -> str | None:
+    def find_letter(self, place: str, field: str, value: Any, is_label: bool = False) -> str | None:
         """The letter of the answer; None where the row has none.
 
         A whole number counts from 0, as MMLU's do. Raises DataError: it is none of the options,
@@ -55,7 +55,7 @@ class Choices:
             found = {label[1].upper()}
         elif re.fullmatch(r"\d\d?(?:\.0)?", text) and int(float(text)) < len(letters):
             found = {letters[int(float(text))]}
-        if isinstance(value, str) and not (found and field in LABELS):
+        if isinstance(value, str) and not (found and (is_label or field in LABELS)):
             texts = {_key(text), _key(_OWN_LABEL.sub("", text, count=1))}
             found |= {letter for letter, option in self.options.items() if _key(option) in texts}
         if len(found) == 1:
@@ -85,6 +85,10 @@ def find_choices(place: str, row: Mapping[str, Any], question: str) -> Choices |
     right = next((name for name in _RIGHT if row.get(name) is not None), None)
     if not wrong or right is None:
         return None
+    says = {name: " ".join(str(row[name]).split()) for name in (right, *wrong)}  # case counts
+    if twin := next((name for name in wrong if says[name] == says[right]), None):
+        cause = f'"{twin}" says what "{right}" says, so two options would be right.'
+        raise DataError(place, cause, "Correct one of them, or take the row out.")
     order = sorted((right, *wrong), key=lambda name: digest([question, str(row[name])], 16))
     options = dict(zip(ascii_uppercase, (str(row[name]).strip() for name in order), strict=False))
     return Choices(options, (), (right, *wrong), ascii_uppercase[order.index(right)])

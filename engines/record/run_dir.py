@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +146,17 @@ class Workspace:
             move += " A new run appears once its process has opened it."
             raise ConflictError(f"run {run}", f"there is none in {self.path}.", move)
         return folder
+
+    def check_overwrite(self, path: Path, is_ours: Callable[[bytes], bool], move: str) -> None:
+        """Raises ConflictError: the folders of runs or libraries hold it, or it is not ours."""
+        target = path.resolve()
+        if any(target.is_relative_to((self.path / at).resolve()) for at in ("runs", "libraries")):
+            cause, move = "only the studio itself writes there.", "Choose another place."
+        elif not target.is_file() or is_ours(target.read_bytes()):
+            return
+        else:
+            cause = "it exists and holds something else."
+        raise ConflictError(str(path), cause, move)
 
     def newest_run(self, exp_id: str) -> RunDir | None:
         """The newest of `exp_id`, `exp_id-2` and so on.

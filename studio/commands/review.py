@@ -78,11 +78,11 @@ def review(
     with open_session(workspace, folder, person, linter) as (session, wait_for):
         reviewing = RunReview(session, wait_for, waits=wait, say=_say, tell=_tell)
         if decisions is not None:
-            review_by_script(reviewing, workspace, person, decisions, json=json)
+            review_by_script(reviewing, person, decisions, json=json)
         elif json:
             print_queue(reviewing)
         elif editor:
-            EditorReview(reviewing, workspace, person, ask=_ask_aside, yes=yes).run()
+            EditorReview(reviewing, person, ask=_ask_aside, yes=yes).run()
         else:
             reviewing.run(reviewer=person, ask=ask_line, edit=edit_text)
     state = folder.state()

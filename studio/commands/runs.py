@@ -184,5 +184,5 @@ def report(
     if target is None or str(target) == "-":
         sys.stdout.write(MaskedText(text))
         return
-    write_report(target.expanduser(), text.encode())
+    write_report(target.expanduser(), text.encode(), workspace)
     print(sanitize(f"report of run {run}: {target}"), file=sys.stderr)

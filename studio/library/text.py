@@ -14,6 +14,7 @@ from engines.core.codec import fields_of, to_dict
 from engines.core.errors import ConflictError
 from engines.core.flags import CONFLICT
 from engines.core.library import Library, Provenance, effective_operation, provenance
+from engines.core.text.sanitize import one_line
 from engines.core.types import GATE, OperationKind
 from engines.record.libraries import LibraryFolder
 from studio.library.curation import Curation
@@ -103,7 +104,7 @@ def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:
         before = library
     for row in promotion_rows(folder) if experience is None else ():
         old, new = ("none" if v is None else f"v{v}" for v in (row["from"], row["version"]))
-        why = f": {sanitize(row['why'])}" if row["why"] else ""
+        why = f": {sanitize(one_line(row['why']))}" if row["why"] else ""
         by = f"by {sanitize(row['who'])} {date_text(row['at'])}"
         lines.append(f"label {row['label']}  {old} -> {new}  {by}{why}")
     return lines
@@ -172,8 +173,8 @@ def _commit_lines(
     if experience is None:
         for operation, decision in commit.reviewed:
             if decision.action == "reject":
-                what = sanitize(operation.text or operation.target or "")
-                why = sanitize(decision.reason)
+                what = sanitize(one_line(operation.text or operation.target or ""))
+                why = sanitize(one_line(decision.reason))
                 said = decided_text("reject", sanitize(decision.reviewer), why)
                 lines.append(f"  x {operation.id}  {operation.kind} {what}")
                 more = f": {why}" if why and decision.reviewer != GATE else ""

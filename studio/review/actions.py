@@ -14,7 +14,7 @@ from engines.core.errors import ConflictError
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
-from engines.core.types import GATE, Decision, Operation
+from engines.core.types import GATE, Decision, Flag, Operation
 from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from studio.report.decisions import DONE, misfit_text
 from studio.review.undo_stack import (
@@ -133,10 +133,12 @@ def draft_and_deleted(
     return texts, deleted
 
 
-async def check_edit(session: Session, operation: Operation, decision: Decision) -> DecisionPreview:
-    """What to show before an edit is decided: the objection, and flags the operation had not."""
-    found = await session.preview(decision)
-    return replace(found, flags=tuple(f for f in found.flags if f not in operation.flags))
+def new_flags(
+    operation: Operation, found: DecisionPreview, gone: Iterable[str] = ()
+) -> tuple[Flag, ...]:
+    """Flags that an edit brings; that it is like one that is `gone` with it is no news."""
+    known = [flag for flag in found.flags if any(f" of {name}: " in flag.detail for name in gone)]
+    return tuple(flag for flag in found.flags if flag not in (*operation.flags, *known))
 
 
 async def toggle_pin(session: Session, target: str, *, pinned: bool, person: str) -> str:

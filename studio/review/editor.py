@@ -20,7 +20,6 @@ import click
 from engines.core.errors import ConfigError, ConflictError, DataError, StudioError
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
-from engines.record.run_dir import Workspace
 from studio.review.document import (
     Block,
     document_wishes,
@@ -31,7 +30,7 @@ from studio.review.document import (
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask
 from studio.review.review_run import RunReview
-from studio.review.scripted import Todo, Wish, carry_out, check_wishes, result_text
+from studio.review.scripted import Todo, Wish, carry_out, check_wishes, refuse, result_text
 
 FOLDER = "editor"
 """Of a run: what a person is writing (`review.txt`), and what they were shown."""
@@ -83,7 +82,6 @@ class EditorReview:
     """One person's review of one run as a file; with `yes` it is recorded without asking."""
 
     review: RunReview
-    workspace: Workspace
     person: str
     ask: Ask
     yes: bool
@@ -128,7 +126,7 @@ class EditorReview:
         return path.read_text("utf-8-sig", errors="replace") if path.exists() else ""
 
     def _read_queue(self) -> list[Block]:
-        queue = self.review.wait_for(self.review.session.review_queue())
+        self._queue = queue = self.review.wait_for(self.review.session.review_queue())
         before, self._version = self._version, queue.base_version
         if before not in (None, self._version):
             moved = f"the library has moved to v{self._version} meanwhile"
@@ -177,8 +175,9 @@ class EditorReview:
         name, shown = str(self._file), parse_document(self._shown.read_text("utf-8"))
         try:
             text = self._file.read_text("utf-8-sig")
-        except ValueError as error:  # it is no UTF-8
-            raise DataError(name, f"{error}.", "Nothing is decided.") from error
+        except UnicodeDecodeError as error:
+            cause = f"it is no UTF-8 text (byte {error.start}), so nothing is decided."
+            raise DataError(name, cause, "Save it as UTF-8.") from error
         edited = parse_document(text, {block.name for block in shown}, wrong := list[Wish]())
         if shown and not edited:
             return None
@@ -187,7 +186,13 @@ class EditorReview:
         for one in left_out:
             self.review.tell(one)
         wishes = [*wrong, *wishes]
-        return check_wishes(name, wishes, self.review.session, self.workspace, self.person)
+        session, queue = self.review.session, self._queue
+        todo, flags = self.review.wait_for(check_wishes(name, wishes, session, queue, self.person))
+        if flags and self.yes:
+            raise refuse(name, flags, "Reword it, or answer without --yes.")
+        for flag in flags:
+            self.review.tell(flag)
+        return todo
 
     def _answer(self, question: str) -> str:
         return (self.ask(question) or "").strip().lower()[:1]

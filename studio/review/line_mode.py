@@ -15,7 +15,7 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.text.tool_text import said_text
 from engines.core.types import GATE, Decision, Operation, OperationKind, UnparsedReply
 from studio.report.decisions import DONE, misfit_text
-from studio.review.actions import Decider, Pair, check_edit
+from studio.review.actions import Decider, Pair, new_flags
 from studio.review.evidence import EvidenceLoader, GroupEvidence
 from studio.review.line_text import (
     HELP,
@@ -333,21 +333,21 @@ class LineReview:
         others: Sequence[Pair] = (),
     ) -> bool:
         """Decide an edit once it fits and its new flags are accepted; False: not decided."""
-        merged = [f" of {other.id}: " for other, _ in others]  # that it is like them is no news
+        merged = [other.id for other, _ in others]
         while True:
             if not decision.text or not decision.text.strip():
                 self.say("nothing was saved, so nothing is decided")
                 return False
             self._wordings[operation.id] = decision.text
             try:
-                found = self.wait_for(check_edit(self.session, operation, decision))
+                found = self.wait_for(self.session.preview(decision))
             except ConflictError as error:  # decided and committed elsewhere meanwhile
                 self.say(sanitize(str(error)))
                 return True
             if found.objection:
                 self.say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
                 return False
-            flags = [f for f in found.flags if not any(each in f.detail for each in merged)]
+            flags = new_flags(operation, found, merged)
             if not flags:
                 return self._decide(operation, decision, queue, others)
             for flag in flags:

@@ -21,15 +21,15 @@ from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.core.text.similarity import word_diff
 from engines.core.types import Decision, DecisionAction, Operation, OperationKind
-from engines.pipeline.gate.draft import Draft
 from engines.pipeline.gate.queue import DecisionResult
-from engines.record.run_dir import Workspace
 from studio.errors import plain_words
 from studio.report.decisions import DONE
 from studio.report.tables import print_json, print_result
+from studio.review.actions import new_flags
 from studio.review.evidence import EvidenceLoader
+from studio.review.line_text import flag_text
 from studio.review.review_run import RunReview
-from studio.session.base import Session
+from studio.session.base import ReviewQueue, Session
 
 DECIDES = ("approve", "edit", "reject", "defer", "open")
 BOM = b"\xef\xbb\xbf"
@@ -53,6 +53,7 @@ class Wish:
     target: str | None = None
     reason: str = ""
     fingerprint: str = ""  # as it was listed; "": whatever the operation is by now
+    anyway: bool = False  # also where its text has flags that nobody was shown
     place: str = ""  # where it was asked for
     wrong: str = ""  # what could not be read of it
 
@@ -64,7 +65,7 @@ def read_wishes(name: str, data: bytes) -> list[Wish]:
     try:
         items = TypeAdapter(list[Any]).validate_json(data.removeprefix(BOM))
     except ValidationError as error:
-        raise _wrong(name, [plain_words(one["msg"]) for one in error.errors()]) from error
+        raise refuse(name, [plain_words(one["msg"]) for one in error.errors()]) from error
     strict, wishes = TypeAdapter(with_config(ConfigDict(extra="forbid"))(Wish)), list[Wish]()
     for number, item in enumerate(items, 1):
         try:
@@ -78,25 +79,21 @@ def read_wishes(name: str, data: bytes) -> list[Wish]:
     return wishes
 
 
-def _wrong(name: str, problems: Sequence[str]) -> DataError:
+def refuse(name: str, problems: Sequence[str], move: str = "") -> DataError:
+    """What is wrong with some wishes as one error; nothing of them is recorded."""
     told = [problem.rstrip(".") for problem in problems[:8]]
     told += [f"And {len(problems) - 8} more"] if len(problems) > 8 else []
-    return DataError(name, f"{'. '.join(told)}.", "Nothing was recorded.")
+    return DataError(name, f"{'. '.join(told)}.", f"Nothing was recorded. {move}".rstrip())
 
 
-def check_wishes(
-    name: str, wishes: Sequence[Wish], session: Session, workspace: Workspace, person: str
-) -> list[Todo]:
-    """What is to be done, in order, where it does not stand already.
+async def check_wishes(
+    name: str, wishes: Sequence[Wish], session: Session, queue: ReviewQueue, person: str
+) -> tuple[list[Todo], list[str]]:
+    """What is to be done, in order, where it does not stand already; and flags of new texts.
 
     Raises DataError: something fits neither the queue nor the library as it would become.
     """
-    state = session.run.state()  # as it is on disk, the last answer included
-    assert state.started is not None
-    base = workspace.library(state.started.library).at(state.base_version)
-    trial = replace(state, decisions=dict(state.decisions), operations=dict(state.operations))
-    draft = Draft(trial, base, "", state.settings.get("practice.library_limit"), None)
-    texts = {one.id: one.text for one in draft.library.experiences}
+    state, texts = session.run.state(), dict(queue.draft)  # the last answer included
     problems, todo = dict[int, str](), dict[str, tuple[Operation, Decision | None, int]]()
     for at, wish in enumerate(wishes):
         try:
@@ -104,30 +101,31 @@ def check_wishes(
         except ValueError as error:
             problems[at] = str(error)
             continue
-        key = operation.id or f"own {len(todo)}"
+        key = operation.id or wish.place
         if key in todo:
             problems[at] = f"{key} is decided twice"
             continue
         todo[key] = operation, decision, at
-        if decision is None:
-            trial.decisions.pop(key, None)
-    draft.discard()
-    now = draft.copy()  # on which the run itself checks what is proposed
     changes = {k: v for k, v in todo.items() if not _stands(v[0], state.decisions.get(k), v[1])}
-    for key, (operation, decision, at) in changes.items():
-        if decision is None:
-            continue
-        objection = None if operation.id else now.objection(operation)
-        tried = trial.operations[key] = replace(operation, id=key)
-        if operation.kind != "weights" and decision.action in ("approve", "edit"):
-            objection = objection or draft.check(tried, decision)[2]
-        if objection:
-            problems[at] = objection
-        else:
-            draft.hold(tried, decision)
+    own = [replace(op, id=key) for key, (op, _, _) in changes.items() if not op.id]
+    # A text of one's own is linted as that of an edit is.
+    worded = {op.id: Decision(op.id, "edit", text=op.text) for op in own if op.text}
+    asked = [worded.get(k) or replace(v[1], operation_id=k) for k, v in changes.items() if v[1]]
+    gone = [one.operation_id for one in asked if one.action == "reject"]
+    undone = [key for key, (_, decision, _) in changes.items() if decision is None]
+    found = await session.preview_all(asked, own, undone) if changes else []
+    flags = list[str]()
+    for decision, preview in zip(asked, found, strict=True):
+        operation, _, at = changes[decision.operation_id]
+        if preview.objection:
+            problems[at] = preview.objection
+        if not wishes[at].anyway:
+            new = new_flags(operation, preview, gone)
+            flags += [f"{wishes[at].place}, flag {flag_text(flag)}" for flag in new]
     if problems:
-        raise _wrong(name, [f"{wishes[at].place}: {problems[at]}" for at in sorted(problems)])
-    return [(operation, decision) for operation, decision, _ in changes.values()]
+        told = [f"{wishes[at].place}: {problems[at]}" for at in sorted(problems)]
+        raise refuse(name, told, f"`studio review {session.run.run} --json` lists what is there.")
+    return [(operation, decision) for operation, decision, _ in changes.values()], flags
 
 
 def _read_wish(wish: Wish, state: RunState, texts: Mapping[str, str], person: str) -> Todo:
@@ -210,16 +208,17 @@ def fingerprint(operation: Operation, texts: Mapping[str, str]) -> str:
     return digest([operation.kind, operation.target, operation.text, before], 8)
 
 
-def review_by_script(
-    review: RunReview, workspace: Workspace, person: str, path: Path, *, json: bool
-) -> None:
+def review_by_script(review: RunReview, person: str, path: Path, *, json: bool) -> None:
     """Check and record what a JSON file says, or standard input (`-`); print what came of it."""
     name = "standard input" if str(path) == "-" else str(path)
     wishes = read_wishes(name, sys.stdin.read().encode() if str(path) == "-" else path.read_bytes())
-    review.wait_for(review.session.review_queue())  # by it the library is followed to its head
-    todo = check_wishes(name, wishes, review.session, workspace, person)
-    results = review.wait_for(carry_out(review.session, todo))
-    closing, left = review.closing_text(), review.session.run.state().open_operations
+    session, wait_for = review.session, review.wait_for
+    queue = wait_for(session.review_queue())  # by it the library is followed to its head
+    todo, flags = wait_for(check_wishes(name, wishes, session, queue, person))
+    if flags:
+        raise refuse(name, flags, 'Reword it, or add "anyway": true.')
+    results = wait_for(carry_out(session, todo))
+    closing, left = review.closing_text(), session.run.state().open_operations
     facts = {"results": results, "open": [one.id for one in left], "closing": closing}
     lines = [*map(result_text, results), f"{len(todo)} decided, {len(left)} open", closing]
     print_result(facts, "\n".join(lines).rstrip(), json=json)

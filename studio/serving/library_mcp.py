@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -30,6 +31,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 
+from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.policies.rehearsal.server import background_server
@@ -272,7 +274,15 @@ async def _lines() -> AsyncIterator[str]:
 
     threading.Thread(target=read, daemon=True).start()
     while line := await queue.get():
-        yield line.decode("utf-8", "replace")
+        yield read_line(line)
+
+
+def read_line(line: bytes) -> str:
+    """A message as the SDK can parse it: it answers none with half of a surrogate pair."""
+    if re.search(rb"\\u[dD][89a-fA-F]", line):
+        with suppress(ValueError):
+            line = dumps(json.loads(line))  # it writes U+FFFD instead
+    return line.decode("utf-8", "replace")
 
 
 def serve_http(

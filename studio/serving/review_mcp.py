@@ -21,9 +21,10 @@ from mcp.server.lowlevel import Server
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.types import GATE, Decision, DecisionAction, Operation
+from engines.record.formats.source import LONGEST_TEXT
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.decisions import DONE, misfit_text
-from studio.review.actions import check_edit
+from studio.review.actions import new_flags
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_text import flag_text, operation_text
 from studio.run.linter import LazyLinter
@@ -35,6 +36,8 @@ from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 
 HOLDER = "a person's `studio review --mcp`, which lets go a few seconds after a decision,"
+WAIT_S = 5.0
+"""For the run's lock: another client's review has it for a few seconds after a decision."""
 NOTHING = "Nothing was decided."
 TAKE_BACK = "take back"
 LISTS = "Lists changes that are open: words before and after, why, evidence, flags. Or one alone."
@@ -60,7 +63,9 @@ class ReviewService:
     ) -> None:
         self._run, self._person, self._tell = run, person, tell
         linter = LazyLinter(workspace, run, tell)
-        own = partial(OfflineSession, workspace, run, person, linter=linter, holder=HOLDER)
+        own = partial(
+            OfflineSession, workspace, run, person, linter=linter, holder=HOLDER, wait_s=WAIT_S
+        )
         self._session = LiveSession(run, person, as_screen=False, fallback=own)
         self._evidence = EvidenceLoader(run)
         # By operation, of clients that come again with the answer: its key and what was asked.
@@ -165,8 +170,14 @@ class ReviewService:
         action, able = str(content.get("action")), actions_of(operation, question.standing)
         if action not in able:
             raise ConflictError(place, f"{action!r} is no decision.", NOTHING)
-        text, into = (str(content.get(name) or "").strip() for name in ("text", "into"))
         shown = question.form.requested_schema["properties"].get("text", {}).get("default", "")
+        for name in ("text", "into", "reason"):
+            value = content.get(name) or ""
+            broken = str(value).count("\ufffd") > shown.count("\ufffd")  # see `read_line`
+            if broken or not isinstance(value, str) or len(value) > LONGEST_TEXT:
+                cause = f"its {name} must be whole characters, at most {LONGEST_TEXT:,}."
+                raise ConflictError(place, cause, NOTHING)
+        text, into = (str(content.get(name) or "").strip() for name in ("text", "into"))
         is_new = (text or shown).split() != shown.split()  # as it was shown, perhaps masked
         if action == "approve" and "edit" in able and (into or is_new):
             action = "edit"
@@ -186,11 +197,11 @@ class ReviewService:
             took_s=round(time.monotonic() - question.asked_at, 3),
         )
         if action == "edit":
-            found = await check_edit(self._session, operation, decision)
+            found = await self._session.preview(decision)
             if found.objection:
                 raise ConflictError(place, f"{found.objection}.", NOTHING)
-            if found.flags:
-                flags = "\n".join(f"flag  {flag_text(flag)}" for flag in found.flags)
+            if new := new_flags(operation, found):
+                flags = "\n".join(f"flag  {flag_text(flag)}" for flag in new)
                 ask = {"anyway": {"type": "boolean", "title": "Approve it anyway"}}
                 form = _form(f"{operation.id} as you worded it:\n{sanitize(text)}\n{flags}", ask)
                 return replace(question, form=form, decision=decision)

@@ -25,7 +25,7 @@ from engines.pipeline.gate.queue import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.decisions import dropped_texts, fates_under_review, merged_text
 from studio.session.idempotency import free_operation_id
-from studio.session.protocol import parse_value
+from studio.session.protocol import parse_results, parse_value
 from studio.session.status import status_of
 
 if TYPE_CHECKING:  # they load the parser of replies, which few sessions need
@@ -269,17 +269,25 @@ class Session(ABC):
         async def act(locked: LockedRun) -> list[DecisionResult]:
             return list(await locked.gate.decide_all(decisions))
 
-        def parse(answer: dict[str, Any]) -> list[DecisionResult]:
-            return [parse_value(DecisionResult, one) for one in answer["results"]]
-
+        parse = partial(parse_results, DecisionResult)
         return await self.send(Request("decide_all", {"decisions": decisions}, parse, act))
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         """What the gate and the lint would say of a decision; nothing is decided."""
-        parse = partial(parse_value, DecisionPreview)
-        asked = {"decision": decision}
+        return (await self.preview_all([decision]))[0]
+
+    async def preview_all(
+        self,
+        decisions: Sequence[Decision],
+        own: Sequence[Operation] = (),
+        undone: Sequence[str] = (),
+    ) -> list[DecisionPreview]:
+        """The same of several, once others are undone and one's own operations proposed."""
+        given = (decisions, own, undone)
+        asked = dict(zip(("decisions", "operations", "undone"), given, strict=True))
+        parse = partial(parse_results, DecisionPreview)
         return await self.send(
-            Request("lint", asked, parse, lambda r: r.gate.lint(decision), is_query=True)
+            Request("lint", asked, parse, lambda r: r.gate.lint(*given), is_query=True)
         )
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:

@@ -49,7 +49,8 @@ class OfflineSession(Session):
     """One person at a run's journal. Used from one event loop.
 
     The `linter` flags edits and own operations, in the worker thread; None: nothing does. With
-    `idle_s` None the lock is held from the first request until `close`.
+    `idle_s` None the lock is held from the first request until `close`. One that another has is
+    waited for `wait_s`.
     """
 
     controls = True
@@ -63,11 +64,12 @@ class OfflineSession(Session):
         linter: Linter | None = None,
         holder: str = SCREEN,
         idle_s: float | None = IDLE_S,
+        wait_s: float = 0.0,
     ) -> None:
         super().__init__(run, who)
         self.controller = who
         self._workspace, self._linter = workspace, linter
-        self._holder, self._idle_s = holder, idle_s
+        self._holder, self._idle_s, self._wait_s = holder, idle_s, wait_s
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="offline-session")
         self._stack = contextlib.ExitStack()  # used by the worker thread alone, as `_locked` is
         self._locked: LockedRun | None = None
@@ -149,7 +151,9 @@ class OfflineSession(Session):
     async def _take_lock(self) -> None:
         self._opening = []
         holder, on_event = self._holder, self._on_event
-        lock = lock_run(self._workspace, self.run, self._linter, holder=holder, on_event=on_event)
+        lock = lock_run(
+            self._workspace, self.run, self._linter, self._wait_s, holder=holder, on_event=on_event
+        )
         locked: LockedRun = await self._in_worker(self._stack.enter_context, lock)
         self._locked = locked
         opening, self._opening = self._opening, None
@@ -202,6 +206,7 @@ def lock_run(
     workspace: Workspace,
     run: RunDir,
     linter: Linter | None,
+    wait_s: float = 0.0,
     *,
     holder: str,
     on_event: Listener,
@@ -210,7 +215,7 @@ def lock_run(
 
     Used by one thread. `holder` is what others are told who has the lock.
     """
-    with write_lock(run.path, who=holder), asyncio.Runner() as runner:
+    with write_lock(run.path, who=holder, timeout_s=wait_s), asyncio.Runner() as runner:
         if is_alive(run):
             raise LockedError(str(run.path), "a process just took it up.", "Try again.")
         journal = Journal(run.journal, mask=workspace.mask)

@@ -106,6 +106,10 @@ def parse_value(cls: type[T], answer: Mapping[str, Any]) -> T:
     return from_dict(cls, {key: value for key, value in answer.items() if key in known})
 
 
+def parse_results(cls: type[T], answer: Mapping[str, Any]) -> list[T]:
+    return [parse_value(cls, one) for one in answer["results"]]
+
+
 class NotRunningError(ConflictError):
     """No process of the run answers, or it ended before it did."""
 

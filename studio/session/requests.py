@@ -114,14 +114,13 @@ class RequestHandler:
                 state, draft = self._context.recorder.state, self._context.gate.draft()
                 return to_dict(ReviewQueue.read(state, draft))
             case "questions":
-                wanted = request.get("problems")
-                if not isinstance(wanted, list):
-                    move = 'Send a list of their ids as "problems".'
-                    raise ConflictError("request questions", "it names no problems.", move)
+                wanted = _list_field(request, "problems")
                 return {"questions": self._context.questions(frozenset(map(str, wanted)))}
             case "lint":
-                decision = _parse_field(Decision, "decision", request)
-                return to_dict(await self._context.gate.lint(decision))
+                asked, own = _parse_all(Decision, request), _parse_all(Operation, request)
+                undone = list(map(str, _list_field(request, "undone")))
+                found = await self._context.gate.lint(asked, own, undone)
+                return {"results": [to_dict(one) for one in found]}
         known = ", ".join((*_READING, *sorted(STEERING)))
         raise ConflictError(f"request {do!r}", "a run knows no such request.", f"Known: {known}.")
 
@@ -149,7 +148,7 @@ class RequestHandler:
             case "decide":
                 return to_dict(await gate.decide(_parse_field(Decision, "decision", request)))
             case "decide_all":
-                asked = _parse_decisions(request)
+                asked = _parse_all(Decision, request)
                 return {"results": [to_dict(one) for one in await gate.decide_all(asked)]}
             case "undo":
                 return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
@@ -170,11 +169,8 @@ class RequestHandler:
 
     def _start_trying(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Try open operations beside the review; each verdict comes as an event."""
-        context, named = self._context, request.get("operations")
+        context, named = self._context, _list_field(request, "operations", "of ids, [] for all")
         state = context.recorder.state
-        if not isinstance(named, list):
-            move = 'Send a list of their ids as "operations", [] for all.'
-            raise ConflictError("request gate", "it names no operations.", move)
         if self._trying is not None and not self._trying.done():
             cause = "operations are being tried already."
             raise ConflictError(f"run {self._run.run}", cause, "Wait for their verdicts.")
@@ -282,9 +278,15 @@ def _parse_field(cls: type[T], name: str, request: Mapping[str, Any]) -> T:
         ) from error
 
 
-def _parse_decisions(request: Mapping[str, Any]) -> list[Decision]:
-    listed = request.get("decisions")
-    if not isinstance(listed, list):
-        cause = 'its "decisions" is no list.'
-        raise ConflictError("request decide_all", cause, f"Give of each {_FIELDS['decision']}.")
-    return [_parse_field(Decision, "decision", {**request, "decision": one}) for one in listed]
+def _parse_all(cls: type[T], request: Mapping[str, Any]) -> list[T]:
+    """The values of a list such as `decisions`."""
+    name = cls.__name__.lower()
+    listed = _list_field(request, f"{name}s", f"with of each {_FIELDS[name]}")
+    return [_parse_field(cls, name, {**request, name: one}) for one in listed]
+
+
+def _list_field(request: Mapping[str, Any], name: str, what: str = "of ids") -> list[Any]:
+    if isinstance(value := request.get(name), list):
+        return value
+    place, cause = f"request {request.get('do')}", f'its "{name}" is no list.'
+    raise ConflictError(place, cause, f"Send a list {what}.")

@@ -140,7 +140,8 @@ def clean_choices(place: str, row: Row) -> list[dict[str, Any]] | str:
     if found is None:
         _field(place, row, "choices", "options", "Choices", "Options")
         return "without options"
-    letter = found.right or found.find_letter(place, "answer_index", _field(place, row, "answer"))
+    answer = None if found.right else _field(place, row, "answer")
+    letter = found.right or found.find_letter(place, "answer", answer, is_label=True)
     options, subject = list(found.options.values()), row.get("subject") or row.get("Subdomain")
     place_of = list(found.options).index(letter) if letter else None
     return [{"question": question, "result": letter or "", "options": options,

@@ -55,7 +55,8 @@ class Draft:
 
     def copy(self) -> Draft:
         """One to try decisions on that are not journalled yet."""
-        return replace(self, state=replace(self.state, decisions=dict(self.state.decisions)))
+        known, made = dict(self.state.operations), dict(self.state.decisions)
+        return replace(self, state=replace(self.state, operations=known, decisions=made))
 
     def hold(self, operation: Operation, decision: Decision) -> None:
         """Let a decision stand that is not journalled yet: only in a copy."""

@@ -178,13 +178,28 @@ class Gate:
         async with self._lock:
             return await self._record_decisions(decisions)
 
-    async def lint(self, decision: Decision) -> DecisionPreview:
-        """What `decide` would find; raises what it would."""
+    async def lint(
+        self,
+        decisions: Sequence[Decision],
+        own: Sequence[Operation] = (),
+        undone: Sequence[str] = (),
+    ) -> list[DecisionPreview]:
+        """What `decide_all` would find or raise, once some are undone and one's own proposed."""
         async with self._lock:
-            operation = self.queue.open_operation(decision.operation_id)
-            found = await self._resolve(operation, decision, self._draft)
-            refused = found.decision.action != decision.action
-            return DecisionPreview(found.decision.reason if refused else "", found.decision.flags)
+            tried, found = self._draft.copy(), list[DecisionPreview]()
+            for name in undone:
+                tried.state.decisions.pop(name, None)
+                tried.discard()
+            misfits = {op.id: tried.objection(op) for op in own}
+            tried.state.operations.update(known := {op.id: op for op in own})
+            for asked in decisions:
+                name = asked.operation_id
+                operation = known.get(name) or self.queue.open_operation(name)
+                made = (await self._resolve(operation, asked, tried)).decision
+                tried.hold(operation, made)
+                refused = made.reason if made.action != asked.action else ""
+                found.append(DecisionPreview(misfits.get(name) or refused, made.flags))
+            return found
 
     async def _record_decision(
         self, decision: Decision, *, unless_decided: bool = False

@@ -117,9 +117,11 @@ class Source:
         raise self.error(f"it is {_kind(value)}, not an object.", inside)
 
     def string(self, value: object, inside: str) -> str:
-        if isinstance(value, str):
-            return value
-        raise self.error(f"it is {_kind(value)}, not text.", inside)
+        if not isinstance(value, str):
+            raise self.error(f"it is {_kind(value)}, not text.", inside)
+        if re.search("[\ud800-\udfff]", value):  # JSON can write one, UTF-8 cannot
+            raise self.error("it holds half of a surrogate pair.", inside, "Remove that character.")
+        return value
 
     def library(
         self,

@@ -17,6 +17,7 @@ from engines.record.appender import make_folder, write_atomic
 from engines.record.formats import ace, agents, dspy, gepa, kayba, own, prompt, skill, youtu
 from engines.record.formats.card import Card
 from engines.record.formats.reading import read_foreign
+from engines.record.run_dir import Workspace
 
 _WRITERS: Mapping[str, Callable[[Card], bytes]] = {
     **{"youtu": youtu.write, "agents": agents.write, "prompt": prompt.write, "ace": ace.write},
@@ -26,11 +27,12 @@ FORMATS = ("skill", *_WRITERS)
 
 
 def write_foreign(
-    card: Card, kind: str, path: Path, *, force: bool = False
+    card: Card, kind: str, path: Path, workspace: Workspace, *, force: bool = False
 ) -> tuple[list[Path], list[str]]:
     """The files of it, and the losses. `path` is the file, or the folder of a skill.
 
-    Raises ConflictError: the library is empty, or something else stands there and no `force`.
+    Raises ConflictError: the library is empty, something else stands there and no `force`, or
+    the workspace keeps runs or libraries there.
     """
     if not card.library.experiences:
         title = f"library {card.library.name}@{card.library.version}"
@@ -39,11 +41,11 @@ def write_foreign(
     for file, data in files.items():
         if (file.exists() and not file.is_file()) or (path.is_file() and path not in files):
             raise ConflictError(str(file), "a folder or file is in its way.", "Name another --to.")
+        move = "Choose another --to, or overwrite it with --force."
+        is_ours = (lambda _: True) if force or kind == "agents" else data.__eq__
+        workspace.check_overwrite(file, is_ours, move)
         if kind == "agents":
             files[file] = agents.merge(file, data)
-        elif not force and file.exists() and file.read_bytes() != data:
-            move = "Choose another --to, or overwrite it with --force."
-            raise ConflictError(str(file), "it exists and holds something else.", move)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         _write(_render(card, kind, copy))

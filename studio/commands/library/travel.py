@@ -64,7 +64,7 @@ def export(
         card = replace(card, evals=_held_out_problems(found, workspace, evals))
         if len(card.evals) < evals:
             print(f"--evals {evals}: there are {len(card.evals)} held out", file=sys.stderr)
-    files, losses = write_foreign(card, format, to.expanduser().absolute(), force=force)
+    files, losses = write_foreign(card, format, to.expanduser().absolute(), workspace, force=force)
     for loss in losses:
         print(f"left out: {sanitize(loss)}", file=sys.stderr)
     data = {"format": format, "files": [str(f) for f in files], "losses": losses}

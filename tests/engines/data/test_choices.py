@@ -88,6 +88,10 @@ def test_the_options_of_gpqa_are_shuffled_alike_whenever_they_are_read(tmp_path:
         ({"choices": ["O", "A", "B", "AB"], "answer": "A"}, "may mean two of"),
         ({"choices": ["3", "2", "1"], "answer": "2"}, "may mean two of"),
         ({"choices": "['Rome' 'Paris']", "answer": "0"}, "cannot be read"),
+        (
+            {"Correct Answer": "a", "Incorrect Answer 1": "b", "Incorrect Answer 2": " a"},
+            "so two options would be right",
+        ),
     ],
 )
 def test_an_answer_that_is_not_one_option_is_refused(

@@ -100,6 +100,12 @@ def test_what_stands_there_is_overwritten_only_by_force(practised: Path, tmp_pat
     assert refused.code == 2 and "--force" in refused.stderr and to.read_text() == "mine"
     assert export(practised, "prompt", to, "--force").code == 0
     assert to.read_text() != "mine"
+    journal = practised / "libraries/rehearsal/journal.jsonl"
+    before = journal.read_bytes()
+    for kind in ("prompt", "agents"):
+        refused = export(practised, kind, journal, "--force")
+        assert refused.code == 2 and "only the studio itself writes there" in refused.stderr
+    assert journal.read_bytes() == before
 
 
 def test_agents_md_keeps_the_rest_and_needs_no_force(practised: Path, tmp_path: Path) -> None:

@@ -164,6 +164,13 @@ def prepared(workspace: Path, *args: str) -> dict[str, Any]:
     return found
 
 
+def test_a_wrong_answer_is_told_by_the_name_of_its_field(workspace: Path, tmp_path: Path) -> None:
+    row = {"question": "Group?", "subject": "s", "choices": ["A", "B"], "answer": 7}
+    path = write_jsonl(tmp_path / "m.jsonl", [row])
+    done = studio("data", "prepare", "mmlu", "--from", str(path), workspace=workspace)
+    assert done.code == 2 and "\"answer\" is '7', which is none of the 2" in done.stderr
+
+
 @pytest.mark.parametrize("name", PREPARED)
 @pytest.mark.parametrize("write", [write_parquet, write_jsonl])
 def test_a_published_layout_becomes_the_common_one(

@@ -123,7 +123,7 @@ def test_a_living_run_tries_by_itself_and_refuses_what_it_cannot(tmp_path: Path)
         process.until("StageEntered", stage="review")
         run = Workspace(folder).run("rehearsal")
         with connected(run) as client:
-            assert "it names no operations" in client.ask("gate")["cause"]
+            assert 'its "operations" is no list' in client.ask("gate")["cause"]
             assert "not open" in client.ask("gate", operations=["op7.7"])["cause"]
             facts = client.ask("gate", operations=["op1.1"])
             assert (facts["operations"], facts["problems"], facts["k"]) == (1, 40, 4)

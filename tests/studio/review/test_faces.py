@@ -112,10 +112,15 @@ def by_json(workspace: Workspace) -> None:
         assert len(json.loads(done.stdout)["results"]) == (0 if number == 1 else len(items))
 
 
-def _item(choice: Choice) -> dict[str, str]:
-    item = {"operation": choice.operation, "action": choice.action, "reason": choice.reason}
+def _item(choice: Choice) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        "operation": choice.operation,
+        "action": choice.action,
+        "reason": choice.reason,
+    }
     if choice.text:
         item |= {"action": "edit", "text": choice.text}
+    item["anyway"] = True  # what an edit is like may be flagged
     return item | ({"kind": "modify", "target": choice.target} if choice.target else {})
 
 

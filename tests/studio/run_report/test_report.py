@@ -229,7 +229,13 @@ def test_a_report_goes_where_it_is_sent(practised: Path, tmp_path: Path) -> None
     printed = report("-").stdout
     assert printed.startswith("# ") and not Path("-").exists()
     real, link, pipe = (tmp_path / name for name in ("real.md", "link.md", "pipe"))
-    real.write_text("old")
+    real.write_text("my thesis")
+    kept = practised / "libraries/rehearsal/journal.jsonl", practised / "runs/rehearsal/new.md"
+    for target, why in ((real, "holds something else"), *((k, "only the studio") for k in kept)):
+        done = report(str(target))
+        assert done.code == 2 and why in done.stderr and not kept[1].exists()
+    assert real.read_text() == "my thesis" and studio("doctor", workspace=practised).code == 0
+    real.write_text("# Report of run rehearsal, the old one")
     link.symlink_to(real)
     assert report(str(link)).code == 0
     assert link.is_symlink() and real.read_text("utf-8") == printed

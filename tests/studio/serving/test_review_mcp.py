@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from engines.core.text.sanitize import one_line
 from engines.core.types import Decision
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.review_run import open_session
 from tests.support.line_mcp_client import LineClient
@@ -221,6 +224,43 @@ async def test_what_is_no_decision_leaves_the_operation_open(
             said, failed = await call(client, "decide_operation", operation=wrong)
             assert failed and f"Open are: {name}" in said and "\x1b" not in said
     assert decisions(run) == [] and name in names(run)
+
+
+async def test_what_is_no_text_is_refused(run: RunDir) -> None:
+    (name, *_) = names(run)
+    for wrong in (5, "x" * 100_001, "a\ufffdb"):  # a half of a pair is U+FFFD by then
+        async with reviewing(run, Person({"action": "edit", "text": wrong})) as client:
+            said, failed = await call(client, "decide_operation", operation=name)
+            assert failed and "its text must be whole characters, at most 100,000" in said
+    assert decisions(run) == []
+
+
+def test_a_message_with_half_of_a_surrogate_pair_can_be_parsed() -> None:
+    from mcp import types as mt
+
+    from studio.serving.library_mcp import read_line
+
+    line = b'{"jsonrpc":"2.0","id":1,"result":{"content":{"text":"a\\ud800b \\ud83d\\ude00"}}}'
+    (found,) = mt.JSONRPCResponse.model_validate_json(read_line(line)).result["content"].values()
+    assert found == "a\ufffdb \U0001f600"
+
+
+async def test_the_lock_of_another_client_is_waited_for(run: RunDir) -> None:
+    (name, *_) = names(run)
+
+    def hold() -> None:
+        with write_lock(run.path):
+            held.set()
+            time.sleep(0.5)
+
+    held = threading.Event()
+    holding = threading.Thread(target=hold)
+    async with reviewing(run, Person({"action": "approve"})) as client:
+        holding.start()
+        held.wait()
+        said, failed = await call(client, "decide_operation", operation=name)
+    holding.join()
+    assert not failed and said.startswith(f"{name}: approved"), said
 
 
 async def test_new_flags_of_an_edit_are_asked_about_before_it_counts(run: RunDir) -> None:

@@ -12,6 +12,7 @@ from textual.app import SuspendNotSupported
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
+from studio.review.actions import new_flags
 from studio.review.wording import changed_parts, merge_decisions, text_with_parts
 from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
@@ -256,10 +257,7 @@ class WordingKeys:
                     text = f"does not fit: {found.objection}"
                     await self._object(editing, decision.text, text)
                     return
-                # That a merged wording is like those it is made of is no news.
-                merged = [f" of {one.id}: " for one in editing.others]
-                known = [f for f in found.flags if any(each in f.detail for each in merged)]
-                if new := [f for f in found.flags if f not in (*op.flags, *known)]:
+                if new := new_flags(op, found, [one.id for one in editing.others]):
                     flags = "; ".join(flag_text(flag) for flag in new)
                     text = f"new FLAG: {flags}. Approve it anyway? (y, or e to go on editing)"
                     await self._object(editing, decision.text, text, asks=True)

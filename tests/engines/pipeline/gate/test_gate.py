@@ -789,15 +789,14 @@ async def test_an_edit_is_weighed_before_it_is_decided_and_nothing_is_journalled
     desk.opened(linter=Marking())
     await desk.propose(ADD, DELETE)
     before = desk.state.events
-    found = await desk.gate.lint(a_decision(ADD, "edit", text="three, in words"))
-    assert found == DecisionPreview("", (Flag("seen", None, "three, in words"),))
-    assert await desk.gate.lint(a_decision(ADD, "edit", text=" two ")) == DecisionPreview(
-        "E2 already says exactly this"
-    )
-    assert await desk.gate.lint(a_decision(ADD, "reject")) == DecisionPreview()
-    assert await desk.gate.lint(a_decision(ADD)) == DecisionPreview()  # only edits are linted again
+    found = await desk.gate.lint([a_decision(ADD, "edit", text="three, in words")])
+    assert found == [DecisionPreview("", (Flag("seen", None, "three, in words"),))]
+    found = await desk.gate.lint([a_decision(ADD, "edit", text=" two ")])
+    assert found == [DecisionPreview("E2 already says exactly this")]
+    assert await desk.gate.lint([a_decision(ADD, "reject")]) == [DecisionPreview()]
+    assert await desk.gate.lint([a_decision(ADD)]) == [DecisionPreview()]  # no edit: not linted
     with pytest.raises(ConflictError, match="not open"):
-        await desk.gate.lint(a_decision(MORE, "edit", text="x"))
+        await desk.gate.lint([a_decision(MORE, "edit", text="x")])
     assert (desk.state.events, desk.standing()) == (before, [])
 
 

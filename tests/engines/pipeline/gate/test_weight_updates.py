@@ -128,7 +128,7 @@ async def test_an_update_can_neither_be_edited_nor_put_off(
     with pytest.raises(ConflictError, match=r"op1\.w.*cannot be .*Approve or reject it\."):
         await desk.say(action, text="milder")
     with pytest.raises(ConflictError, match="Approve or reject it"):
-        await desk.gate.lint(a_decision("op1.w", action))
+        await desk.gate.lint([a_decision("op1.w", action)])
     assert [op.id for op in desk.state.undecided_operations] == ["op1.w"]
     assert await desk.gate.defer_undecided("ann") == 0
     assert [op.id for op in desk.state.undecided_operations] == ["op1.w"]

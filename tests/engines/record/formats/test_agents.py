@@ -10,11 +10,17 @@ from engines.core.errors import DataError
 from engines.record.formats.card import Card
 from engines.record.formats.reading import read_foreign
 from engines.record.formats.writing import write_foreign
+from engines.record.run_dir import Workspace
 from tests.support.builders import a_library
 
 
 def export(library_name: str, path: Path, *texts: str) -> bytes:
-    write_foreign(Card(a_library(*texts, name=library_name)), "agents", path)
+    write_foreign(
+        Card(a_library(*texts, name=library_name)),
+        "agents",
+        path,
+        Workspace(path.parent / "practice"),
+    )
     return path.read_bytes()
 
 

@@ -339,6 +339,19 @@ def test_a_place_names_the_line_or_the_value(write: Write) -> None:
         assert caught.value.place == f"{path}{place}"
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("library.json", {"experiences": [{"id": "E1", "text": "a \ud800 c"}]}),
+        ("program.json", a_program("a \ud800 c")),
+        ("best.json", {"best_candidate": {"system_prompt": "a \ud800 c"}}),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused(name: str, data: object, write: Write) -> None:
+    with pytest.raises(DataError, match="half of a surrogate pair"):
+        read_foreign(write(name, json.dumps(data)))
+
+
 def test_too_much_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write("prompt.txt", "- a\n- b\n- c\n")
     monkeypatch.setattr(source, "MOST_ENTRIES", 2)

@@ -15,9 +15,11 @@ from skills_ref.validator import validate
 from engines.core.codec import to_dict
 from engines.core.library import Experience, Library
 from engines.core.types import Problem
+from engines.record.formats import writing
 from engines.record.formats.card import Card, Result
 from engines.record.formats.reading import read_foreign
-from engines.record.formats.writing import FORMATS, write_foreign
+from engines.record.formats.writing import FORMATS
+from engines.record.run_dir import Workspace
 from tests.support.builders import a_library
 from tests.support.random_libraries import a_random_library
 
@@ -49,6 +51,10 @@ def body_of(kind: str, path: Path) -> str:
     if kind == "dspy":
         return str(json.loads(text)["predict"]["signature"]["instructions"])
     return str(json.loads(text)["best_candidate"]["system_prompt"]) if kind == "gepa" else text
+
+
+def write_foreign(card: Card, kind: str, path: Path) -> tuple[list[Path], list[str]]:
+    return writing.write_foreign(card, kind, path, Workspace(path.parent / "practice"))
 
 
 def test_every_format_has_a_file_here() -> None:
