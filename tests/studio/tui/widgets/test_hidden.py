@@ -6,6 +6,7 @@ and fails here until `change` knows how it is changed.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import pkgutil
@@ -110,7 +111,11 @@ class Hiding(App[None]):
 
     async def switch(self, to: str, pilot: Pilot[None]) -> None:
         self.query_one("#pages", ContentSwitcher).current = to
-        await pilot.pause()
+        for _ in range(2):  # it is arranged, then drawn at its size: however long a frame takes
+            drawn = asyncio.Event()
+            self.call_after_refresh(drawn.set)
+            await drawn.wait()
+            await pilot.pause()
 
 
 def texts(word: str, count: int) -> list[str]:
