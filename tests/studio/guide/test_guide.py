@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
-from studio.cli import app
+from studio.cli import AnyCommand, build_parser
 from studio.commands.reference.guide import format_page
 from studio.config.settings.run import section_of
 from studio.guide import TOPICS, find_pages, title_of
@@ -55,7 +54,7 @@ def commands(text: str) -> Iterator[str]:
 def test_commands_and_options_that_a_page_names_exist(name: str) -> None:
     wrong = []
     for line in commands(PAGES[name]):
-        command = typer.main.get_command(app)
+        command: AnyCommand = build_parser()
         for word in shlex.split(line.replace("…", ""), comments=True)[1:]:
             word = word.rstrip(",")
             inner = getattr(command, "commands", {})

@@ -102,7 +102,8 @@ def lost_rollouts(done: Practised) -> list[str]:
 
 
 def test_practice_with_tools_helps_and_tells_what_contains_them(tmp_path: Path) -> None:
-    done = studio("headless", "math", workspace=tmp_path)
+    few = ("data.truncate=16", "evaluation.limit=24")
+    done = studio("headless", "math", *few, workspace=tmp_path)
     assert done.code == 0, done.stderr
     assert ", helps (" in done.stdout
     assert "tool python: " in done.stderr and "; network none" in done.stderr

@@ -13,7 +13,7 @@ from studio.config.loading import load_run
 from studio.config.settings.fingerprint import fingerprint
 from tests.support.run_studio import studio
 
-PRACTISED = ("data.truncate=20", "practice.batch_size=10")
+PRACTISED = ("data.truncate=20", "practice.batch_size=10", "evaluation.limit=20")
 
 
 def run_and_read(preset: str, workspace: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
