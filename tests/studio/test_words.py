@@ -10,8 +10,9 @@ from tests.test_structure import ROOT, modules
 
 REPLACED = (
     r"sign of life", r"best of n looks", r"of the moment", r"pinned library", r"pinned policy",
-    r"\bsitting\b", r"\b1 problems\b", r"studio: studio:", r"\bwaits? (?:for you|in 2|for a person)",
-    r"update under way", r"journal \d* ?on disk", r"KEEP E\d", r"\binert\b", r"\bdesk\b",
+    r"\bsitting\b", r"\b1 problems\b", r"studio: studio:",
+    r"\bwaits? (?:for you|in 2|for a person)", r"update under way",
+    r"journal \d* ?on disk", r"KEEP E\d", r"\binert\b", r"\bdesk\b",
 )  # fmt: skip
 ANY = re.compile("|".join(f"(?:{word})" for word in REPLACED), re.IGNORECASE)
 
@@ -33,9 +34,5 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def test_no_replaced_word_is_left() -> None:
-    found = [
-        (where, word)
-        for where, text in texts()
-        for word in ANY.findall(text)
-    ]
+    found = [(where, word) for where, text in texts() for word in ANY.findall(text)]
     assert found == []
