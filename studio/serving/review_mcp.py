@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -82,8 +82,19 @@ class ReviewService:
         )
 
     async def aclose(self) -> None:
+        """Commit. Where nobody asked for anything, only what was decided to the last one before.
+
+        That is what a session leaves that is killed between its last decision and the commit.
+        """
         try:
-            self._tell(await self._commit() or self._closing or "nothing was committed")
+            is_due = self._session.state.started is not None
+            with suppress(StudioError):
+                queue = await self._session.review_queue()
+                is_due = is_due or {op.id for op in queue.open} <= {
+                    one.operation_id for one in queue.decided
+                }
+            said = await self._commit() if is_due else ""
+            self._tell(said or self._closing or "nothing was committed")
         finally:
             await self._session.close()
 

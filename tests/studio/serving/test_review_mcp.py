@@ -374,6 +374,27 @@ def test_each_kind_of_operation_has_the_answers_that_fit_it() -> None:
 # -- killed --------------------------------------------------------------------------------------
 
 
+async def test_what_was_decided_to_the_last_before_a_kill_is_committed_by_the_next_session(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from studio.serving.review_mcp import ReviewService
+
+    async def killed(self: ReviewService) -> str:
+        return ""
+
+    for decided, closes in ((2, "nothing was committed"), (3, "committed: library rehearsal is")):
+        told: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(ReviewService, "_commit", killed)
+            person = Person(*[{"action": "approve"}] * decided)
+            async with reviewing(run, person) as client:
+                for name in names(run)[:decided]:
+                    await call(client, "decide_operation", operation=name)
+        async with reviewing(run, None, told=told):
+            pass  # a host that starts all of its servers asks this one for nothing
+        assert told[-1].startswith(closes)
+
+
 def test_a_server_killed_between_any_two_words_has_lost_and_doubled_nothing(run: RunDir) -> None:
     """In its person's question, after the answer was sent, and after it was acknowledged."""
     told: list[str] = []
