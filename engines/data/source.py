@@ -9,14 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from engines.core.errors import DataError, suggest_name
-from engines.data.folder import (
-    SUFFIXES,
-    Splits,
-    broken_link_error,
-    find_splits,
-    stem_of,
-    suffix_of,
-)
+from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits, stem_of, suffix_of
 from engines.data.sample_database import is_database, list_sets
 
 PRACTISED = ("train",)

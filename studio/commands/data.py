@@ -164,8 +164,7 @@ def prepare(
         str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only tell what would be written; nothing is written."),
+        bool, typer.Option("--dry-run", help="Only tell what would be written; nothing is written.")
     ] = False,
     json: AsJson = False,
 ) -> None:

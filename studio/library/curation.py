@@ -20,12 +20,7 @@ from engines.core.library import Library
 from engines.core.protocols import Linter
 from engines.core.types import Operation, human_operation_id
 from engines.record.appender import sync_folder, write_atomic
-from engines.record.catalogue.rows import (
-    load_run_rows,
-    run_row,
-    write_library_rows,
-    write_run_row,
-)
+from engines.record.catalogue.rows import load_run_rows, run_row, write_library_rows, write_run_row
 from engines.record.journal import Journal
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
