@@ -160,9 +160,6 @@ def prepare(
             metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in just this ratio."
         ),
     ] = None,
-    sort: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be written; nothing is written.")
     ] = False,
@@ -182,7 +179,7 @@ def prepare(
     from studio.report.next_step import tell_next
 
     ratio = parse_levels(levels) if levels else None
-    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio, sort)
+    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio)
     found = prepare_data(open_workspace(context), wanted, dry_run=dry_run)
     rows = [prepared_data(one, dry_run) for one in found]
     print_result(rows, "\n".join(prepared_text(one, dry_run) for one in found), json=json)
