@@ -15,17 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.sessions.steps import (
-    LONGEST_FILE,
-    Intake,
-    Session,
-    Step,
-    as_object,
-    chat_steps,
-    objects,
-    parse_json,
-    text_of,
-)
+from engines.data.sessions.json_values import as_object, objects, parse_json
+from engines.data.sessions.steps import LONGEST_FILE, Intake, Session, Step, chat_steps
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 # By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.
@@ -110,7 +101,7 @@ def _steps(sample: dict[str, Any], model: str, intake: Intake) -> Iterator[Step]
 
     messages = objects(attach(sample.get("messages")))
     if not any(message.get("role") == "user" for message in messages):
-        yield Step("user", text_of(attach(sample.get("input")), intake))
+        yield Step("user", intake.text_of(attach(sample.get("input"))))
     for message in messages:
         yield from chat_steps(message, intake, model)
     if error := as_object(sample.get("error")):
