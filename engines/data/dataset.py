@@ -71,9 +71,7 @@ def check_dataset(
     read = _read(source, fields, False, None)
     numbered = replace(read, blank=()).all_or_raise(source, None)
     empty = [number for number, _ in read.blank]
-    return check_rows(
-        numbered, empty=empty, unit=read.unit, logged=(read.logged.rows, read.logged.questions)
-    )
+    return check_rows(numbered, empty=empty, unit=read.unit, logged=read.logged)
 
 
 @contextmanager

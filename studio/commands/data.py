@@ -255,7 +255,7 @@ def check(
         raise DataError(str(source), "No row has an answer.", move)
     if not json:
         after = f"studio headless rehearsal data.practice={quote(name)}"
-        if report.tries and source.parent == open_workspace(context).datasets:
+        if report.tries and source.path.parent == open_workspace(context).datasets:
             after = f"studio data review {quote(source.stem)}"
         elif report.tries:
             after = f"studio data add {quote(name)}"

@@ -135,14 +135,9 @@ def _make_rows(
     rows: dict[str, Row] = {}
     for one in tries:
         question, text, session = redact(one.request).strip(), redact(one.text), redact(one.session)
-        answer = {"answer": redact(one.answer)} if one.answer else {}
-        row: Row = {
-            "question": question,
-            **answer,
-            "source": format,
-            "rollouts": [],
-            "outcomes": [],
-        }
+        row: Row = {"question": question}
+        row |= {"answer": redact(one.answer)} if one.answer else {}
+        row |= {"source": format, "rollouts": [], "outcomes": []}
         row["imported"] = {"format": format, "sessions": [], "subagents": []}
         row, reply = rows.setdefault(question, row), digest(text, 8)
         if not question or any(known["reply"] == reply for known in row["outcomes"]):

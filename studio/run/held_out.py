@@ -54,7 +54,7 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
             path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
         )
         # Two files of one name in different folders are two sets.
-        name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
+        name = path.stem if path.stem not in found else f"{path.path.parent.name}-{path.stem}"
         while name in found:
             name += "-2"
         kept = problems if limit is None else problems[:limit]

@@ -55,11 +55,8 @@ def _reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
             with suppress(OSError):
                 said = parse_json((folder / name).read_bytes())
                 judged = as_object(as_object(said).get("verifier_result")) or as_object(said)
-                told.append(
-                    {"reward": said}
-                    if not judged
-                    else {**judged, **as_object(judged.get("rewards"))}
-                )
+                rewards = as_object(judged.get("rewards"))
+                told.append({**judged, **rewards} if judged else {"reward": said})
     known = (one.get("reward") for one in told)
     score = next((one for one in known if isinstance(one, int | float)), None)
     return {} if score is None else {"score": float(score), "score_name": "reward"}

@@ -90,9 +90,8 @@ def _reply(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Ite
     if line.get("isApiErrorMessage") or model == "<synthetic>":
         yield Step("error", intake.text_of(content))
         return
-    for block in (
-        [{"type": "text", "text": content}] if isinstance(content, str) else objects(content)
-    ):
+    said = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for block in objects(said):
         match block.get("type"):
             case "text":
                 yield Step("assistant", str(block.get("text")), model=model)

@@ -15,13 +15,10 @@ from engines.data.sessions.json_values import as_object
 from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
 
 _SCAFFOLD = re.compile(r"\s*(?:<[a-z_]+[ >]|# AGENTS\.md instructions)")
-_SHOWN_TWICE: tuple[str, ...] = (
-    "agent_message",
-    "agent_reasoning",
-    "token_count",
-    "exec_command_begin",
+_SHOWN_TWICE = (
+    *("agent_message", "agent_reasoning", "token_count", "exec_command_begin"),
+    *("task_started", "task_complete", "turn_started", "turn_complete"),
 )
-_SHOWN_TWICE += ("task_started", "task_complete", "turn_started", "turn_complete")
 _ENVELOPES = ("response_item", "event_msg", "turn_context", "compacted")
 
 
