@@ -90,12 +90,6 @@ def outcome_word(reward: float | None) -> str:
     return "unknown" if reward is None else {1.0: "right", 0.0: "wrong"}.get(reward, "partly right")
 
 
-def usual_tries(sizes: Sequence[int]) -> int:
-    """The size of a group that more than half of the problems with several tries fill."""
-    several = sorted((n for n in sizes if n > 1), reverse=True)
-    return several[len(several) // 2] if several else 1
-
-
 def doubts_line(report: DataReport) -> str | None:
     """What is doubtful in one line, for the start of a run; None where nothing is."""
     found = (

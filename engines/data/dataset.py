@@ -11,13 +11,7 @@ from pathlib import Path
 from engines.core.errors import DataError, suggest_name
 from engines.core.types import Problem
 from engines.data.checks import DataReport, Numbered, check_rows
-from engines.data.fields import (
-    BlankQuestion,
-    field_names,
-    find_images,
-    get_field,
-    parse_problem,
-)
+from engines.data.fields import BlankQuestion, field_names, find_images, get_field, parse_problem
 from engines.data.review_marks import is_unreviewed, unreviewed_error
 from engines.data.rollout_log import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
@@ -77,9 +71,7 @@ def check_dataset(
     read = _read(source, fields, False, None)
     numbered = replace(read, blank=()).all_or_raise(source, None)
     empty = [number for number, _ in read.blank]
-    return check_rows(
-        numbered, empty=empty, unit=read.unit, logged=(read.logged.rows, read.logged.questions)
-    )
+    return check_rows(numbered, empty=empty, unit=read.unit, logged=read.logged)
 
 
 @contextmanager

@@ -21,20 +21,20 @@ def find_tasks(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(folder.glob(f"*/{TASK_FILE}")))
 
 
-def read_task(file: Path) -> dict[str, Any]:
-    """A task as a row. Raises DataError: it needs an image, or a part of it is missing."""
+def read_task(file: Path) -> dict[str, Any] | DataError:
+    """A task as a row; an error where it needs an image, or a part of it is missing."""
     folder = file.parent.absolute()
     try:
         told = tomllib.loads(file.read_text("utf-8"))
         question = (folder / "instruction.md").read_text("utf-8").strip()
     except (OSError, ValueError) as error:
-        raise DataError(str(file), f"The task cannot be read: {error}.", "Mend it.") from error
+        return DataError(str(file), f"The task cannot be read: {error}.", "Mend it.")
     environment = told.get("environment")
     named = isinstance(environment, dict) and environment.get("docker_image")
     if named or (folder / "environment" / "Dockerfile").exists():
         why = f"the image {named}" if named else "the image of environment/Dockerfile"
         move = "Move it elsewhere: only tasks that run without an image can be practised."
-        raise DataError(str(file), f"The task needs {why}.", move)
+        return DataError(str(file), f"The task needs {why}.", move)
     if not (folder / "tests" / "test.sh").is_file():
-        raise DataError(str(file), "The task has no tests/test.sh.", "Add its grader.")
+        return DataError(str(file), "The task has no tests/test.sh.", "Add its grader.")
     return {"question": question, "task": str(folder), "name": folder.name}

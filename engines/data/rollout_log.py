@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +125,8 @@ OF_A_REPLY = frozenset(
 """Fields in which two replies to one question may differ beside the replies."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogCounts:
-    """Rows that are replies, and to how many questions; zeros where the file is no log."""
-
-    rows: int = 0
-    questions: int = 0
+LogCounts = tuple[int, int]
+"""Rows that are replies, and to how many questions; zeros where the file is no log."""
 
 
 def drop_replies(
@@ -152,7 +148,7 @@ def drop_replies(
         if not names.replies.isdisjoint(problem.meta):
             groups.setdefault(_question_key(problem, names), []).append(at)
     if not groups:
-        return tuple(found), LogCounts()
+        return tuple(found), (0, 0)
     with_reply = {at for group in groups.values() for at in group}
     apart: set[str] = set()  # fields in which replies to one question differ
     logged = 0
@@ -169,7 +165,7 @@ def drop_replies(
         for at, (number, problem) in enumerate(found)
         if at not in repeats
     )
-    return problems, LogCounts(len(with_reply), len(groups)) if is_log else LogCounts()
+    return problems, (len(with_reply), len(groups)) if is_log else (0, 0)
 
 
 def _question_key(problem: Problem, names: FieldNames) -> str:

@@ -70,7 +70,7 @@ def open_table(source: DataSource | Path, columns: Collection[str] = ()) -> Tabl
 
 def _open_file(path: Path, columns: Collection[str], sheet: str | None = None) -> Table:
     if path.name == TASK_FILE:
-        return Table("row", iter([(1, str(path), _task_row(path))]))
+        return Table("row", iter([(1, str(path), read_task(path))]))
     head = _read_bytes(path, _HEAD_BYTES)
     suffix = Path(unpacked_name(path)).suffix.lower()
     if head.startswith(ARCHIVE):
@@ -88,16 +88,9 @@ def _open_file(path: Path, columns: Collection[str], sheet: str | None = None) -
     start = data[:_HEAD_BYTES].lstrip()[:1]
     if start == b"[":
         return Table("row", _array_rows(path, data))
-    if suffix == ".json" and start == b"{" and not _is_object(data.lstrip().split(b"\n", 1)[0]):
+    if suffix == ".json" and start == b"{" and b"\n" in data.strip():
         _refuse_one_object(path, data)
     return Table("line", _jsonl_rows(path, data), verbatim=whole.endswith(data))
-
-
-def _task_row(path: Path) -> dict[str, Any] | DataError:
-    try:
-        return read_task(path)
-    except DataError as error:
-        return error
 
 
 def _refuse_misnamed(path: Path, suffix: str, data: bytes) -> None:
@@ -217,14 +210,6 @@ def _parse_array(path: Path, data: bytes) -> list[Any]:
         raise DataError(str(path), f"The file is not a JSON array: {error}.", "Mend it.") from error
     assert isinstance(rows, list)  # it begins with a bracket
     return rows
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        parse_json_object(line.decode())
-    except (DataError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def _refuse_one_object(path: Path, data: bytes) -> None:

@@ -9,14 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from engines.core.errors import DataError, suggest_name
-from engines.data.folder import (
-    SUFFIXES,
-    Splits,
-    broken_link_error,
-    find_splits,
-    stem_of,
-    suffix_of,
-)
+from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits, stem_of, suffix_of
 from engines.data.sample_database import is_database, list_sets
 
 PRACTISED = ("train",)
@@ -41,10 +34,6 @@ class DataSource:
     def stem(self) -> str:
         """What to call the set; a split after its folder."""
         return self.name if self.split is None else f"{self.name}-{self.split}"
-
-    @property
-    def parent(self) -> Path:
-        return self.path.parent
 
     def __str__(self) -> str:
         return str(self.path) if self.split is None else f"{self.path}:{self.split}"
@@ -101,9 +90,8 @@ def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
 def locate(name: str, roots: Sequence[Path]) -> DataSource:
     """`resolve_data` without choosing a split: the one written in the name, if any."""
     whole, cut, split = name.rpartition(":")
-    readings: list[tuple[str, str | None]] = [
-        (name, None)
-    ]  # a colon may also be part of the name of a file
+    # A colon may also be part of the name of a file.
+    readings: list[tuple[str, str | None]] = [(name, None)]
     if cut and whole and split and "/" not in split:
         readings.append((whole, split))
     empty: Path | None = None

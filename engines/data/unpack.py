@@ -35,7 +35,7 @@ def unpack(path: Path, data: bytes) -> bytes:
     Raises DataError: it is packed in a way that cannot be read, damaged, or far too large.
     """
     if data.startswith((_GZIP, _ZSTD)):
-        opened, damage = (gzip.open, zlib.error) if data[:1] == _GZIP[:1] else _import_zstd(path)
+        opened, damage = (gzip.open, zlib.error) if data[:1] == _GZIP[:1] else import_zstd(path)
         found = bytearray()
         try:
             with opened(BytesIO(data)) as file:
@@ -68,7 +68,7 @@ def _check_size(path: Path, size: int, packed: int) -> None:
         raise DataError(str(path), cause, "Unpack it yourself, if you trust it, or split it.")
 
 
-def _import_zstd(path: Path) -> tuple[Any, type[Exception]]:
+def import_zstd(path: Path) -> tuple[Any, type[Exception]]:
     """What opens such a file, and what it raises where that is damaged."""
     try:
         # The standard library has it from Python 3.14 on.

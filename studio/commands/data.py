@@ -160,12 +160,8 @@ def prepare(
             metavar="E:M:H", help="Easy, medium and hard of webwalkerqa in just this ratio."
         ),
     ] = None,
-    sort: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Smallest first, such as difficulty.")
-    ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only tell what would be written; nothing is written."),
+        bool, typer.Option("--dry-run", help="Only tell what would be written; nothing is written.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -183,7 +179,7 @@ def prepare(
     from studio.report.next_step import tell_next
 
     ratio = parse_levels(levels) if levels else None
-    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio, sort)
+    wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio)
     found = prepare_data(open_workspace(context), wanted, dry_run=dry_run)
     rows = [prepared_data(one, dry_run) for one in found]
     print_result(rows, "\n".join(prepared_text(one, dry_run) for one in found), json=json)
@@ -259,7 +255,7 @@ def check(
         raise DataError(str(source), "No row has an answer.", move)
     if not json:
         after = f"studio headless rehearsal data.practice={quote(name)}"
-        if report.tries and source.parent == open_workspace(context).datasets:
+        if report.tries and source.path.parent == open_workspace(context).datasets:
             after = f"studio data review {quote(source.stem)}"
         elif report.tries:
             after = f"studio data add {quote(name)}"

@@ -8,10 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from engines.data.checks import usual_tries
 from engines.data.review_marks import MARK, ORIGIN, content_hash, is_unreviewed
+from engines.data.sessions.json_values import as_object, parse_json
 from engines.data.sessions.redaction import Redactor
-from engines.data.sessions.steps import as_object, parse_json
 from engines.record.run_dir import Workspace
 from studio.data.sessions import (
     Row,
@@ -102,7 +101,8 @@ def replay_text(name: str, rows: Sequence[Row]) -> list[str]:
     sizes = [len(pair_tries(row)) for row in rows if ORIGIN in row]
     if not sizes:
         return []
-    size = usual_tries(sizes)
+    several = sorted((n for n in sizes if n > 1), reverse=True)
+    size = several[len(several) // 2] if several else 1  # more than half of those fill it
     words = f"studio headless replay data.practice={quote(name)} verifier=recorded"
     words += f" practice.group_size={size} reflector=openai:MODEL"
     notes = ["without a model as reflector the preset's scripted one shows the mechanics alone"]

@@ -46,7 +46,6 @@ class Wanted:
     seed: int = 42
     shuffle: bool = False
     levels: Mapping[str, int] | None = None
-    sort: str | None = None
     together: tuple[str, ...] = ()  # layouts that the folder `from_path` must hold
 
 
@@ -73,9 +72,6 @@ class Prepared:
             part = self.parts[0]
             if beyond := min(part.kept, wanted.limit or part.kept) - len(ordered):
                 part.leave_out("beyond the ratio of levels", beyond)
-        elif wanted.sort:
-            by = wanted.sort
-            ordered = sorted(rows, key=lambda row: row[by])
         elif wanted.shuffle or len(self.parts) > 1:
             ordered = shuffled(list(rows), wanted.seed)
         for number, row in enumerate(islice(ordered, wanted.limit)):
@@ -150,11 +146,9 @@ def _plan(workspace: Workspace, wanted: Wanted) -> Prepared:
     wanted = replace(wanted, together=wanted.together or together)
     layout = LAYOUTS[parts[0].partition(":")[0]]
     further = layout.further if len(parts) == 1 else ()
-    wants = "level" if wanted.levels else wanted.sort
-    if wants and wants not in further:
-        cause = f"{wanted.data} has no column {wants} to order it by."
-        move = f"It has: {', '.join(further)}." if further else "Leave it out."
-        raise ConfigError("--levels" if wanted.levels else f"--sort {wants}", cause, move)
+    if wanted.levels and "level" not in further:
+        cause = f"{wanted.data} has no column level to order it by."
+        raise ConfigError("--levels", cause, "Leave it out.")
     name = wanted.name or wanted.data.replace("+", "-").replace(":", "-")
     return Prepared(
         wanted,

@@ -17,9 +17,10 @@ from engines.core.ids import digest
 from engines.data.checks import outcome_word
 from engines.data.review_marks import MARK, content_hash, set_mark
 from engines.data.rows import open_table
+from engines.data.sessions.json_values import as_object
 from engines.data.sessions.reading import read_sessions
 from engines.data.sessions.redaction import Redactor
-from engines.data.sessions.steps import Intake, as_object
+from engines.data.sessions.steps import Intake
 from engines.data.sessions.tries import Try, read_tries
 from engines.record.appender import write_atomic
 from engines.record.lock import write_lock
@@ -134,14 +135,9 @@ def _make_rows(
     rows: dict[str, Row] = {}
     for one in tries:
         question, text, session = redact(one.request).strip(), redact(one.text), redact(one.session)
-        answer = {"answer": redact(one.answer)} if one.answer else {}
-        row: Row = {
-            "question": question,
-            **answer,
-            "source": format,
-            "rollouts": [],
-            "outcomes": [],
-        }
+        row: Row = {"question": question}
+        row |= {"answer": redact(one.answer)} if one.answer else {}
+        row |= {"source": format, "rollouts": [], "outcomes": []}
         row["imported"] = {"format": format, "sessions": [], "subagents": []}
         row, reply = rows.setdefault(question, row), digest(text, 8)
         if not question or any(known["reply"] == reply for known in row["outcomes"]):

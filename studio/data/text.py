@@ -64,12 +64,10 @@ def report_text(name: str, path: str, report: DataReport) -> str:
     """What was found, one finding a line, lines or rows of the file by number."""
     unit = report.unit
     answered = report.n - len(report.without_answer)
-    missing = (
-        f"; none on {_line_numbers_text(report.without_answer, unit)}"
-        if report.without_answer
-        else ""
+    missing, empty = (
+        f"; {what} on {_line_numbers_text(numbers, unit)}" if numbers else ""
+        for what, numbers in (("none", report.without_answer), ("nothing stands", report.empty))
     )
-    empty = f"; nothing stands on {_line_numbers_text(report.empty, unit)}" if report.empty else ""
     doubtful = doubts_line(report) or ("" if answered or report.tries else "no row has an answer")
     tries = ", ".join(f"{n:,} {word}" for word, n in report.tries.items())
     return "\n".join(

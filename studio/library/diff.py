@@ -67,16 +67,9 @@ def pairs(older: Library, newer: Library) -> tuple[ExperiencePair, ...]:
     pins = {e.id: "pinned" for e in found.pinned} | {e.id: "unpinned" for e in found.unpinned}
     out = [ExperiencePair(e.id, e.text, None) for e in found.removed]
     out += [ExperiencePair(e.id, None, e.text, pin=pins.get(e.id, "")) for e in found.added]
-    out += [
-        ExperiencePair(
-            after.id,
-            before.text,
-            after.text,
-            before.id if before.id != after.id else "",
-            pins.get(after.id, ""),
-        )
-        for before, after in (*found.unchanged, *found.modified)
-    ]
+    for before, after in (*found.unchanged, *found.modified):
+        was = before.id if before.id != after.id else ""
+        out.append(ExperiencePair(after.id, before.text, after.text, was, pins.get(after.id, "")))
     return tuple(sorted(out, key=lambda pair: _id_sort_key(pair.id)))
 
 

@@ -99,12 +99,9 @@ def version_at(state: RunState, step: int) -> int:
         return state.started.library_version
     found = state.steps.get(step)
     if found is None or found.committed_version is None:
-        done = [number for number, s in state.steps.items() if s.committed]
-        place, move = (
-            f"run {state.started.run}, step {step}",
-            f"Choose 0 to {max(done, default=0)}.",
-        )
-        raise ConflictError(place, "it has not committed that step.", move)
+        last = max((number for number, s in state.steps.items() if s.committed), default=0)
+        place = f"run {state.started.run}, step {step}"
+        raise ConflictError(place, "it has not committed that step.", f"Choose 0 to {last}.")
     return found.committed_version
 
 

@@ -57,16 +57,11 @@ class Block:
 
 
 def queue_blocks(
-    state: RunState,
-    queue: ReviewQueue,
-    groups_of: Callable[[Operation], Sequence[GroupEvidence]],
+    state: RunState, queue: ReviewQueue, groups_of: Callable[[Operation], Sequence[GroupEvidence]]
 ) -> list[Block]:
     """The queue as the file has it before anybody changes it: what is open is approved."""
-    blocks, inside, put_off = (
-        list[Block](),
-        {NEW, *state.operations},
-        {op.id for op in state.put_off_operations},
-    )
+    blocks, inside = list[Block](), {NEW, *state.operations}
+    put_off = {op.id for op in state.put_off_operations}
     for op in state.operations.values():
         made, note = state.decisions.get(op.id), queue.notes.get(op.id, "")
         word, wanted = "defer" if op.id in put_off else "approve", op

@@ -49,12 +49,13 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
     limit = config.evaluation.limit
     found: dict[str, HeldOutSet] = {}
     for named in dict.fromkeys(config.evaluation.data):
-        path = loaded.data_path(named, "evaluation.data")
+        source = loaded.data_path(named, "evaluation.data")
         problems = read_problems(
-            path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
+            source, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
         )
         # Two files of one name in different folders are two sets.
-        name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
+        called = source.stem
+        name = called if called not in found else f"{source.path.parent.name}-{called}"
         while name in found:
             name += "-2"
         kept = problems if limit is None else problems[:limit]

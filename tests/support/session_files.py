@@ -191,19 +191,6 @@ def write_opencode_export(folder: Path, session: str, acts: Iterable[Act]) -> Pa
     return write_json(folder / f"ses_{session}.json", {"info": info, "messages": messages})
 
 
-def write_opencode_storage(folder: Path, session: str, acts: Iterable[Act]) -> Path:
-    name, storage = f"ses_{session}", folder / "storage"
-    info = {"id": name, "projectID": "global", "directory": "/home/ann/app", "title": "t"}
-    write_json(storage / "session" / "global" / f"{name}.json", info)
-    for one in opencode_messages(name, acts):
-        message = one["info"]["id"]
-        write_json(storage / "message" / name / f"{message}.json", one["info"])
-        for part in one["parts"]:
-            # Names of parts are unique in the program; here they are within their message.
-            write_json(storage / "part" / message / f"{part['id']}.json", part)
-    return storage
-
-
 def write_opencode_database(folder: Path, session: str, acts: Iterable[Act]) -> Path:
     name = f"ses_{session}"
     base = sqlite3.connect(folder / "opencode.db")
@@ -368,7 +355,6 @@ WRITERS: dict[str, tuple[str, Write]] = {
     "claude": ("claude", write_claude),
     "codex": ("codex", write_codex),
     "opencode database": ("opencode", write_opencode_database),
-    "opencode storage": ("opencode", write_opencode_storage),
     "opencode export": ("opencode", write_opencode_export),
     "atif": ("atif", write_atif),
     "inspect json": ("inspect", write_inspect_json),

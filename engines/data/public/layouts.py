@@ -17,24 +17,7 @@ from typing import Any
 
 from engines.core.errors import DataError
 from engines.data.fields import field_text
-from engines.data.public.cleaning import (
-    ANSWER,
-    NO_ANSWER,
-    NO_QUESTION,
-    OTHER_NAMES,
-    PUBLISHED_FORM,
-    QUESTION,
-    clean_afm,
-    clean_choices,
-    clean_contest,
-    clean_dapo,
-    clean_gpqa,
-    clean_gsm8k,
-    clean_nq,
-    clean_plain,
-    clean_solutions,
-    clean_webwalker,
-)
+from engines.data.public import cleaning
 from engines.data.rows import Row
 from engines.data.source import DataSource
 
@@ -57,7 +40,7 @@ class Layout:
     def read(self) -> frozenset[str]:
         """The columns that are looked at, whoever wrote them; others may be of gigabytes."""
         outer = (re.split(r"[.\[]", name)[0] for name in self.columns)
-        return frozenset((*outer, *QUESTION, *ANSWER, *OTHER_NAMES))
+        return frozenset((*outer, *cleaning.QUESTION, *cleaning.ANSWER, *cleaning.OTHER_NAMES))
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -69,37 +52,40 @@ class Layout:
 _DEEPMATH = ("question", "final_answer")
 LAYOUTS: Mapping[str, Layout] = {
     "aime24": Layout("Maxwell-Jia/AIME_2024", ("ID", "Problem", "Solution", "Answer"),
-                     clean_contest, further=("solution",)),
+                     cleaning.clean_contest, further=("solution",)),
     "aime25": Layout("yentinglin/aime_2025", ("id", "problem", "solution", "answer"),
-                     clean_contest, further=("solution",)),
+                     cleaning.clean_contest, further=("solution",)),
     "dapo-math-17k": Layout("BytedTsinghua-SIA/DAPO-Math-17k",
                             ("prompt[0].content", "reward_model.ground_truth"),
-                            clean_dapo, once=True),
+                            cleaning.clean_dapo, once=True),
     "deepmath-103k": Layout("zwhe99/DeepMath-103K", (*_DEEPMATH, "difficulty", "topic"),
-                            clean_plain, further=("difficulty", "topic"), source="mathhard"),
+                            cleaning.clean_plain, further=("difficulty", "topic"),
+                            source="mathhard"),
     "deepmath-103k-solutions": Layout(
         "zwhe99/DeepMath-103K",
         (*_DEEPMATH, "difficulty", "topic", "r1_solution_1", "r1_solution_2", "r1_solution_3"),
-        clean_solutions, further=("difficulty", "topic", "solution"), source="mathhard"),
-    "nq": Layout("RUC-NLPIR/FlashRAG_datasets", ("id", "question", "golden_answers"), clean_nq,
-                 config="nq"),
+        cleaning.clean_solutions, further=("difficulty", "topic", "solution"), source="mathhard"),
+    "nq": Layout("RUC-NLPIR/FlashRAG_datasets", ("id", "question", "golden_answers"),
+                 cleaning.clean_nq, config="nq"),
     "webwalkerqa": Layout("callanwu/WebWalkerQA",
                           ("question", "answer", "root_url", "info.difficulty_level"),
-                          clean_webwalker, split="main",
+                          cleaning.clean_webwalker, split="main",
                           further=("level", "root_url", "lang", "type", "domain")),
     "afm-web-rl": Layout("PersonalAILab/AFM-WebAgent-RL-Dataset",
-                         ("extra_info.question", "extra_info.answer"), clean_afm),
-    "gsm8k": Layout("openai/gsm8k", ("question", "answer"), clean_gsm8k, config="main",
+                         ("extra_info.question", "extra_info.answer"), cleaning.clean_afm),
+    "gsm8k": Layout("openai/gsm8k", ("question", "answer"), cleaning.clean_gsm8k, config="main",
                     further=("solution",)),
     "math500": Layout("HuggingFaceH4/MATH-500",
                       ("problem", "solution", "answer", "subject", "level", "unique_id"),
-                      clean_contest, split="test", further=("solution", "subject", "level")),
+                      cleaning.clean_contest, split="test",
+                      further=("solution", "subject", "level")),
     "gpqa": Layout("Idavidrein/gpqa",
                    ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
-                    "Incorrect Answer 3", "Subdomain"), clean_gpqa, config="gpqa_diamond",
+                    "Incorrect Answer 3", "Subdomain"), cleaning.clean_gpqa, config="gpqa_diamond",
                    further=("options", "answer_index", "subject"), gated=True),
-    "mmlu": Layout("cais/mmlu", ("question", "subject", "choices", "answer"), clean_choices,
-                   config="all", split="test", further=("options", "answer_index", "subject")),
+    "mmlu": Layout("cais/mmlu", ("question", "subject", "choices", "answer"),
+                   cleaning.clean_choices, config="all", split="test",
+                   further=("options", "answer_index", "subject")),
 }  # fmt: skip
 
 
@@ -135,7 +121,7 @@ class Cleaned:
                 question = field_text(place, "question", one.pop("question") or "")
                 result = one.pop("result")
                 if not (question and result):
-                    self.leave_out(NO_ANSWER if question else NO_QUESTION)
+                    self.leave_out(cleaning.NO_ANSWER if question else cleaning.NO_QUESTION)
                 elif question in answers:
                     same = answers[question] == result
                     self.leave_out("repeats" if same else "repeats with another answer")
@@ -168,7 +154,7 @@ def by_level(
     for row in rows:
         if row["level"] not in levels:
             cause = f'Its level "{row["level"]}" is none of {", ".join(ratio)}.'
-            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, PUBLISHED_FORM)
+            raise DataError(f"row {row['extra_info']['idx'] + 1}", cause, cleaning.PUBLISHED_FORM)
         levels[row["level"]].append(row)
     random, ordered = Random(seed), list[dict[str, Any]]()
     for found in levels.values():

@@ -11,17 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.steps import (
-    Intake,
-    Session,
-    Step,
-    as_object,
-    call_step,
-    objects,
-    parse_json,
-    result_step,
-    text_of,
-)
+from engines.data.sessions.json_values import as_object, objects, parse_json
+from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
 
 
 def read(path: Path, intake: Intake) -> Iterator[Session]:
@@ -39,7 +30,7 @@ def _steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
         if step.get("is_copied_context"):
             intake.drop("steps copied from another trajectory")
             continue
-        text = text_of(step.get("message"), intake)
+        text = intake.text_of(step.get("message"))
         if step.get("source") == "user":
             yield Step("user", text)
         elif step.get("source") == "agent":
@@ -52,7 +43,7 @@ def _steps(found: dict[str, Any], intake: Intake) -> Iterator[Step]:
             )
         for one in objects(as_object(step.get("observation")).get("results")):
             code = as_object(one.get("extra")).get("exit_code")
-            yield result_step(text_of(one.get("content"), intake), one.get("source_call_id"), code)
+            yield result_step(intake.text_of(one.get("content")), one.get("source_call_id"), code)
 
 
 def _reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -64,11 +55,8 @@ def _reward(found: dict[str, Any], path: Path) -> dict[str, Any]:
             with suppress(OSError):
                 said = parse_json((folder / name).read_bytes())
                 judged = as_object(as_object(said).get("verifier_result")) or as_object(said)
-                told.append(
-                    {"reward": said}
-                    if not judged
-                    else {**judged, **as_object(judged.get("rewards"))}
-                )
+                rewards = as_object(judged.get("rewards"))
+                told.append({**judged, **rewards} if judged else {"reward": said})
     known = (one.get("reward") for one in told)
     score = next((one for one in known if isinstance(one, int | float)), None)
     return {} if score is None else {"score": float(score), "score_name": "reward"}

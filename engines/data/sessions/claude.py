@@ -11,15 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.steps import (
-    Intake,
-    Session,
-    Step,
-    as_object,
-    call_step,
-    objects,
-    text_of,
-)
+from engines.data.sessions.json_values import as_object, objects
+from engines.data.sessions.steps import Intake, Session, Step, call_step
 
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 _SCAFFOLD = re.compile(r"\s*<(?:command-|local-command-|bash-|task-notification|user-memory)")
@@ -77,11 +70,11 @@ def _user(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iter
             # Whatever exits with another code than 0 is an error here.
             unknown = told.get("interrupted") or told.get("backgroundTaskId")
             failed = None if unknown else bool(block.get("is_error"))
-            text, call = text_of(block.get("content"), intake), str(block.get("tool_use_id"))
+            text, call = intake.text_of(block.get("content")), str(block.get("tool_use_id"))
             yield Step("result", text, id=call, failed=failed)
         else:
             others.append(block)
-    text = _REMINDER.sub("", text_of(others, intake)).strip()
+    text = _REMINDER.sub("", intake.text_of(others)).strip()
     if line.get("isCompactSummary"):
         yield Step("summary", text)
     elif text.startswith(_INTERRUPTED):
@@ -95,11 +88,10 @@ def _user(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iter
 def _reply(line: dict[str, Any], message: dict[str, Any], intake: Intake) -> Iterator[Step]:
     model, content = str(message.get("model") or ""), message.get("content")
     if line.get("isApiErrorMessage") or model == "<synthetic>":
-        yield Step("error", text_of(content, intake))
+        yield Step("error", intake.text_of(content))
         return
-    for block in (
-        [{"type": "text", "text": content}] if isinstance(content, str) else objects(content)
-    ):
+    said = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for block in objects(said):
         match block.get("type"):
             case "text":
                 yield Step("assistant", str(block.get("text")), model=model)

@@ -11,24 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.steps import (
-    Intake,
-    Session,
-    Step,
-    as_object,
-    call_step,
-    result_step,
-    text_of,
-)
+from engines.data.sessions.json_values import as_object
+from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
 
 _SCAFFOLD = re.compile(r"\s*(?:<[a-z_]+[ >]|# AGENTS\.md instructions)")
-_SHOWN_TWICE: tuple[str, ...] = (
-    "agent_message",
-    "agent_reasoning",
-    "token_count",
-    "exec_command_begin",
+_SHOWN_TWICE = (
+    *("agent_message", "agent_reasoning", "token_count", "exec_command_begin"),
+    *("task_started", "task_complete", "turn_started", "turn_complete"),
 )
-_SHOWN_TWICE += ("task_started", "task_complete", "turn_started", "turn_complete")
 _ENVELOPES = ("response_item", "event_msg", "turn_context", "compacted")
 
 
@@ -58,7 +48,7 @@ def _steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
         of = item.get("type") if kind in _ENVELOPES[:2] else kind
         call = str(item.get("call_id") or item.get("id"))
         if of == "user_message" or (of == "message" and item.get("role") == "user"):
-            text = text_of(item.get("message", item.get("content")), intake)
+            text = intake.text_of(item.get("message", item.get("content")))
             if _SCAFFOLD.match(text):
                 intake.drop("commands and notes of the program")
             elif text.strip() and text != asked:  # it stands in both logs
@@ -66,7 +56,7 @@ def _steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
                 yield Step("user", text)
         elif of == "message" and item.get("role") == "assistant":
             asked = ""
-            yield Step("assistant", text_of(item.get("content"), intake), model=model)
+            yield Step("assistant", intake.text_of(item.get("content")), model=model)
         elif of in ("function_call", "custom_tool_call", "local_shell_call", "web_search_call"):
             asked = ""
             given = item.get("arguments", item.get("input", item.get("action")))
@@ -74,7 +64,7 @@ def _steps(lines: Iterator[dict[str, Any]], intake: Intake) -> Iterator[Step]:
         elif of in ("function_call_output", "custom_tool_call_output"):
             output = item.get("output")
             told = as_object(output)
-            text = text_of(told.get("output", told.get("content", output)), intake)
+            text = intake.text_of(told.get("output", told.get("content", output)))
             code = as_object(told.get("metadata")).get("exit_code", exits.get(call))
             yield result_step(text, call, code, True if told.get("success") is False else None)
         elif of == "exec_command_end":

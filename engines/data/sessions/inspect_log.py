@@ -15,17 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.sessions.steps import (
-    LONGEST_FILE,
-    Intake,
-    Session,
-    Step,
-    as_object,
-    chat_steps,
-    objects,
-    parse_json,
-    text_of,
-)
+from engines.data.sessions.json_values import as_object, objects, parse_json
+from engines.data.sessions.steps import LONGEST_FILE, Intake, Session, Step, chat_steps
+from engines.data.unpack import import_zstd
 
 MOVE = "Give a .eval or .json log as inspect writes it."
 # By name, since zstd's are its own; encrypted or unknown ones are refused by the rest.
@@ -55,12 +47,8 @@ def _open_zip(path: Path) -> Any:
     if not packed or hasattr(zipfile, "ZIP_ZSTANDARD"):
         return archive
     archive.close()
-    try:
-        return import_module("backports.zstd.zipfile").ZipFile(path)
-    except ImportError as error:
-        cause = "it is compressed by Zstandard, which this Python cannot read."
-        move = "pip install 'practice-studio[inspect]', or have inspect write it as JSON."
-        raise DataError(str(path), cause, move) from error
+    import_zstd(path)  # says how to get it where it is missing
+    return import_module("backports.zstd.zipfile").ZipFile(path)
 
 
 def read(path: Path, intake: Intake) -> Iterator[Session]:
@@ -110,7 +98,7 @@ def _steps(sample: dict[str, Any], model: str, intake: Intake) -> Iterator[Step]
 
     messages = objects(attach(sample.get("messages")))
     if not any(message.get("role") == "user" for message in messages):
-        yield Step("user", text_of(attach(sample.get("input")), intake))
+        yield Step("user", intake.text_of(attach(sample.get("input"))))
     for message in messages:
         yield from chat_steps(message, intake, model)
     if error := as_object(sample.get("error")):

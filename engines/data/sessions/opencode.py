@@ -1,4 +1,4 @@
-"""opencode: its database (`opencode.db`, since 1.2), its older folder `storage/`, and exports."""
+"""opencode: its database (`opencode.db`, since 1.2), and exports."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import DataError
-from engines.data.sessions.steps import (
-    Intake,
-    Session,
-    Step,
-    as_object,
-    call_step,
-    objects,
-    parse_json,
-    result_step,
-)
+from engines.data.sessions.json_values import as_object, objects, parse_json
+from engines.data.sessions.steps import Intake, Session, Step, call_step, result_step
 
 _MARKS = ("step-start", "step-finish", "snapshot", "patch", "agent")
 Rows = Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]
@@ -34,17 +26,6 @@ def read(path: Path, intake: Intake) -> Iterator[Session]:
         told = objects(found["messages"])
         pairs = ((as_object(one.get("info")), objects(one.get("parts"))) for one in told)
         yield from _session(as_object(found.get("info")), pairs, intake)
-    elif str(found.get("id", "")).startswith("ses") and len(path.parents) > 2:
-        yield from _session(found, _stored(path.parents[2], str(found["id"]), intake), intake)
-
-
-def _stored(storage: Path, session: str, intake: Intake) -> Rows:
-    def read_all(folder: Path) -> list[dict[str, Any]]:
-        found = (as_object(intake.read_whole(file)) for file in sorted(folder.glob("*.json")))
-        return [one for one in found if one]
-
-    for message in read_all(storage / "message" / Path(session).name):
-        yield message, read_all(storage / "part" / Path(str(message.get("id"))).name)
 
 
 def _read_database(path: Path, intake: Intake) -> Iterator[Session]:
@@ -69,7 +50,7 @@ def _rows(base: sqlite3.Connection, session: str) -> Rows:
 
 def _session(info: dict[str, Any], rows: Rows, intake: Intake) -> Iterator[Session]:
     session = Session(str(info.get("id") or "unknown"), part_of=str(info.get("parentID") or ""))
-    if session.id in intake.seen:  # in the database and still in the folder that it came from
+    if session.id in intake.seen:  # in the database, and exported from it
         intake.drop("sessions that are stored twice")
         return
     intake.seen.add(session.id)

@@ -12,18 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.data.sessions.steps import (
-    Intake,
-    Session,
-    Step,
-    as_object,
-    call_step,
-    chat_steps,
-    objects,
-    parse_json,
-    result_step,
-    text_of,
-)
+from engines.data.sessions.json_values import as_object, objects, parse_json
+from engines.data.sessions.steps import Intake, Session, Step, call_step, chat_steps, result_step
 
 _SIDES = (
     ("gen_ai.input.messages", "llm.input_messages.", "gen_ai.prompt."),
@@ -119,7 +109,7 @@ def _message_steps(message: dict[str, Any], intake: Intake, model: str) -> Itera
         if part.get("type") == "tool_call":
             yield call_step(part.get("name"), part.get("id"), part.get("arguments"))
         elif part.get("type") == "tool_call_response":
-            text = text_of(part.get("response", part.get("result")), intake)
+            text = intake.text_of(part.get("response", part.get("result")))
             yield result_step(text, part.get("id"))
         elif part.get("type") == "text":
             yield from chat_steps({**message, "content": part.get("content")}, intake, model)

@@ -22,9 +22,7 @@ FORMATS = {
     "claude": Format(claude.read, ("*.jsonl",), "sessions of Claude Code, *.jsonl"),
     "codex": Format(codex.read, ("rollout-*.jsonl",), "sessions of Codex CLI, rollout-*.jsonl"),
     "opencode": Format(
-        opencode.read,
-        ("opencode*.db", "ses*.json"),
-        "opencode.db, storage/ or an export of opencode",
+        opencode.read, ("opencode*.db", "ses*.json"), "opencode.db, or an export of opencode"
     ),
     "atif": Format(atif.read, ("*.json",), "ATIF trajectories, *.json"),
     "inspect": Format(inspect_log.read, ("*.eval", "*.json"), "logs of inspect, .eval or .json"),

@@ -75,9 +75,8 @@ class Signals:
     _commands: dict[str, str] = field(default_factory=dict)
 
     def see_call(self, call: str, arguments: Any) -> None:
-        if (command := command_of(arguments)) and (
-            _TEST.search(command) or _COMMIT.search(command)
-        ):
+        command = command_of(arguments)
+        if _TEST.search(command) or _COMMIT.search(command):
             self._commands[call] = command
 
     def see_result(self, call: str, text: str, failed: bool | None) -> None:
@@ -100,9 +99,8 @@ class Signals:
         if self.said:
             found.append((rewards.get(self.said), f"{self.said} by the person"))
         if self.tests_passed is not None:
-            found.append(
-                (float(self.tests_passed), f"tests {'passed' if self.tests_passed else 'failed'}")
-            )
+            word = "passed" if self.tests_passed else "failed"
+            found.append((float(self.tests_passed), f"tests {word}"))
         if self.committed:
             found.append((1.0, "committed"))
         if self.error:

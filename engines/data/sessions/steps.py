@@ -6,7 +6,6 @@ is counted by its kind, and never stops the rest.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
+from engines.data.sessions.json_values import as_object, objects, parse_json
 
 LONGEST_LINE, LONGEST_FILE = 32_000_000, 512_000_000
 """Bytes of a line, and of a file that has to be read whole; what is longer is left out."""
@@ -80,6 +79,19 @@ class Intake:
         kind = str(of.get("type") if isinstance(of, dict) else of)
         self.drop(f'"{kind}" entries' if _PLAIN.fullmatch(kind) else "entries of no known kind")
 
+    def text_of(self, content: Any) -> str:
+        """The text of a message's content: a text, or parts, of which other ones are counted."""
+        if not isinstance(content, list | dict):
+            return "" if content is None else str(content)
+        said = []
+        for part in content if isinstance(content, list) else [content]:
+            text = part.get("text", part.get("content")) if isinstance(part, dict) else part
+            if isinstance(text, str):
+                said.append(text)
+            else:
+                self.drop_kind(part)
+        return "\n".join(said)
+
     def read_lines(self, path: Path) -> Iterator[dict[str, Any]]:
         """The objects of a JSONL file, one after the other."""
         with path.open("rb") as file:
@@ -105,54 +117,6 @@ class Intake:
 Reader = Callable[[Path, Intake], Iterator[Session]]
 
 
-def parse_json(raw: bytes | str) -> Any:
-    """None where it is none, or nested like no message; half a surrogate pair passes."""
-    try:
-        found = orjson.loads(raw)
-    except ValueError:
-        try:
-            found = json.loads(raw)
-        except (ValueError, TypeError, RecursionError):
-            return None
-    return found if _is_shallow(found) else None
-
-
-def _is_shallow(value: Any) -> bool:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(60):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for many in inner for one in many if isinstance(one, dict | list)]
-        if not level:
-            return True
-    return False
-
-
-def as_object(value: Any) -> dict[str, Any]:
-    """The object itself, or that of a JSON text; empty where it is neither."""
-    if isinstance(value, str) and value[:1] == "{":
-        value = parse_json(value)
-    return value if isinstance(value, dict) else {}
-
-
-def objects(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; empty where it is none."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def text_of(content: Any, intake: Intake) -> str:
-    """The text of a message's content: a text, or parts, of which other ones are counted."""
-    if not isinstance(content, list | dict):
-        return "" if content is None else str(content)
-    said = []
-    for part in content if isinstance(content, list) else [content]:
-        text = part.get("text", part.get("content")) if isinstance(part, dict) else part
-        if isinstance(text, str):
-            said.append(text)
-        else:
-            intake.drop_kind(part)
-    return "\n".join(said)
-
-
 def call_step(name: object, id: object, arguments: Any) -> Step:
     if isinstance(arguments, str) and isinstance(parsed := parse_json(arguments), dict):
         arguments = parsed
@@ -171,7 +135,7 @@ def result_step(text: str, id: object, code: Any = None, failed: bool | None = N
 
 def chat_steps(message: Mapping[str, Any], intake: Intake, model: str = "") -> Iterator[Step]:
     """The steps of a message in the form of chat APIs; one of the system's says nothing."""
-    text, role = text_of(message.get("content"), intake), message.get("role")
+    text, role = intake.text_of(message.get("content")), message.get("role")
     if role == "tool":
         failed = True if message.get("error") else None
         yield result_step(text, message.get("tool_call_id"), failed=failed)

@@ -12,9 +12,7 @@ from pathlib import Path
 
 from engines.core.errors import suggest_name
 from engines.record.formats import ace, agents, dspy, gepa, kayba, own, prompt, skill, youtu
-from engines.record.formats.source import ForeignEntry, ForeignLibrary, Source
-
-__all__ = ["READERS", "ForeignEntry", "ForeignLibrary", "read_foreign"]
+from engines.record.formats.source import ForeignLibrary, Source
 
 READERS: Mapping[str, Callable[[Path], ForeignLibrary]] = {
     **{"youtu": youtu.read, "skill": skill.read, "agents": agents.read, "prompt": prompt.read},

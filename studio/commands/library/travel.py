@@ -201,7 +201,6 @@ def _put_up(
     from studio.process import login_name
     from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
-    from studio.report.tables import print_result
     from studio.run.linter import LazyLinter
 
     linter_of = None if dry_run else partial(LazyLinter, workspace, tell=to_stderr)

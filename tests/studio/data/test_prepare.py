@@ -304,14 +304,6 @@ def test_webwalker_follows_the_ratio_of_its_levels_in_every_beginning(
     assert [row["level"] for row in whole] == pattern * 2
 
 
-def test_deepmath_can_begin_with_what_is_easy(workspace: Path, tmp_path: Path) -> None:
-    file = write_parquet(tmp_path / "d.parquet", [deepmath(n) for n in range(6)])
-    about = ("deepmath-103k", "--from", str(file), "--sort", "difficulty", "--limit", "4")
-    prepared(workspace, *about)
-    made = parquet.read_table(workspace / "datasets" / "deepmath-103k.parquet").to_pylist()
-    assert [row["difficulty"] for row in made] == [4.5, 4.5, 5.5, 5.5]
-
-
 def test_solutions_of_deepmath_are_read_as_demonstrations(workspace: Path, tmp_path: Path) -> None:
     from engines.grpo.loss.sft_data import read_demonstrations
 
@@ -378,7 +370,6 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "a part that is missing": (("planner-182k", "--from", "."), "deepmath-103k"),
     "levels of what has none": (("nq", "--levels", "4:7:6"), "no column level"),
     "no ratio": (("webwalkerqa", "--levels", "4:7"), "EASY:MEDIUM:HARD"),
-    "no column to sort by": (("nq", "--sort", "difficulty"), "no column difficulty"),
     "a name with a way out": (("nq", "--from", "nq.jsonl", "--name", "../x"), "--name NAME"),
     "nothing left": (("nq", "--from", "empty.jsonl"), "No row is left"),
     "a broken line": (("nq", "--from", "broken.jsonl"), "broken.jsonl:1"),

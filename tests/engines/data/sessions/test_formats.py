@@ -36,7 +36,7 @@ from tests.support.session_files import (
     write_codex,
     write_json,
     write_lines,
-    write_opencode_storage,
+    write_opencode_export,
 )
 
 TESTS_FAIL = act("Bash", {"command": "pytest -q"}, "1 failed, 2 passed", 1)
@@ -80,7 +80,7 @@ def test_every_program_keeps_the_same_try_of_a_request(label: str, tmp_path: Pat
     assert one.signals == ("tests passed",)
 
 
-@pytest.mark.parametrize("label", ["claude", "codex", "opencode database", "opencode storage"])
+@pytest.mark.parametrize("label", ["claude", "codex", "opencode database"])
 def test_a_folder_holds_all_the_sessions_below_it(label: str, tmp_path: Path) -> None:
     name, write = WRITERS[label]
     for number in range(3):
@@ -239,9 +239,9 @@ def test_codex_tells_exit_codes_roll_backs_sub_agents_and_its_first_form(tmp_pat
 def test_opencode_gives_no_session_twice_and_links_children(tmp_path: Path) -> None:
     name, write = WRITERS["opencode database"]
     write(tmp_path, "a", [user("A"), say("a")])
-    storage = write_opencode_storage(tmp_path, "a", [user("A"), say("a")])
-    child = {"id": "ses_b", "parentID": "ses_a", "projectID": "global"}
-    write_json(storage / "session" / "global" / "ses_b.json", child)
+    write_opencode_export(tmp_path, "a", [user("A"), say("a")])
+    child = {"info": {"id": "ses_b", "parentID": "ses_a"}, "messages": []}
+    write_json(tmp_path / "ses_b.json", child)
     intake = Intake()
     sessions = list(read_sessions(name, tmp_path, intake))
     assert [(one.id, one.part_of) for one in sessions] == [("ses_a", ""), ("ses_b", "ses_a")]

@@ -12,7 +12,8 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.record.formats import source
-from engines.record.formats.reading import READERS, ForeignEntry, read_foreign
+from engines.record.formats.reading import READERS, read_foreign
+from engines.record.formats.source import ForeignEntry
 from tests.support.builders import a_library
 
 Write = Callable[[str, object], Path]
