@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +158,14 @@ def choose_threads(wanted: int | None, device: torch.device) -> int:
     """Set and return how many threads torch computes with: as many as wanted, or the best.
 
     More help on a quiet machine and cost three to four times the time on a loaded one, so they
-    are taken only where they are measured to be clearly faster. With threads wanted nothing is
-    measured, so that a resumed run computes as it did before.
+    must be clearly faster. Those wanted are not measured: a resumed run computes as it did before.
     """
     count = wanted if wanted is not None else _probe_threads(device)
     torch.set_num_threads(count)
     return count
 
 
+@cache  # a third of a second, and every stage of a training opens its model
 def _probe_threads(device: torch.device) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if device.type != "cpu" or not cores or cores < 2:
@@ -176,8 +177,7 @@ def _probe_threads(device: torch.device) -> int:
 def _workload_s(threads: int, enough_s: float) -> float:
     """Seconds of matrix products like those of a small model, about 5 ms; the median counts.
 
-    A round ends where it takes more than enough: threads that wait for each other on a loaded
-    machine would need seconds for it.
+    A round ends at more than enough: threads that wait for each other would need seconds.
     """
     torch.set_num_threads(threads)
     rows, weights = torch.ones(128, 128), torch.ones(128, 640)

@@ -10,10 +10,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from studio.cli import AnyCommand, build_parser
+from studio.cli import build_parser
 from studio.commands.reference.guide import format_page
 from studio.config.settings.run import section_of
 from studio.guide import TOPICS, find_pages, title_of
@@ -54,7 +55,7 @@ def commands(text: str) -> Iterator[str]:
 def test_commands_and_options_that_a_page_names_exist(name: str) -> None:
     wrong = []
     for line in commands(PAGES[name]):
-        command: AnyCommand = build_parser()
+        command: Any = build_parser()
         for word in shlex.split(line.replace("…", ""), comments=True)[1:]:
             word = word.rstrip(",")
             inner = getattr(command, "commands", {})

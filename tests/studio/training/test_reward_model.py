@@ -27,7 +27,7 @@ from engines.policies.hf_local.reward_head import (  # noqa: E402
 )
 from engines.policies.hf_local.settings import LocalSettings  # noqa: E402
 
-SHORT = ("practice.epochs=1", "data.truncate=32", "evaluation.do_eval=false")
+SHORT = ("practice.epochs=1", "data.truncate=16", "evaluation.do_eval=false")
 LEARNED = "verifier={name: reward_model, folder: 'run:grpo-tiny'}"
 
 
@@ -59,7 +59,7 @@ def test_a_reward_model_is_learned_measured_and_judges_as_a_guess(practised: Pat
     made = studio("train", "grpo-tiny", "--stage", "reward", "--json", workspace=practised)
     assert made.code == 0, made.stderr
     card = json.loads(made.stdout)
-    assert (card["run"], card["model"], card["answers"]) == ("grpo-tiny", "hf:tiny", 256)
+    assert (card["run"], card["model"], card["answers"]) == ("grpo-tiny", "hf:tiny", 128)
     assert card["held_out_pairs"] > 0 and card["held_out_agreement"] > 0.7
     done = studio("try", "grpo-tiny", LEARNED, workspace=practised)
     assert done.code == 0 and "note: rewards are guesses of a model" in done.stderr

@@ -269,11 +269,14 @@ def test_more_threads_are_taken_only_where_they_are_clearly_faster(
     monkeypatch.setattr(building.os, "sched_getaffinity", lambda _: range(2), raising=False)
     try:
         for seconds, chosen in (({1: 1.0, 2: 0.6}, 2), ({1: 1.0, 2: 0.9}, 1), ({1: 1, 2: 4}, 1)):
+            building._probe_threads.cache_clear()
             monkeypatch.setattr(building, "_workload_s", lambda count, _, by=seconds: by[count])
             assert building.choose_threads(None, cpu) == chosen == torch.get_num_threads()
         monkeypatch.setattr(building, "_workload_s", lambda *_: pytest.fail("was measured"))
         assert building.choose_threads(2, cpu) == 2 == torch.get_num_threads()
+        assert building.choose_threads(None, cpu) == 1  # as it was measured before
     finally:
+        building._probe_threads.cache_clear()
         torch.set_num_threads(before)
 
 
