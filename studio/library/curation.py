@@ -20,7 +20,7 @@ from engines.core.library import Library
 from engines.core.protocols import Linter
 from engines.core.types import Operation, human_operation_id
 from engines.record.appender import sync_folder, write_atomic
-from engines.record.catalogue.rows import load_run_rows, run_row, write_run_row
+from engines.record.catalogue.rows import load_run_rows, run_row, write_library_rows, write_run_row
 from engines.record.journal import Journal
 from engines.record.libraries import check_name
 from engines.record.lock import write_lock
@@ -164,6 +164,7 @@ def target_library(
         with write_lock(folder.path.parent, timeout_s=_LOCK_WAIT_S):  # of two one begins it
             if not folder.exists():
                 folder.create(copied, label)
+                write_library_rows(workspace, folder.head())
     return folder.head()
 
 

@@ -1,4 +1,4 @@
-"""What follows from a committed library: the agent files with its experiences."""
+"""What follows from a committed library: the agent with its experiences, and the catalogue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engines.core.text.masking import MASK
 from engines.record.appender import write_atomic
 from engines.record.export import format_agent_body, format_agent_head
 from engines.record.libraries import LibraryFolder
-from engines.record.run_dir import RunDir
+from engines.record.run_dir import RunDir, Workspace
 from engines.record.seal import add_seal
 from studio.config.agent_file import names_only_variables
 from studio.config.loading import LoadedRun
@@ -25,14 +25,17 @@ from studio.run.models import endpoint_of
 def make_publisher(
     loaded: LoadedRun,
     run: RunDir,
+    workspace: Workspace,
     state: RunState,
     folder: LibraryFolder,
     only: Path | None = None,
 ) -> Callable[[Library], None]:
-    """Writes `agent.yaml`, and beside it the agent that did best on the held-out sets.
+    """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows.
 
     `only` is the one of the two files to write; None: both.
     """
+    from engines.record.catalogue.rows import write_library_rows
+
     config, mask = loaded.config, loaded.mask
 
     def adapter(step: int | None = None) -> str | None:
@@ -42,6 +45,7 @@ def make_publisher(
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None
 
+    in_catalogue: Hashable = None
     in_files: dict[Path, Hashable] = {}  # most steps of a long run change none
     made: tuple[Hashable, bytes] = ((), b"")  # the best agent is often the last one
 
@@ -56,11 +60,16 @@ def make_publisher(
         in_files[file] = held
 
     def publish(library: Library) -> None:
+        nonlocal in_catalogue
         write(run.agent_file, library, adapter(), run.run)
         if (step := state.best_step) is not None:
             version = next(e.library_version for e in state.evaluations if e.step == step)
             made_by = f"{run.run}, best on the held-out sets"
             write(run.best_agent_file, folder.at(version), adapter(step), made_by)
+        held = (library.name, library.version, library.experiences)
+        if held != in_catalogue:
+            write_library_rows(workspace, library)
+            in_catalogue = held
 
     return publish
 

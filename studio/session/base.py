@@ -150,6 +150,7 @@ class LockedRun:
 
     async def commit(self) -> str:
         """Commit the decisions of a finished run; returns what happened."""
+        from engines.record.catalogue.rows import write_library_rows
         from engines.record.export import refresh_agent
         from engines.record.seal import refuse_altered
 
@@ -166,6 +167,7 @@ class LockedRun:
         library = (await self.gate.commit(0)).library
         if not state.curates:  # it has no agent of its own
             refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
+        write_library_rows(self.workspace, library)
         if library.version == before:
             return f"nothing was committed: library {library.name} stays at v{before}"
         return f"committed: library {library.name} is at v{library.version}"

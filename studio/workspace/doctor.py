@@ -359,16 +359,22 @@ def catalogue_troubles(
         if not fits and (fits is False or not all(isinstance(t, dict) for t in tables.values())):
             cause = ALTERED
         runs = {row["run"]: row for row in tables.get("runs", {}).values()}
+        libraries = {row["library"]: row for row in tables.get("libraries", {}).values()}
     except (ValueError, AttributeError, TypeError, KeyError):
         cause = "it cannot be read."
     if cause:
         yield Trouble(str(workspace.catalogue), cause, move, rebuild_catalogue)
         return
-    wrong = [
-        f"run {name}"
-        for name, row in rows.items()
-        if name in runs and told_row(runs[name]) != json.loads(json.dumps(row))
-    ]
+    wrong = []
+    for name, row in rows.items():
+        if name in runs and told_row(runs[name]) != json.loads(json.dumps(row)):
+            wrong.append(f"run {name}")
+    for folder in workspace.libraries():
+        with suppress(StudioError):
+            kept, head = libraries.get(folder.name), folder.head()
+            made = (head.version, head.content_hash)
+            if kept is not None and (kept["version"], kept["content_hash"]) != made:
+                wrong.append(f"library {folder.name}")
     if wrong:
         cause = f"it does not say what the journals do of {', '.join(wrong)}."
         yield Trouble(str(workspace.catalogue), cause, move, rebuild_catalogue, damage=False)

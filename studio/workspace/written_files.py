@@ -187,10 +187,12 @@ def _agent_mend(
         cause = error.cause
     if cause:
         return None, f"{place} has to be settled first ({cause}); then {lines.REPAIR} {done}"
-    return partial(_rewrite_agent, path, run, loaded, folder), f"{lines.REPAIR} {done}"
+    return partial(_rewrite_agent, path, run, workspace, loaded, folder), f"{lines.REPAIR} {done}"
 
 
-def _rewrite_agent(path: Path, run: RunDir, loaded: LoadedRun, folder: LibraryFolder) -> str:
+def _rewrite_agent(
+    path: Path, run: RunDir, workspace: Workspace, loaded: LoadedRun, folder: LibraryFolder
+) -> str:
     """Write an agent file as its run left it, and keep what is there; "" where that fails."""
     from studio.run.publish import make_publisher
 
@@ -198,7 +200,7 @@ def _rewrite_agent(path: Path, run: RunDir, loaded: LoadedRun, folder: LibraryFo
         with write_lock(run.path):
             state = run.state()
             library = folder.at(state.library_version)
-            publish = make_publisher(loaded, run, state, folder, only=path)
+            publish = make_publisher(loaded, run, workspace, state, folder, only=path)
             kept = _copy_aside(path)
             publish(library)
     except StudioError:

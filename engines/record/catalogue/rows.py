@@ -1,4 +1,4 @@
-"""Rows of runs and data sets in `catalogue.json`, for quick listing.
+"""Rows of runs, libraries, experiences and data sets in `catalogue.json`, for quick listing.
 
 Rows tell which journal they were made from and are made again when it is another, so a lost or
 stale catalogue costs a second, never a fact.
@@ -14,6 +14,7 @@ from typing import Any
 from tinydb import Query
 
 from engines.core.errors import StudioError
+from engines.core.library import Library
 from engines.record.catalogue.storage import open_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.run_index import indexed_row, journal_mark, read_row
@@ -26,6 +27,36 @@ def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
     with open_catalogue(workspace) as database:
         database.table("runs").upsert({**row, "made_from": made_from}, Query().run == run.run)
     return row
+
+
+def write_library_rows(workspace: Workspace, library: Library) -> None:
+    """Write a library and its live experiences, one record each."""
+    with open_catalogue(workspace) as database:
+        database.table("libraries").upsert(
+            {
+                "library": library.name,
+                "version": library.version,
+                "experiences": len(library.experiences),
+                "content_hash": library.content_hash,
+            },
+            Query().library == library.name,
+        )
+        table = database.table("experiences")
+        table.remove(lambda row: row["library"] == library.name)  # a Query takes ten times as long
+        table.insert_multiple(
+            {
+                "library": library.name,
+                "id": e.id,
+                "text": e.text,
+                "born": e.born,
+                "revised": e.revised,
+                "run": e.history[-1].run if e.history else "",
+                "operation": e.history[-1].operation_id if e.history else "",
+                "reviewer": e.history[-1].reviewer if e.history else "",
+                "evidence": list(e.history[-1].evidence) if e.history else [],
+            }
+            for e in library.experiences
+        )
 
 
 def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> list[str]:
@@ -96,6 +127,9 @@ def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> No
     for run in workspace.runs():
         with suppress(StudioError):
             write_run_row(workspace, run)
+    for folder in workspace.libraries():
+        with suppress(StudioError):
+            write_library_rows(workspace, folder.head())
     for row in datasets:
         write_dataset_row(workspace, row)
 

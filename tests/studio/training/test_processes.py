@@ -101,6 +101,7 @@ def test_two_runs_of_one_workspace_at_once_share_its_catalogue(tmp_path: Path) -
     assert {row["run"]: row["status"] for row in listed} == dict.fromkeys(names, "finished")
     tables = json.loads((tmp_path / "catalogue.json").read_bytes())
     assert {row["run"] for row in tables["runs"].values()} == set(names)
+    assert {row["library"] for row in tables["libraries"].values()} == set(names)
     assert studio("doctor", workspace=tmp_path).code == 0
 
 

@@ -176,7 +176,7 @@ def test_the_catalogue_is_made_anew_from_the_journals_and_data_sets(
     after = json.loads((practised / "catalogue.json").read_bytes())
     for row in (*before["runs"].values(), *after["runs"].values()):
         assert row.pop("made_from")["bytes"] == row["journal_bytes"]  # the rest is of the copy
-    for table in ("runs", "datasets"):
+    for table in ("runs", "libraries", "experiences", "datasets"):
         assert list(after[table].values()) == list(before[table].values()), table
     assert load_run_rows(Workspace(practised))
 

@@ -18,6 +18,7 @@ from engines.record.catalogue.rows import (
     MANY_JOURNALS,
     load_run_rows,
     rebuild,
+    write_library_rows,
     write_run_row,
 )
 from engines.record.catalogue.storage import open_catalogue
@@ -31,6 +32,7 @@ from tests.support.builders import (
     a_run,
     a_step,
     an_operation,
+    approved,
 )
 
 
@@ -167,18 +169,44 @@ def test_runs_are_listed_oldest_first_and_removed_ones_leave(tmp_path: Path) -> 
         assert [row["run"] for row in database.table("runs")] == ["alpha"]
 
 
+def test_a_library_and_its_live_experiences_are_noted_once(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    folder = workspace.library("lib")
+    folder.create(None)
+    one, two = (an_operation(id=name, evidence=("s1p0r1",)) for name in ("op1.1", "op1.2"))
+    for step, reviewed in enumerate(
+        (approved(one, two), approved(an_operation("delete", "E1", id="op2.1"))), 1
+    ):
+        with folder.lock_for_commit() as library:
+            library.commit(reviewed, run="exp", step=step)
+        write_library_rows(workspace, folder.head())
+    with open_catalogue(workspace) as database:
+        (row,) = database.table("libraries").all()
+        assert (row["library"], row["version"], row["experiences"]) == ("lib", 2, 1)
+        (experience,) = database.table("experiences").all()
+    assert (experience["id"], experience["run"], experience["operation"]) == (
+        "E2",
+        "exp",
+        "op1.2",
+    )
+    assert (experience["reviewer"], experience["evidence"]) == ("person", ["s1p0r1"])
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"runs": {"1": '])
 def test_a_lost_or_damaged_catalogue_is_rebuilt_from_the_journals(
     tmp_path: Path, damage: bytes
 ) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
+    workspace.library("lib").create(None)
     before = load_run_rows(workspace)
     workspace.catalogue.write_bytes(damage)
     assert load_run_rows(workspace) == before
     workspace.catalogue.unlink()
     rebuild(workspace)
     assert load_run_rows(workspace) == before
+    with open_catalogue(workspace) as database:
+        assert [row["library"] for row in database.table("libraries")] == ["lib"]
 
 
 def test_stale_temporary_files_are_cleaned_at_opening(tmp_path: Path) -> None:
