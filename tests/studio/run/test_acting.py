@@ -253,8 +253,9 @@ async def test_task_folders_are_graded_where_the_agent_never_was(
         preset="command",
     )
     judged = [e.event for e in done.run.entries() if isinstance(e.event, ev.RolloutJudged)]
-    rewards = {e.position: e.verdict.reward for e in judged}
-    assert sorted(rewards.values()) == [0.0, 1.0]
+    verdicts = {e.position: e.verdict for e in judged}
+    assert [v.error for v in verdicts.values() if v.reward is None] == lost_rollouts(done) == []
+    assert sorted(v.reward or 0.0 for v in verdicts.values()) == [0.0, 1.0]
     assert not list(tmp_path.glob("grader-*"))
     assert not (Workspace(tmp_path / "practice").run("command").path / "programs").exists()
 
