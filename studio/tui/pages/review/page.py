@@ -91,6 +91,8 @@ class ReviewPage(Page):
             self._reset_for(self.session)
         self.queue.base = self.loader.base
         self.queue.draw()
+        if key := self.shown.operations.key:  # drafts read anew do not know that it stands there
+            self.host.drafts.cursor = key
         self.has_nothing = not self.queue.items
         self.change.draw_legend()
         self.change.draw()

@@ -99,8 +99,9 @@ async def test_the_screen_shows_it_with_the_keys_as_they_are_bound(workspace: Wo
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("review")
         await app.wait_for_requests()
-        await pilot.pause()
-        app.draw_now()
+        for _ in range(2):  # its rows are drawn, then what is said of the one under the cursor
+            await pilot.pause()
+            app.draw_now()
         assert "look: op1.1 rewords E2 (what is new is marked): U approves" in picture(app)[2]
         await pilot.press("down", "down")
         app.painter.draw_frame()

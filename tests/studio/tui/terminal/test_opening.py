@@ -12,13 +12,16 @@ import termios
 import pytest
 
 PROGRAM = """
-import gc, sys, time
+import gc, select, sys
 from studio.tui.terminal.opening import opening_line
 heavy = {"textual", "rich", "asyncio"} & set(sys.modules)
 try:
     with opening_line():
         assert not heavy, heavy
         assert not gc.isenabled()  # while all is imported
+        # A signal just before a read that waits for ever would be heard of with the next key.
+        while not select.select([0], [], [], 0.05)[0]:
+            pass
         sys.stdin.readline()
         %s
 finally:
