@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from engines.core.text.sanitize import one_line
 from engines.core.types import Decision
@@ -245,20 +245,31 @@ def test_a_message_with_half_of_a_surrogate_pair_can_be_parsed() -> None:
     assert found == "a\ufffdb \U0001f600"
 
 
-async def test_the_lock_of_another_client_is_waited_for(run: RunDir) -> None:
+async def test_the_lock_of_another_client_is_waited_for(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (name, *_) = names(run)
+    held, waits, acquire = threading.Event(), threading.Event(), FileLock.acquire
 
     def hold() -> None:
         with write_lock(run.path):
             held.set()
-            time.sleep(0.5)
+            waits.wait(60)
 
-    held = threading.Event()
+    def try_then_wait(lock: FileLock, timeout: float = 0.0) -> Any:
+        if held.is_set() and timeout and not waits.is_set():
+            with pytest.raises(Timeout):
+                acquire(lock, timeout=0)
+            waits.set()
+        return acquire(lock, timeout=timeout)
+
     holding = threading.Thread(target=hold)
     async with reviewing(run, Person({"action": "approve"})) as client:
+        monkeypatch.setattr(FileLock, "acquire", try_then_wait)
         holding.start()
         held.wait()
         said, failed = await call(client, "decide_operation", operation=name)
+        waits.set()
     holding.join()
     assert not failed and said.startswith(f"{name}: approved"), said
 
