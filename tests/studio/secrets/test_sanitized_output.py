@@ -6,7 +6,6 @@ import html
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -41,28 +40,25 @@ evaluation: {{do_eval: true, data: [hostile.jsonl], limit: 2}}
 """
 
 
-@dataclass
-class Hostile:
-    """A rehearsal server with hostile text around all it says; every seventh call fails."""
+def reply_hostile(_: BaseHTTPRequestHandler, body: bytes) -> Reply:
+    """A rehearsal server with hostile text around all it says; which calls fail hangs on the seed.
 
-    calls: int = 0
-
-    def reply(self, _: BaseHTTPRequestHandler, body: bytes) -> Reply:
-        asked = orjson.loads(body)
-        self.calls += 1
-        prompt = asked["messages"][-1]["content"]
-        lesson = "# Task" in prompt
-        if self.calls % 7 == 0 and "end" in prompt and not lesson:
-            error = {"message": f"no: {HOSTILE}"}
-            return 400, "application/json", orjson.dumps({"error": error})
-        asked["messages"][-1]["content"] = prompt.replace(HOSTILE, "")
-        text, _ = complete_request(asked)
-        if lesson:
-            said = json.dumps(f"{HOSTILE} ")[1:-1]
-            text = re.sub(r'("(?:text|experience|reason)": ")', lambda m: m[0] + said, text)
-        else:
-            text = f"{HOSTILE}\n{text}"
-        return streamed([{"content": text[at : at + 5]} for at in range(0, len(text), 5)])
+    Not on the order in which they come: under load that could leave no group to learn from.
+    """
+    asked = orjson.loads(body)
+    prompt = asked["messages"][-1]["content"]
+    lesson = "# Task" in prompt
+    if asked["seed"] % 7 == 3 and "end" in prompt and not lesson:
+        error = {"message": f"no: {HOSTILE}"}
+        return 400, "application/json", orjson.dumps({"error": error})
+    asked["messages"][-1]["content"] = prompt.replace(HOSTILE, "")
+    text, _ = complete_request(asked)
+    if lesson:
+        said = json.dumps(f"{HOSTILE} ")[1:-1]
+        text = re.sub(r'("(?:text|experience|reason)": ")', lambda m: m[0] + said, text)
+    else:
+        text = f"{HOSTILE}\n{text}"
+    return streamed([{"content": text[at : at + 5]} for at in range(0, len(text), 5)])
 
 
 @pytest.fixture
@@ -74,7 +70,7 @@ def hostile(workspace: Path) -> Iterator[str]:
     ]
     data = workspace.parent / "hostile.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with serving(Hostile().reply) as port:
+    with serving(reply_hostile) as port:
         file = workspace.parent / "hostile.yaml"
         file.write_text(RUN.format(port=port))
         yield str(file)
