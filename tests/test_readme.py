@@ -71,7 +71,7 @@ def type_block(block: str, folder: Path, path: str) -> None:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, (block, done.stderr)

@@ -31,7 +31,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
         _folder = Path(tempfile.mkdtemp(prefix="made-once-"))
     folder, done = _folder / name, _folder / f"{name}.done"
     # A worker that dies leaves the lock free, and a folder without its mark.
-    with FileLock(_folder / f"{name}.lock", timeout=240):
+    with FileLock(_folder / f"{name}.lock", timeout=800):
         if not done.exists():
             attempt = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_folder))
             make(attempt)
