@@ -14,7 +14,14 @@ from engines.core.effects import Effect
 from engines.core.library import Experience, Library
 from engines.pipeline.effect.regression import Effects
 from engines.record.run_dir import Workspace
-from studio.evaluation.utility import ROLLOUTS, Priced, Utility, find_priced, read_practice
+from studio.evaluation.utility import (
+    ROLLOUTS,
+    Priced,
+    Utility,
+    find_priced,
+    offer_deletes,
+    read_practice,
+)
 from tests.support.builders import an_effect
 from tests.support.run_studio import Result, studio
 
@@ -138,6 +145,27 @@ def test_only_what_surely_gains_too_little_can_go() -> None:
     idle = an_effect(0.01, -0.03, 0.05)
     single = {"E1": an_effect(0.01, -0.05, 0.07)} | dict.fromkeys(("E2", "E3", "op1.1"), idle)
     assert set(Utility(found, Effects(single)).dispensable) == {"E2"}
+
+
+def test_what_hurts_is_offered_as_such_and_what_was_reworded_meanwhile_is_not(
+    tmp_path: Path,
+) -> None:
+    entries = tuple(Experience(f"E{n}", text) for n, text in ((1, "idle"), (2, "bad"), (3, "old")))
+    head = Library("tips", 0, (*entries[:2], Experience("E3", "reworded")), 4)
+    Workspace(tmp_path).library("tips").create(head)
+    idle, bad = an_effect(0.01, -0.03, 0.04), an_effect(-0.2, -0.3, -0.1)
+    found = Priced("tips@0", replace(head, experiences=entries), (), None)
+    offered = offer_deletes(Utility(found, Effects({"E1": idle, "E2": bad, "E3": bad})),
+                            Workspace(tmp_path))  # fmt: skip
+    assert [(op.kind, op.target) for op in offered.operations] == [
+        ("delete", "E1"),
+        ("delete", "E2"),
+    ]
+    whys = [op.rationale for op in offered.operations]
+    assert whys == [
+        f"it gains less than 0.05: reward {idle.worth}",
+        f"it hurts: reward {bad.worth}; false discoveries at most 1.0%",
+    ]
 
 
 def test_an_addition_that_waits_is_priced_as_if_it_were_an_entry(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from engines.core.text.masking import (
     STRUCTURE,
     Mask,
     StreamMask,
+    hide_spans,
 )
 
 SHAPED = (
@@ -274,3 +275,10 @@ def test_a_stream_holds_back_no_more_than_its_bound() -> None:
     for _ in range(100):
         stream("sk-" + "a" * 500)
     assert sum(map(len, told)) > 50_000 - 2 * HELD_BACK
+
+
+def test_of_finds_that_overlap_nothing_is_left_between_them() -> None:
+    told: list[str] = []
+    shown = hide_spans("ab|secret-key|yz", [(9, 13), (3, 12), (4, 6)], told.append)
+    assert shown == f"ab|{MASK}|yz"
+    assert told == ["secret-ke", "ec", "-key"]  # each is hidden wherever it stands alone too

@@ -14,7 +14,7 @@ from engines.record import lines
 from engines.record.journal import Journal, read_journal
 from engines.record.ledger import RecordLedger, read_usage
 from engines.record.lock import write_lock
-from engines.record.repair.cut import cut_move, cut_with_backup
+from engines.record.repair.cut import cut_move, cut_with_backup, move_aside
 from engines.record.repair.files import examine, file_troubles
 from engines.record.repair.runs import run_troubles
 from engines.record.repair.trouble import Trouble
@@ -133,6 +133,23 @@ def test_each_file_cut_is_kept_whole_under_a_number_of_its_own(tmp_path: Path) -
     assert cut_with_backup(path, 4)[0].name == "f.damaged-1"
     assert cut_with_backup(path, 2)[0].name == "f.damaged-2"
     assert [p.read_bytes() for p in sorted(tmp_path.iterdir())] == [b"ab", b"abcdef", b"abcd"]
+
+
+def test_what_is_in_the_way_is_moved_aside_whatever_it_is_and_over_nothing(tmp_path: Path) -> None:
+    names = []
+    for make in (Path.mkdir, lambda path: path.symlink_to("nowhere"), Path.touch):
+        make(tmp_path / "f")
+        names.append(move_aside(tmp_path / "f"))
+    assert names == [f"moved to f.damaged-{number}" for number in (1, 2, 3)]
+    assert (tmp_path / "f.damaged-2").is_symlink()
+
+
+def test_before_a_library_is_cut_it_is_said_what_keeps_its_wordings(tmp_path: Path) -> None:
+    folder = Workspace(tmp_path).library("tips")
+    folder.create(None)
+    told = cut_move(folder.journal_path, 0)
+    assert f"before that, `studio library import {folder.path}/v0000.yaml --into NEW`" in told
+    assert "a resume makes" not in told
 
 
 def test_the_end_of_a_journal_that_someone_is_writing_is_no_trouble(tmp_path: Path) -> None:
