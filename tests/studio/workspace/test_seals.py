@@ -13,6 +13,7 @@ import pytest
 
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
+from engines.core.text.masking import MASK
 from engines.record.catalogue.rows import load_run_rows, run_row, told_row
 from engines.record.lock import write_lock
 from engines.record.repair.libraries import library_troubles
@@ -20,7 +21,7 @@ from engines.record.repair.scores import score_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import Workspace
 from engines.record.scores import Score, ScoreBook
-from engines.record.seal import add_seal, seal_fits
+from engines.record.seal import add_seal, is_reworded, seal_fits
 from studio.library.references import find_version
 from studio.workspace.doctor import catalogue_troubles, diagnose
 from studio.workspace.written_files import run_file_troubles, written_troubles
@@ -277,6 +278,16 @@ def test_an_altered_wording_is_found_though_its_seal_fits(kind: str, measured: P
     assert path.read_bytes() == whole
 
 
+def test_an_agent_whose_experience_was_masked_is_not_taken_for_an_altered_one(
+    measured: Path,
+) -> None:
+    path = the_file("agent", measured)
+    head, _, entries = path.read_bytes().partition(b"\nexperiences:")
+    masked = entries.replace(b"borrow ten", MASK.encode())
+    assert masked != entries and is_reworded(head + b"\nexperiences:" + entries[:-9])
+    assert not is_reworded(head + b"\nexperiences:" + masked)
+
+
 def test_what_cannot_be_read_hides_no_other_file_and_is_written_again(measured: Path) -> None:
     workspace, whole = Workspace(measured), {}
     about = the_file("about scores", measured)
@@ -295,6 +306,8 @@ def test_what_cannot_be_read_hides_no_other_file_and_is_written_again(measured: 
     found = diagnose(workspace, repair=True)
     places = {each.place for each in found.findings if each.mended}
     assert places >= {str(path) for path in (*odd, *altered, about, index)}
+    causes = {each.place: each.cause for each in found.findings}
+    assert {causes[str(path)] for path in odd[:3]} == {"it is no file."}
     assert all(path.read_bytes() == data for path, data in whole.items() if path != odd[-1])
     assert not [each for each in diagnose(workspace, repair=True).findings if each.damage]
 

@@ -194,6 +194,19 @@ def test_what_a_basic_header_says_is_hidden_wherever_it_stands_later() -> None:
     assert leaks_later(redact, value) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "later"),
+    [
+        ("Authorization: Token correct-horse", "correct-horse"),  # no chance speaks for it
+        ("PGPASSWORD=correct%40horse-9", "correct@horse-9"),
+    ],
+)
+def test_a_value_is_hidden_later_without_its_scheme_and_decoded(said: str, later: str) -> None:
+    redact = Redactor()
+    redact(said)
+    assert later not in redact.knowing_all()(f"log in with {later} now")
+
+
 @pytest.mark.parametrize("size", [300, 3000])
 def test_all_of_a_list_behind_a_name_are_hidden_in_linear_time(size: int) -> None:
     values = [a_drawn_value(str(number)) for number in range(size)]

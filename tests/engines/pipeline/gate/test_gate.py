@@ -800,6 +800,23 @@ async def test_an_edit_is_weighed_before_it_is_decided_and_nothing_is_journalled
     assert (desk.state.events, desk.standing()) == (before, [])
 
 
+async def test_what_is_undone_and_proposed_with_them_is_weighed_with_the_decisions(
+    desk: Desk,
+) -> None:
+    await desk.propose(ADD, DELETE)
+    await desk.decide(ADD)
+    own = an_operation("add", None, ADD.text, id="item 1")
+    (twice,) = await desk.gate.lint([a_decision(own)], (own,))
+    assert twice.objection == "E3 already says exactly this"
+    assert await desk.gate.lint([a_decision(own)], (own,), (ADD.id,)) == [DecisionPreview()]
+    await desk.decide(DELETE)
+    # It is proposed before the deletion is taken back, and refused then.
+    own = an_operation("modify", "E1", MODIFY.text, id="item 1")
+    found = await desk.gate.lint([a_decision(DELETE, "reject"), a_decision(own)], (own,))
+    assert [one.objection for one in found] == ["", "E1 was deleted by op1.1"]
+    assert [op.id for op in desk.standing()] == [ADD.id, DELETE.id]
+
+
 async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(desk: Desk) -> None:
     class First:
         async def review(

@@ -221,6 +221,22 @@ async def test_a_whole_run_is_not_cut_to_fit_a_library_that_it_cannot_go_on_with
     assert trouble.move.endswith("begin a new run with --restart-step 0.")
 
 
+async def test_of_a_finished_run_the_steps_that_its_library_still_holds_can_be_kept(
+    tmp_path: Path,
+) -> None:
+    workspace = Workspace(tmp_path)
+    folder, _ = await a_run_in_its_first_step(workspace)
+    with workspace.library("lib").lock_for_commit() as library:
+        library.commit(approved(an_operation("add", None, "Carry: carry.")))
+    head = workspace.library("lib").head()
+    first = ev.LessonCommitted(1, 1, head.content_hash, ())
+    second = ev.LessonCommitted(2, 2, "0" * 16, ())
+    ended = (ev.StepFinished(2, 1), ev.RunEnded("finished"))
+    a_journal(folder / "journal.jsonl", first, ev.StepFinished(1, 1), a_step(2), second, *ended)
+    (trouble,) = troubles(workspace)
+    assert trouble.move.endswith("begin a new run with --restart-step 1.")
+
+
 def test_what_a_cut_takes_from_a_run_of_curation_is_to_be_repeated(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     curates = {"curates": "import of a.yaml"}
