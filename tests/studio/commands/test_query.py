@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.library.find import hit_lines, parse_effect, parse_time
+from studio.library.find import hit_lines, next_command, parse_effect, parse_time
 from tests.support.run_studio import Result, studio
 
 
@@ -83,6 +83,14 @@ def test_a_hit_without_a_wording_begins_with_why_and_is_cut_between_words(tmp_pa
     row |= {"reviewer": "", "worth": "", "step": 0, "at": 0.0}
     _, said, _ = hit_lines(row, Workspace(tmp_path))
     assert said.startswith("  (word word ") and said.endswith(" word …)")
+
+
+def test_of_a_run_that_was_removed_the_library_tells_more(tmp_path: Path) -> None:
+    row = {"kind": "operation", "id": "op1.1", "library": "lib", "run": "gone", "target": "E3"}
+    assert next_command(row, Workspace(tmp_path)) == "studio library history lib E3"
+    (tmp_path / "runs/gone").mkdir(parents=True)
+    row |= {"status": "approved", "step": 2}
+    assert next_command(row, Workspace(tmp_path)) == "studio runs show gone --step 2"
 
 
 def test_a_damaged_journal_is_told_and_hides_nothing_else(practised: Path) -> None:

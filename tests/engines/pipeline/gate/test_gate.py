@@ -814,7 +814,7 @@ async def test_what_is_undone_and_proposed_with_them_is_weighed_with_the_decisio
     own = an_operation("modify", "E1", MODIFY.text, id="item 1")
     found = await desk.gate.lint([a_decision(DELETE, "reject"), a_decision(own)], (own,))
     assert [one.objection for one in found] == ["", "E1 was deleted by op1.1"]
-    assert [op.id for op in desk.standing()] == [ADD.id, DELETE.id]
+    assert [name for name, *_ in desk.standing()] == [ADD.id, DELETE.id]
 
 
 async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(desk: Desk) -> None:
