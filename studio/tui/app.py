@@ -44,6 +44,7 @@ from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frame_clock import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
 from studio.tui.terminal.opening import current_line
+from studio.tui.terminal.terminal import exit_on_hangup, stop_between_events
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.confirm import Confirm
@@ -131,6 +132,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.set_keymap(dict(self.settings.keys))
         clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)
         clock.add_drain(self.painter.draw_frame)
+        stop_between_events(self)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
@@ -264,7 +266,6 @@ def open_screen(
 ) -> tuple[Attachment, int]:
     """Open the screen, and return what it was attached to and an exit code when it is left."""
     from studio.tui.settings.file import read_settings
-    from studio.tui.terminal.terminal import exit_on_hangup
 
     settings = read_settings(workspace)
     remap_keys(settings.keys, settings.place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import contextlib
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -42,8 +44,6 @@ def exit_on_hangup(
     timers: list[threading.Timer] = []
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
-        import asyncio
-
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -71,6 +71,30 @@ def exit_on_hangup(
             timer.cancel()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def stop_between_events(app: App[Any]) -> None:
+    """Let Textual leave the terminal on `kill -TSTP`, and come back, from the event loop.
+
+    Textual writes within the signal's handler: where that interrupts the writing of a frame, both
+    wait for ever, since the queue of what is written is locked. To be called in the loop.
+    """
+    loop, driver = asyncio.get_running_loop(), app._driver
+
+    def handle_now(handler: Any, number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # see `_stop_drawing`
+            handler(number, frame)
+
+    def handle_soon(handler: Any, number: int, frame: FrameType | None) -> None:
+        if driver is None or not driver._auto_restart or loop.is_closed():
+            handler(number, frame)  # an editor has the terminal: nothing is drawn
+        else:
+            loop.call_soon_threadsafe(handle_now, handler, number, frame)
+
+    for name in ("SIGTSTP", "SIGCONT"):
+        number = getattr(signal, name, None)
+        if number is not None and callable(handler := signal.getsignal(number)):
+            signal.signal(number, partial(handle_soon, handler))
 
 
 def with_current_size(app: App[Any], event: events.Resize) -> events.Resize:

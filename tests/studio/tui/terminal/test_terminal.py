@@ -40,6 +40,32 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGCONT])
+async def test_a_stop_waits_for_what_is_being_written(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    writing, seen = False, []
+    before = signal.signal(number, lambda *_: seen.append(writing))
+    app = app_on(None, held_workspace(tmp_path))
+    try:
+        async with app.run_test() as pilot:
+            writing = True  # Textual's handler writes too, and would wait for this one for ever
+            os.kill(os.getpid(), number)
+            writing = False
+            await pilot.pause()
+            assert seen == [False]
+            assert app._driver is not None
+            with app._driver.no_automatic_restart():  # an editor has the terminal
+                os.kill(os.getpid(), number)
+                assert seen == [False, False]
+            os.kill(os.getpid(), number)
+            signal.signal(number, signal.SIG_IGN)  # a hangup came with it: the terminal is gone
+            await pilot.pause()
+            assert seen == [False, False]
+    finally:
+        signal.signal(number, before)
+
+
 def test_a_signal_before_the_screen_opens_ends_the_process(tmp_path: Path) -> None:
     app = app_on(None, held_workspace(tmp_path))
     with (

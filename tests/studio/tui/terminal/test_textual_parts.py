@@ -30,7 +30,7 @@ USED = {
     "_driver", "_display", "_filters", "_refresh_truecolor_filter", "_sync_available",
     "_exit_renderables", "_handle_exception", "_fatal_error", "_close_messages_no_wait",
     # of its driver
-    "_writer_thread", "_queue", "_in_band_window_resize", "_get_terminal_size",
+    "_writer_thread", "_queue", "_in_band_window_resize", "_get_terminal_size", "_auto_restart",
     # of widgets and screens
     "_get_breakpoint_classes", "_scroll_update", "_refresh_scrollbars", "_border_title",
     "_start_no_matches_countdown", "_list_visible", "_NO_MATCHES", "_action_command_list",
