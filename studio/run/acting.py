@@ -28,7 +28,8 @@ from studio.config.settings.run import RunConfig
 from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
-    from engines.policies.chat.embedding import EmbeddingClient, RehearsalEmbeddings, Reserve
+    from engines.policies.chat.embedding import Reserve
+    from engines.rollouts.remote.dispatcher import Dispatcher
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.settings import ToolSettings
     from engines.tools.toolbox import CheckedToolbox
@@ -79,8 +80,10 @@ class Acting:
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
-    embedders: list[EmbeddingClient | RehearsalEmbeddings] = field(default_factory=list)
+    embedders: list[Embedder] = field(default_factory=list)
     reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
+    dispatcher: Dispatcher | None = None  # of `dispatch: ray`; None: tries are made here
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
         for name, settings in self.config.agent.models.items():
@@ -106,6 +109,8 @@ class Acting:
 
         Raises ToolError, SandboxError: something cannot work.
         """
+        if self.dispatcher is not None:
+            return await self.dispatcher.check()
         facts: dict[str, Any] = {}
         if self.sandbox is not None:
             with slow_stage(self.tell, "testing the sandbox"):
@@ -132,6 +137,8 @@ class Acting:
 
     def make_agent(self, sampling: Sampling) -> Agent:
         agent = self.config.agent
+        if self.dispatcher is not None:
+            return self.dispatcher.agent(sampling)
         match agent.kind:
             case "tools":
                 assert self.toolbox is not None
@@ -174,7 +181,7 @@ class Acting:
         from engines.agents.command import CommandAgent
 
         assert self.sandbox is not None
-        env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
+        env = {name: self.environ[name] for name in agent.pass_env if name in self.environ}
         return CommandAgent(
             command=agent.command,
             problem_as=agent.problem_as,
@@ -210,7 +217,7 @@ def open_acting(
     agent = config.agent
     if agent.kind not in ("tools", "team", "command"):
         return
-    check_variables(agent)
+    check_variables(agent, acting.environ)
     from engines.tools.open import open_toolbox
     from engines.tools.sandbox.limits import Limits
     from engines.tools.sandbox.sandbox import Sandbox
@@ -242,7 +249,7 @@ def open_acting(
             open_embedder=open_vectors,
             cache=workspace and workspace / "cache" / "web",
             tell=acting.tell,
-            environment={**config.tool_keys, **os.environ},
+            environment={**config.tool_keys, **acting.environ},
         )
         stack.push_async_callback(toolbox.aclose)
     if agent.team is not None:
@@ -319,12 +326,12 @@ def _is_contained(tool: ToolConfig) -> bool:
     return bool(tool.command) and tool.network == "none"
 
 
-def check_variables(agent: AgentConfig) -> None:
+def check_variables(agent: AgentConfig, environ: Mapping[str, str] = os.environ) -> None:
     """Refuse a variable that is to be passed on and is not set."""
     named: Sequence[tuple[str, str]] = [("agent.pass_env", name) for name in agent.pass_env]
     for number, tool in enumerate(agent.tools):
         named = [*named, *((f"agent.tools.{number}.pass_env", name) for name in tool.pass_env)]
     for place, name in named:
-        if name not in os.environ:
+        if name not in environ:
             cause = f"it names {name}, which is not set."
             raise ConfigError(place, cause, f"Set {name} in the environment, or leave it out.")

@@ -41,6 +41,7 @@ from studio.config.settings.policy import (
 )
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
+from studio.run.worker import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -64,6 +65,7 @@ class Roles:
     acting: Acting
     local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
     rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
+    remote: RemoteWork | None = None  # where tries are made; None: in this process
 
     @property
     def join_batch(self) -> Callable[[], AbstractContextManager[None]] | None:
@@ -169,13 +171,14 @@ def open_roles(
         return embedder
 
     open_acting(acting, stack, policy, open_one, open_vectors, workspace)
+    remote = open_remote_work(acting, stack, tell)
     own = cast("HFLocal", policy) if is_local(config.policy.model) else None
     distinct = tuple(policy for _, policy in opened)
     if own is None or not training or config.policy.local.rollouts_url is None:
-        return Roles(policy, reflector, judge, distinct, acting, own)
+        return Roles(policy, reflector, judge, distinct, acting, own, None, remote)
     served = open_vllm_rollouts(config, own, tell)
     stack.push_async_callback(served.aclose)
-    return Roles(served, reflector, judge, (*distinct, served), acting, own, served)
+    return Roles(served, reflector, judge, (*distinct, served), acting, own, served, remote)
 
 
 def tell_each(tell: Tell, remarks: Sequence[str]) -> None:
