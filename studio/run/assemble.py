@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
@@ -274,7 +274,18 @@ class _RunParts:
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
+            nodes=self._tell_nodes(),
         )
+
+    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]]]:
+        """Have whoever watches told of nodes and where tries are made; returns who knows it."""
+        dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
+        if dispatcher is None:
+            return dict
+        dispatcher.on_nodes = lambda nodes: emit(NodesChanged(nodes))
+        dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
+        emit(NodesChanged(dispatcher.nodes))
+        return dispatcher.tries_by_node
 
     def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:
         return Gate(

@@ -41,7 +41,7 @@ from studio.config.settings.policy import (
 )
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
-from studio.run.worker import RemoteWork, open_remote_work
+from studio.run.remote.work import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal

@@ -7,18 +7,18 @@ workers is behind `Cluster`; what is asked, paid and recorded stays with the run
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
-from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
+from engines.core.errors import CallFailed, StudioError, WorkerLost
 from engines.core.ids import digest
 from engines.core.protocols import Agent, Embedder, OnText, Policy, TryPolicy, Verifier
 from engines.core.types import (
-    NO_USAGE,
     Attempt,
     CallKey,
     Completion,
@@ -28,12 +28,13 @@ from engines.core.types import (
     RecordRef,
     Rollout,
     Sampling,
-    ToolCall,
-    Usage,
     Verdict,
+    try_id,
 )
 from engines.core.waiting.deadline import pause_deadlines
+from engines.core.waiting.slow_stage import slow_stage
 from engines.rollouts.remote.line import Item, Line, Work
+from engines.rollouts.remote.served_try import ServedTry
 from engines.rollouts.remote.worker import KEPT_TEXTS, Ref, SharedText
 
 MOST_FAILED_STARTS = 3
@@ -93,8 +94,18 @@ class _Worker:
 
     process: RemoteProcess
     line: Line
+    resolve: Callable[[Ref], Policy]
     under_way: int = 0
-    tries: dict[int, _ServedTry] = field(default_factory=dict)  # and what is judged
+    tries: dict[int, ServedTry] = field(default_factory=dict)  # and what is judged
+
+    def serve(
+        self,
+        number: int,
+        key: CallKey | None = None,
+        policy: TryPolicy | None = None,
+        on_text: OnText | None = None,
+    ) -> ServedTry:
+        return ServedTry(number, self.line, self.tries, self.resolve, key, policy, on_text)
 
 
 class Dispatcher:
@@ -131,15 +142,17 @@ class Dispatcher:
         Raises StudioError: there is no cluster, or what the run needs cannot be opened there.
         """
         if self._facts is None:
-            await self.cluster.start()
+            with slow_stage(self.tell, "reaching the cluster"):
+                await self.cluster.start()
             wanted, files = self._wanted()
             self._to_open = wanted, self.cluster.share(files)
             for _ in range(self._wanted_workers):
                 task = asyncio.create_task(self._keep_worker(), context=Context())
                 self._keepers.add(task)
                 task.add_done_callback(self._keepers.discard)
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._ready or self._failure)
+            with slow_stage(self.tell, "waiting for the first worker of the cluster"):
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._ready or self._failure)
             if self._failure is not None:
                 raise self._failure
         assert self._facts is not None
@@ -154,10 +167,15 @@ class Dispatcher:
     @property
     def nodes(self) -> dict[str, int]:
         """Workers that are ready, by node."""
-        found: dict[str, int] = {}
+        return dict(sorted(Counter(worker.process.node for worker in self._ready).items()))
+
+    def tries_by_node(self) -> dict[str, tuple[str, ...]]:
+        """The tries that each node makes now."""
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
         for worker in self._ready:
-            found[worker.process.node] = found.get(worker.process.node, 0) + 1
-        return dict(sorted(found.items()))
+            ids = (try_id(one.key) for one in worker.tries.values() if one.key is not None)
+            found[worker.process.node] += tuple(ids)
+        return found
 
     def agent(self, sampling: Sampling) -> Agent:
         return RemoteAgent(self, sampling)
@@ -253,7 +271,7 @@ class Dispatcher:
             lambda kind, args: self._work_for(worker, kind, args),
             lambda kind, args: self._take(worker, kind, args),
         )
-        worker = _Worker(process, line)
+        worker = _Worker(process, line, self.models.resolve)
         self.whole_groups = bool(opened["whole_groups"])
         pushing = asyncio.create_task(_push(process, outgoing))
         await self._set_ready(worker, ready=True)
@@ -303,96 +321,6 @@ class Dispatcher:
             found.on_text(args[1])
 
 
-@dataclass(eq=False)
-class _ServedTry:
-    """A try, or what is judged, that a worker has under way: it asks through its `policy`."""
-
-    dispatcher: Dispatcher
-    worker: _Worker
-    policy: TryPolicy | None = None  # None: it is judged
-    on_text: OnText | None = None
-    context: Context = field(default_factory=copy_context)  # with its deadlines
-    number: int = 0
-    lost: Usage = NO_USAGE  # of calls that the worker gave up
-    messages: tuple[Message, ...] = ()
-    calls: set[asyncio.Task[Any]] = field(default_factory=set)
-
-    async def ask(self, kind: str, *args: Any) -> Any:
-        """What the worker makes of it. WorkerLost comes once nothing of it is under way here."""
-        self.number = self.dispatcher.next_number()
-        self.worker.tries[self.number] = self
-        try:
-            return await self.worker.line.ask(kind, self.number, *args)
-        except WorkerLost:
-            # What was asked is paid for: its reply is recorded, and found when it is asked again.
-            if self.calls:
-                await asyncio.wait(self.calls)
-            raise
-        finally:
-            del self.worker.tries[self.number]
-            for call in self.calls:
-                call.cancel()
-
-    def work_for(self, kind: str, args: Sequence[Any]) -> Work:
-        work: Coroutine[Any, Any, Any]
-        match kind, *args:
-            case "complete", ref, base, new, sampling, direct, listener:
-                self.messages = (*self.messages[:base], *new)
-                on_text = self.on_text if direct else self._listener(listener)
-                work = self._complete(ref, self.messages, sampling, on_text)
-            case "ask", ref, messages, sampling:
-                assert self.policy is not None
-                work = self.policy.ask(self._resolve(ref), messages, sampling)
-            case "run_tools", token, calls, specs:
-                work = self._run_tools(token, calls, specs)
-            case _:
-                raise AssertionError(f"a worker asks for {kind}")
-        return self._track(work), self.context.copy()
-
-    async def _track(self, work: Coroutine[Any, Any, Any]) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        self.calls.add(task)
-        try:
-            return await work
-        except asyncio.CancelledError as cut:
-            self.lost += lost_usage(cut)
-            raise
-        finally:
-            self.calls.discard(task)
-
-    async def _complete(
-        self,
-        ref: Ref | None,
-        messages: tuple[Message, ...],
-        sampling: Sampling,
-        on_text: OnText | None,
-    ) -> Completion:
-        assert self.policy is not None
-        if ref is None:
-            return await self.policy.complete(messages, sampling, on_text)
-        return await self.policy.complete_as(self._resolve(ref), messages, sampling, on_text)
-
-    async def _run_tools(self, token: int, calls: Any, specs: Any) -> Any:
-        assert self.policy is not None
-        line = self.worker.line
-
-        def restore(call: ToolCall) -> None:
-            line.tell("restored", token, call)
-
-        return await self.policy.run_tools(
-            calls, lambda call: line.ask("run_tool", token, call), specs, restore
-        )
-
-    def _listener(self, number: int | None) -> OnText | None:
-        if number is None:
-            return None
-        return lambda piece: self.worker.line.tell("text", number, piece)
-
-    def _resolve(self, ref: Ref) -> Policy:
-        return self.dispatcher.models.resolve(ref)
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteAgent:
     """Implements `engines.core.protocols.Agent` on a worker; raises WorkerLost where that is."""
@@ -404,7 +332,7 @@ class RemoteAgent:
         dispatcher = self.dispatcher
         async with dispatcher.lend() as worker:
             dispatcher.on_placed(job.key, worker.process.node)
-            served = _ServedTry(dispatcher, worker, policy, on_text)
+            served = worker.serve(dispatcher.next_number(), job.key, policy, on_text)
             plain, guidance = replace(job, guidance=""), dispatcher.share(job.guidance)
             asked = (policy.name, plain, guidance, self.sampling)
             attempt: Attempt = await served.ask("attempt", *asked)
@@ -429,7 +357,7 @@ class RemoteVerifier:
         lost: Exception | None = None
         for _ in range(2):
             async with self.dispatcher.lend(_key_of(problem, rollouts[0])) as worker:
-                served = _ServedTry(self.dispatcher, worker)
+                served = worker.serve(self.dispatcher.next_number())
                 try:
                     judged: Sequence[Verdict] = await served.ask("verify", problem, rollouts)
                     return judged

@@ -16,18 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
+
 from engines.core.errors import StudioError, WorkerLost
-from engines.core.extras import install_command
 from engines.rollouts.remote.line import Item, Raised
 from engines.rollouts.remote.worker import OpenParts, Worker
-
-try:
-    import ray
-    from ray.exceptions import RayError
-except ImportError as error:
-    raise StudioError(
-        "dispatch", "ray is not installed.", f"Install it: {install_command('ray')}"
-    ) from error
 
 REACH_S = 5.0
 """To reach the head of a cluster."""
