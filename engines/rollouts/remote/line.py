@@ -63,6 +63,11 @@ class Line:
         self._working: dict[int, asyncio.Task[Any]] = {}
         self._lost: Exception | None = None
 
+    @property
+    def working(self) -> tuple[asyncio.Task[Any], ...]:
+        """What is under way here for the other end."""
+        return tuple(self._working.values())
+
     async def ask(self, kind: str, *args: Any) -> Any:
         """The other end's answer, or the error it ended with; cancelled here, it is there, too."""
         if self._lost is not None:

@@ -7,13 +7,14 @@ travels is in arguments of calls between processes: never in an environment, a f
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -56,8 +57,12 @@ class RayCluster:
         address = self._address
         if address not in (None, "local"):
             _reach(address)
-        # What Ray says on the way would stand in the screen; errors come as such.
-        with _environment(self._environ), _silence(), warnings.catch_warnings():
+        # What it says on the way would stand in the screen; errors come as such.
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        # Ray 2.60 prints what befalls its processes on standard output, and no option stops it:
+        # that is our data's. The dispatcher says which worker was lost, and why.
+        ray._private.worker.print_worker_logs = lambda *_: None
+        with _environment(self._environ), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             usual: dict[str, Any] = {
                 "namespace": "practice-studio",
@@ -209,9 +214,3 @@ def _environment(environ: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
