@@ -15,7 +15,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+if (Path.home() / ".ray" / "auth_token").exists():
+    # Ray asks a cluster with the token of this user only where it was told so before it is loaded.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
 from ray.exceptions import RayError
@@ -62,7 +67,7 @@ class RayCluster:
         # Ray 2.60 prints what befalls its processes on standard output, and no option stops it:
         # that is our data's. The dispatcher says which worker was lost, and why.
         ray._private.worker.print_worker_logs = lambda *_: None
-        with _environment(self._environ), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             usual: dict[str, Any] = {
                 "namespace": "practice-studio",
@@ -79,7 +84,8 @@ class RayCluster:
                 elif address != "local":
                     ray.init(address, **usual)
                 if address == "local":
-                    ray.init("local", include_dashboard=False, **usual)
+                    with _environment(self._environ):
+                        ray.init("local", include_dashboard=False, **usual)
             except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
                 said = " ".join(str(error).split())[:300]
                 move = "Start one: ray start --head, or set ray.address=local."

@@ -1,4 +1,4 @@
-"""A worker that is lost anywhere in a try loses nothing of it, and nothing is paid or done twice."""
+"""A worker lost anywhere in a try loses nothing of it, and nothing is paid or done twice."""
 
 from __future__ import annotations
 
