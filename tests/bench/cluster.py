@@ -83,19 +83,22 @@ def run_whole(home: Path, preset: str, name: str, *more: str) -> None:
             raise SystemExit(f"{name} ended with {code}")
 
 
-def kill_some(home: Path, name: str, address: str, rng: random.Random, whole_s: float) -> int:
-    """A run of which workers are killed at random moments; returns how many were."""
-    killed = 0
+def kill_some(home: Path, name: str, address: str, rng: random.Random) -> int:
+    """A run of which workers are killed at random moments; returns how many were.
+
+    Between two kills all tries end that were under way, since one that is lost twice has failed.
+    """
+    killed, ended = 0, 0
     more = ("dispatch=ray", f"ray.address={address}", "ray.tries_per_worker=8")
     with running(home, "math", *COMMON, *more, "--name", name) as process:
         process.until("StepStarted")
-        ends = time.monotonic() + whole_s
-        for moment in sorted(rng.uniform(0, whole_s) for _ in range(6)):
-            time.sleep(max(0.0, moment - whole_s + ends - time.monotonic()))
-            if process.child.poll() is None and (found := actors()):
-                with suppress(psutil.Error):
-                    rng.choice(found).kill()
-                    killed += 1
+        while (count := rng.randint(17, 25)) + ended < TRIES - 16:
+            process.until("RolloutFinished", count)
+            ended += count
+            time.sleep(rng.uniform(0, 0.3))
+            if found := actors():
+                rng.choice(found).kill()
+                killed += 1
         if code := process.end():
             raise SystemExit(f"{name} ended with {code}")
     return killed
@@ -147,7 +150,7 @@ def main() -> int:
             killed, differ, runs = 0, 0, 0
             while killed < asked.kills and runs < asked.kills:
                 name, runs = f"cut-{runs}", runs + 1
-                killed += kill_some(home, name, address, rng, took["math ray"])
+                killed += kill_some(home, name, address, rng)
                 same = comparable(Workspace(home).run(name)) == whole
                 differ += not same or paid(home, name) != paid(home, "math-here-0")
             found["kills"] = {"kills": killed, "runs": runs, "differ": differ}
