@@ -250,6 +250,8 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
         headers={name: value.get_secret_value() for name, value in settings.headers.items()},
         price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
         price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
+        price_cached_usd_per_mtok=settings.price_cached_usd_per_mtok,
+        replicas=settings.replicas,
     )
 
 

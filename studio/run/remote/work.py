@@ -140,7 +140,8 @@ def _resolve(acting: Acting, ref: tuple[str, str | int]) -> Policy:
 def _without_models(value: Any) -> Any:
     """Settings of a model without its address and what is sent to it."""
     if isinstance(value, PolicyConfig):
-        none: dict[str, Any] = {"base_url": None, "api_key": None, "headers": {}, "extra_body": {}}
+        none: dict[str, Any] = {"base_url": None, "api_key": None, "headers": {}}
+        none |= {"extra_body": {}, "replicas": ()}
         return value.model_copy(update=none)
     if isinstance(value, EmbeddingConfig):
         return value.model_copy(update={"base_url": None, "api_key": None})
