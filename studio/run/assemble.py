@@ -282,9 +282,8 @@ class _RunParts:
         dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
         if dispatcher is None:
             return dict
-        dispatcher.on_nodes = lambda nodes: emit(NodesChanged(nodes))
+        dispatcher.on_nodes = lambda nodes, lost: emit(NodesChanged(nodes, lost))
         dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
-        emit(NodesChanged(dispatcher.nodes))
         return dispatcher.tries_by_node
 
     def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:

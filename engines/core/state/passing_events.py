@@ -67,9 +67,10 @@ class RolloutPlaced:
 
 @dataclass(frozen=True, slots=True)
 class NodesChanged:
-    """Workers that are ready, by node."""
+    """Where workers are ready now; `lost` says which of them was lost, and why."""
 
-    nodes: Mapping[str, int]
+    nodes: tuple[str, ...]
+    lost: str = ""
 
 
 TransientEvent = (

@@ -7,7 +7,6 @@ workers is behind `Cluster`; what is asked, paid and recorded stays with the run
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -124,7 +123,7 @@ class Dispatcher:
         self.cluster, self.models, self.tell = cluster, models, tell
         self._wanted = wanted  # what workers open, and the files they need for that
         self.whole_groups = False
-        self.on_nodes: Callable[[Mapping[str, int]], None] = lambda _: None
+        self.on_nodes: Callable[[tuple[str, ...], str], None] = lambda nodes, lost: None
         self.on_placed: Callable[[CallKey, str], None] = lambda key, node: None
         self._wanted_workers, self._tries_per_worker = wanted_workers, tries_per_worker
         self._facts: dict[str, Any] | None = None
@@ -165,9 +164,9 @@ class Dispatcher:
         await self.cluster.aclose()
 
     @property
-    def nodes(self) -> dict[str, int]:
-        """Workers that are ready, by node."""
-        return dict(sorted(Counter(worker.process.node for worker in self._ready).items()))
+    def nodes(self) -> tuple[str, ...]:
+        """Where workers are ready."""
+        return tuple(sorted({worker.process.node for worker in self._ready}))
 
     def tries_by_node(self) -> dict[str, tuple[str, ...]]:
         """The tries that each node makes now."""
@@ -242,8 +241,7 @@ class Dispatcher:
                     continue
                 self._check_same(process.node, opened)
                 failed = 0
-                reason = await self._serve(process, opened)
-                self.tell(f"node {process.node}: a worker was lost ({reason}); another is started")
+                await self._serve(process, opened)
             if failed:
                 raise trouble
         except StudioError as error:
@@ -263,8 +261,8 @@ class Dispatcher:
             raise StudioError(f"node {node}", cause, "Give all nodes the same packages and kernel.")
         self._facts = self._facts or dict(opened)
 
-    async def _serve(self, process: RemoteProcess, opened: dict[str, Any]) -> str:
-        """Take what a worker sends, until it is lost; returns why."""
+    async def _serve(self, process: RemoteProcess, opened: dict[str, Any]) -> None:
+        """Take what a worker sends, until it is lost."""
         outgoing: asyncio.Queue[Item] = asyncio.Queue()
         line = Line(
             outgoing.put_nowait,
@@ -274,7 +272,7 @@ class Dispatcher:
         worker = _Worker(process, line, self.models.resolve)
         self.whole_groups = bool(opened["whole_groups"])
         pushing = asyncio.create_task(_push(process, outgoing))
-        await self._set_ready(worker, ready=True)
+        await self._set_ready(worker)
         lost: Exception = WorkerLost(process.node, "the run has ended")
         try:
             while True:
@@ -282,22 +280,21 @@ class Dispatcher:
                     worker.line.receive(item)
         except WorkerLost as error:
             lost = error
-            return str(error).rpartition(": ")[2]
         finally:
             pushing.cancel()
             worker.line.lose(lost)
             with suppress(Exception):
                 process.kill()
-            await self._set_ready(worker, ready=False)
+            await self._set_ready(worker, lost=str(lost))
 
-    async def _set_ready(self, worker: _Worker, *, ready: bool) -> None:
+    async def _set_ready(self, worker: _Worker, *, lost: str = "") -> None:
         async with self._changed:
-            if ready:
-                self._ready[worker] = None
-            else:
+            if lost:
                 self._ready.pop(worker, None)
+            else:
+                self._ready[worker] = None
             self._changed.notify_all()
-        self.on_nodes(self.nodes)
+        self.on_nodes(self.nodes, lost)
 
     def _work_for(self, worker: _Worker, kind: str, args: Item) -> Work:
         served, *rest = args

@@ -23,7 +23,7 @@ if (Path.home() / ".ray" / "auth_token").exists():
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from engines.core.errors import StudioError, WorkerLost
 from engines.rollouts.remote.line import Item, Raised
@@ -205,7 +205,11 @@ def _reach(address: str) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of what Ray says, without its kind: the rest is for its developers."""
+    """What befell a worker; of all else the first line of what Ray says."""
+    if isinstance(error, ActorDiedError):
+        return "its process ended"
+    if isinstance(error, ActorUnavailableError):
+        return "it cannot be reached"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 

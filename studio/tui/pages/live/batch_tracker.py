@@ -5,7 +5,7 @@ Which rollouts are under way, the evaluation under way, and what is shown betwee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
@@ -23,7 +23,7 @@ class BatchTracker:
         self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
         self.held_out = HeldOut()
         self.doing = ""  # what is done before the first step
-        self.nodes: Mapping[str, int] = {}  # workers of a cluster, by node
+        self.nodes: tuple[str, ...] = ()  # of a cluster
         self.places: dict[str, str] = {}  # tries under way there → their node
 
     @property
@@ -75,7 +75,7 @@ class BatchTracker:
         """Nobody knows what is under way while there is no line to the run."""
         self.under_way.clear()
         self.held_out.clear()
-        self.nodes, self.places = {}, {}
+        self.nodes, self.places = (), {}
 
     def handle_event(
         self,
@@ -88,6 +88,7 @@ class BatchTracker:
         match event:
             case ev.NodesChanged(nodes=nodes):
                 self.nodes = nodes
+                self.places = {name: at for name, at in self.places.items() if at in nodes}
             case ev.RolloutPlaced(key=key, node=node):
                 self.places[try_id(key)] = node
             case ev.EvaluationProgressed(key=CallKey() as key):

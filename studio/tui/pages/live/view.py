@@ -11,7 +11,6 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import GroupOutcome
 from studio.report.status import sandbox_text, tool_texts
-from studio.report.summary import count_text
 from studio.report.training import trained_step
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit
@@ -303,15 +302,14 @@ def facts_lines(
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
-def node_lines(nodes: Mapping[str, int], places: Mapping[str, str], width: int) -> list[Line]:
-    """The nodes of a cluster, how many workers each has, and how many tries it makes now."""
+def node_lines(nodes: Sequence[str], places: Mapping[str, str], width: int) -> list[Line]:
+    """The nodes of a cluster, and how many tries each makes now."""
     if not nodes:
         return []
     tries = Counter(places.values())
     out = [line((f"nodes {len(nodes)}, {tries.total()} tries there", "title"))]
-    for name, workers in nodes.items():
-        said = f"{tries[name]} tries, {count_text(workers, 'worker')}"
-        out += paragraph([(f"{one_line(name, 40)}  {said}", "dim")], width, "  ")
+    for name in nodes:
+        out += paragraph([(f"{one_line(name, 40)}  {tries[name]} tries", "dim")], width, "  ")
     return out
 
 
