@@ -69,6 +69,7 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
+from studio.secrets.remembered import remember_secrets
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.ranks import Ranks
@@ -210,6 +211,7 @@ class _RunParts:
         self.recorder = Recorder(journal, state)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
+        remember_secrets(self.plan.workspace.path, self.plan.loaded.secrets)
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):
             await self.recorder.record(AgentOpened(self.agent_facts))

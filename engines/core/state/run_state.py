@@ -219,6 +219,11 @@ class RunState:
         later = self.deferred - self.own
         return tuple(op for op in self.open_operations if op.id in self.decisions or op.id in later)
 
+    def is_put_off_already(self, decision: Decision) -> bool:
+        """Whether it puts off what an earlier step has put off for the same reason."""
+        known = decision.operation_id in self.deferred and decision.action == "defer"
+        return known and self.notes.get(decision.operation_id, "") == decision.reason
+
     def is_withdrawn_by_undo(self, operation_id: str, decision: Decision) -> bool:
         """Whether it goes with its decision: one key proposes a pin and approves it."""
         op = self.operations.get(operation_id)
