@@ -310,5 +310,5 @@ def test_nodes_of_a_cluster_are_listed_and_a_pane_says_where_its_try_is_made() -
     assert "n1  2 tries" in shown and "n3  0 tries" in shown and "\x1b" not in shown
     batch = of(a_state(a_rollout_finished(0, 0)))
     streams = batch.rollout_at(0, 1, {"s1p0r1"})
-    assert pane_model(streams, "group", 12, True, node="n1").said == "on n1"
-    assert pane_model(streams, "group", 12, True).said == ""
+    assert pane_model(streams, "group", 12, True, node="n1").footer == "on n1"
+    assert pane_model(streams, "group", 12, True).footer == ""
