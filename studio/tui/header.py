@@ -155,6 +155,8 @@ def _run_fields(
         fields.append((0, ("rehearsal", "dim")))
         if facts.living and facts.pace_tokens_per_s is not None:
             fields.append((7, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
+    if state.cassette:
+        fields.append((0, ("cassette", "dim")))
     if facts.living and not facts.drives:
         driver = fit(sanitize(facts.driver), 16)
         who = f"{driver} decides, T takes over" if driver else "T decides"
