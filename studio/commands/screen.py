@@ -142,6 +142,18 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
         return show(context.obj, run=folder.run)
 
 
+def show_replay(workspace: Workspace, run: str, speed: float) -> int:
+    """Play a run through the screen."""
+    folder = workspace.run(run)
+    folder.state()  # a damaged journal is reported before the screen is drawn
+    check_terminal("studio runs replay")
+    with opening_line():
+        from studio.session.replay import ReplaySession
+
+        _, code = _load_screen()(workspace.path, session=ReplaySession(workspace, folder, speed))
+    return code
+
+
 def demo(context: typer.Context) -> int:
     """Watch a minute of practice, and decide what is learned. A line says what to look at.
 
