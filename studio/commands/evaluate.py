@@ -150,14 +150,60 @@ def compare(
     from studio.compare.pairs import compare_logs
     from studio.compare.report import Report, print_report
 
-    if json and format not in (None, "json"):
-        cause = f"it contradicts --format {format}."
-        raise ConfigError("--json", cause, "Leave one of the two out.")
+    form = _choose_form(json, format)
     found = open_logs(logs, open_workspace(context), metric)
     report = Report(found, compare_logs(found, only, seed), min_effect)
-    print_report(report, "json" if json else format or "text")
+    print_report(report, form)
     failed = (fail_if_worse and report.worse) or report.short_of_effect
     return exit_codes.WORSE if failed else exit_codes.DONE
+
+
+def sweep(
+    context: typer.Context,
+    runfile: Annotated[
+        str, typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset.")
+    ],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=A,B…", help="Values to try, separated by commas; others hold for all."
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the sweep. Default: exp_id.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="How many runs at a time.")
+    ] = 1,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="USD", help="Of all runs together, those before included."),
+    ] = None,
+    format: Annotated[
+        Literal["text", "md", "json", "html"] | None,
+        typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
+) -> int:
+    """Run a grid of settings and compare: how much of a gain is the seed's.
+
+    Each run is one of the workspace. The same command goes on where it was stopped or killed.
+
+    Examples:
+        studio sweep my-run.yaml seed=1,2,3 practice.group_size=4,8
+    """
+    from studio.compare.sweep.command import sweep as carry_out
+
+    form = _choose_form(json, format)
+    workspace = open_workspace(context)
+    return carry_out(workspace, runfile, words, name=name, jobs=jobs, budget_usd=budget, form=form)
+
+
+def _choose_form(json: bool, form: str | None) -> str:
+    if json and form not in (None, "json"):
+        cause = f"it contradicts --format {form}."
+        raise ConfigError("--json", cause, "Leave one of the two out.")
+    return "json" if json else form or "text"
 
 
 def try_once(

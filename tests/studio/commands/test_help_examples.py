@@ -23,6 +23,7 @@ PARSED = {
     "studio attach": "needs a screen",
     "studio demo": "needs a screen",
     "studio train": "takes minutes",
+    "studio sweep": "takes minutes",
     "studio export": "needs a run that trained for minutes",
     "studio serve": "goes on until Ctrl-C",
     "studio rehearsal serve": "goes on until Ctrl-C",
