@@ -185,9 +185,10 @@ def sweep(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
 ) -> int:
-    """Run a grid of settings and compare: how much of a gain is the seed's.
+    """Run a grid of settings and compare what they gain.
 
     Each run is one of the workspace. The same command goes on where it was stopped or killed.
+    It tells how much of a gain is the seed's.
 
     Examples:
         studio sweep my-run.yaml seed=1,2,3 practice.group_size=4,8

@@ -34,9 +34,9 @@ def sweep(
     """
     find_run_file(runfile)
     fixed, keys = parse_grid(runfile, words)
-    grid = Grid(name or "sweep", runfile_words(runfile), fixed, keys)
+    grid = Grid("sweep", runfile_words(runfile), fixed, keys)
     loaded = _load_all(grid, workspace, budget_usd)
-    grid = replace(grid, name=name or loaded.config.exp_id)
+    grid = replace(grid, name=loaded.config.exp_id if name is None else name)
     _load_cell(grid, workspace, 0)  # its name is a run's, too
     remember_grid(grid, workspace)
     to_stderr(f"sweep {grid.name}: {len(grid.cells)} runs, {jobs} at a time")

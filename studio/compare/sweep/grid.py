@@ -90,7 +90,7 @@ def parse_grid(
             raise ConfigError(word, "a value is there twice.", "Give each once.")
         keys[word.partition("=")[0]] = values
     if not keys:
-        move = f"Give several values, as: studio sweep {runfile} seed=1,2,3"
+        move = f"Give several values: `studio sweep {runfile} seed=1,2,3`."
         raise ConfigError("studio sweep", "no key has several values.", move)
     count = 1
     for values in keys.values():

@@ -22,6 +22,7 @@ PARSED = {
     "studio run": "needs a screen",
     "studio attach": "needs a screen",
     "studio demo": "needs a screen",
+    "studio runs replay": "needs a screen",
     "studio train": "takes minutes",
     "studio sweep": "takes minutes",
     "studio export": "needs a run that trained for minutes",

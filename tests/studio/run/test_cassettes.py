@@ -227,3 +227,35 @@ def test_evaluations_and_tries_are_recorded_and_played_too(
     first, second = json.loads(tried.stdout), json.loads(retried.stdout)
     assert (first.pop("cassette"), second.pop("cassette")) == (False, True)
     assert first.pop("elapsed_s") >= 0 <= second.pop("elapsed_s") and first == second
+
+
+def test_practice_with_weights_is_played_to_the_same_weights(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    tape = str(tmp_path / "tape")
+    words = "train", "grpo-tiny", *SMALL, "practice.group_size=4", "evaluation.do_eval=false"
+    assert studio(*words, "--record", tape, workspace=tmp_path / "first").code == 0
+    request.getfixturevalue("no_network")
+    played = studio(*words, "--cassette", tape, workspace=tmp_path / "again")
+    assert played.code == 0, played.stderr
+    runs = [run_of(tmp_path / name, "grpo-tiny") for name in ("first", "again")]
+    one, other = (
+        [line for line in comparable(run) if "'CheckpointSaved'" not in line] for run in runs
+    )
+    assert one == other and records_of(runs[0]) == records_of(runs[1])
+    digests = [[saved.digest for saved in run.state().checkpoints] for run in runs]
+    assert digests[0] == digests[1] != []
+    refused = studio(*words, "--stage", "all", "--record", tape, workspace=tmp_path)
+    assert refused.code == 2 and "Carry out one stage at a time" in refused.stderr
+
+
+def test_the_screen_hands_the_file_to_the_process_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("studio.commands.screen.check_terminal", lambda command: None)
+    monkeypatch.setattr("studio.commands.screen.show", lambda folder, starting: 0)
+    monkeypatch.setattr("studio.run.detached.start", lambda words, folder: asked.append(words))
+    for option in ("--record", "--cassette"):
+        studio("run", "rehearsal", option, "tape", workspace=tmp_path / "practice")
+    assert [words[0] for words in asked] == ["--record=tape", "--cassette=tape"]

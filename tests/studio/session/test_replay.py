@@ -28,6 +28,7 @@ from studio.session.replay import (
     read_texts,
 )
 from tests.studio.tui.stage import finished_workspace
+from tests.support.run_studio import studio
 
 
 class Time:
@@ -213,3 +214,16 @@ def test_a_try_that_was_made_again_is_another_try(tmp_path: Path) -> None:
     file.write_bytes(b"".join(lines.encode(dumps(one))[0] for one in (record, again)))
     for ends, tries in ([record.at + 1, again.at], 2), ([again.at], 1):
         assert len(read_texts(run, file.name, {place: ends})) == tries
+
+
+def test_the_command_refuses_a_speed_out_of_bounds_no_terminal_and_an_unknown_run(
+    tmp_path: Path,
+) -> None:
+    workspace = finished_workspace(tmp_path).path
+    for words, said in (
+        (("rehearsal",), "studio runs replay, standard input: it is no terminal"),
+        (("rehearsal", "--speed", "0.05"), "it must be at least 0.1"),
+        (("none",), "run none: there is none"),
+    ):
+        done = studio("runs", "replay", *words, workspace=workspace)
+        assert done.code == 2 and said in done.stderr, done.stderr
