@@ -184,6 +184,7 @@ class RecordLedger:
             began, result = time.monotonic(), INTERRUPTED
             if (tool_key, request) not in self._begun:
                 if call.name in effects:
+                    self._begun.add((tool_key, request))
                     at = self.clock()
                     await asyncio.shield(self._write(replace(begun, at=at, lost=_STARTED))[2])
                 with name_call(tool_key):

@@ -27,12 +27,10 @@ from studio.report.rates import (
     rate_text,
     signs_text,
 )
-from studio.report.summary import REHEARSAL, usage_text
+from studio.report.summary import REHEARSAL, usage_data, usage_text
 from studio.report.tables import indent_text, table
 from studio.run.held_out import detectable_effect, set_size_line
 from studio.secrets.sanitize import one_line
-
-_USAGE = ("calls", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> str:
@@ -77,7 +75,7 @@ def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> di
         "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
         "sets": [_set_data(result, plan.k) for result in found.sets],
-        "paid": {name: getattr(found.paid, name) for name in _USAGE},
+        "paid": usage_data(found.paid),
         "rollouts": plan.total,
         "reused": found.reused,
     }

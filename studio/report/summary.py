@@ -399,13 +399,17 @@ def diff_lines(diff: LibraryDiff) -> list[str]:
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:
-    return fields_of(usage, "calls", "prompt_tokens", "completion_tokens", "cost_usd")
+    counts = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+    return fields_of(usage, *counts)
 
 
 def usage_text(usage: Usage) -> str:
     """Calls, tokens, and cost where a price is known: an unknown cost is not shown as zero."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
-    return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cost}"
+    cached = ""
+    if usage.cached_tokens:
+        cached = f" ({usage.cached_tokens / usage.prompt_tokens:.0%} of prompts from a cache)"
+    return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cached}{cost}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
     from engines.policies.chat.embedding import Reserve
-    from engines.record.cassette.replies import OpenEmbedder
+    from engines.rollouts.remote.dispatcher import Dispatcher
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.settings import ToolSettings
     from engines.tools.toolbox import CheckedToolbox
@@ -82,9 +82,11 @@ class Acting:
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
-    embedders: list[OpenEmbedder] = field(default_factory=list)
+    embedders: list[Embedder] = field(default_factory=list)
     reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
     cassette: Cassette | None = None
+    dispatcher: Dispatcher | None = None  # of `dispatch: ray`; None: tries are made here
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
         for name, settings in self.config.agent.models.items():
@@ -112,6 +114,8 @@ class Acting:
 
         Raises ToolError, SandboxError: something cannot work.
         """
+        if self.dispatcher is not None:
+            return await self.dispatcher.check()
         tape = self.cassette if self.toolbox is not None else None
         if tape is not None and tape.plays:
             await self._tools().check()
@@ -155,6 +159,8 @@ class Acting:
 
     def make_agent(self, sampling: Sampling) -> Agent:
         agent = self.config.agent
+        if self.dispatcher is not None:
+            return self.dispatcher.agent(sampling)
         match agent.kind:
             case "tools":
                 return ToolLoop(agent.instructions, sampling, self._tools(), agent.max_turns)
@@ -196,7 +202,7 @@ class Acting:
         from engines.agents.command import CommandAgent
 
         assert self.sandbox is not None
-        env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
+        env = {name: self.environ[name] for name in agent.pass_env if name in self.environ}
         return CommandAgent(
             command=agent.command,
             problem_as=agent.problem_as,
@@ -234,7 +240,7 @@ def open_acting(
         return
     played = is_played(acting.cassette)
     if not played or agent.kind == "command":
-        check_variables(agent)
+        check_variables(agent, acting.environ)
     from engines.tools.open import open_toolbox
     from engines.tools.sandbox.limits import Limits
     from engines.tools.sandbox.sandbox import Sandbox
@@ -266,7 +272,7 @@ def open_acting(
             open_embedder=open_vectors,
             cache=workspace and workspace / "cache" / "web",
             tell=acting.tell,
-            environment=_AllSet() if played else {**config.tool_keys, **os.environ},
+            environment=_AllSet() if played else {**config.tool_keys, **acting.environ},
         )
         stack.push_async_callback(toolbox.aclose)
     if agent.team is not None:
@@ -353,12 +359,12 @@ def _is_contained(tool: ToolConfig) -> bool:
     return bool(tool.command) and tool.network == "none"
 
 
-def check_variables(agent: AgentConfig) -> None:
+def check_variables(agent: AgentConfig, environ: Mapping[str, str] = os.environ) -> None:
     """Refuse a variable that is to be passed on and is not set."""
     named: Sequence[tuple[str, str]] = [("agent.pass_env", name) for name in agent.pass_env]
     for number, tool in enumerate(agent.tools):
         named = [*named, *((f"agent.tools.{number}.pass_env", name) for name in tool.pass_env)]
     for place, name in named:
-        if name not in os.environ:
+        if name not in environ:
             cause = f"it names {name}, which is not set."
             raise ConfigError(place, cause, f"Set {name} in the environment, or leave it out.")

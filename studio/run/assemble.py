@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
@@ -229,10 +229,9 @@ class _RunParts:
         outage = Outage(lambda reason: control.give_up("failed", reason))
         recorder.listen(outage.watch(state))
         linter = open_run_linter(plan, self.sets, state, self.embedder)
-        reflector = self._training_free_engine(linter)
-        slots = rollout_slots(config, self.slots)
-        wait, played = control.wait_while_paused, is_played(roles.cassette)
-        pace = pace_of(config, watched=watched, played=played)
+        reflector, slots = self._training_free_engine(linter), rollout_slots(config, self.slots)
+        wait = control.wait_while_paused
+        pace = pace_of(config, watched=watched, played=is_played(roles.cassette))
         setup, trials = (
             measuring_setup(
                 *(config, roles, ledger, slots, self.verifier),
@@ -281,7 +280,17 @@ class _RunParts:
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
+            nodes=self._tell_nodes(),
         )
+
+    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]]]:
+        """Have whoever watches told of nodes and where tries are made; returns who knows it."""
+        dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
+        if dispatcher is None:
+            return dict
+        dispatcher.on_nodes = lambda nodes, lost: emit(NodesChanged(nodes, lost))
+        dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
+        return dispatcher.tries_by_node
 
     def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:
         return Gate(

@@ -46,6 +46,7 @@ from studio.config.settings.policy import (
 )
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
+from studio.run.remote.work import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -70,6 +71,7 @@ class Roles:
     local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
     rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
     cassette: Cassette | None = None  # of what all of them say
+    remote: RemoteWork | None = None  # where tries are made; None: in this process
 
     @property
     def join_batch(self) -> Callable[[], AbstractContextManager[None]] | None:
@@ -174,14 +176,14 @@ def open_roles(
     acting.open_models(lambda other: open_one(other, frozen))
     vectors = _open_tool_vectors(acting, stack, workspace)
     open_acting(acting, stack, policy, open_one, vectors, workspace)
-    served = None
+    remote, served = open_remote_work(acting, stack, tell), None
     if own and training and config.policy.local.rollouts_url and not is_played(cassette):
         served = open_vllm_rollouts(config, own, tell)
         stack.push_async_callback(served.aclose)
         opened.append((None, served))
         policy = served if cassette is None else RecordingPolicy(served, cassette)
     distinct = tuple(one for _, one in opened)
-    return Roles(policy, reflector, judge, distinct, acting, own, served, cassette)
+    return Roles(policy, reflector, judge, distinct, acting, own, served, cassette, remote)
 
 
 def _open_tool_vectors(
@@ -295,6 +297,8 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
         headers={name: value.get_secret_value() for name, value in settings.headers.items()},
         price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
         price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
+        price_cached_usd_per_mtok=settings.price_cached_usd_per_mtok,
+        replicas=settings.replicas,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import CallFailed, lost_usage
-from engines.core.protocols import EmbeddingResult, OnText
+from engines.core.protocols import Embedder, EmbeddingResult, OnText
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.core.waiting.current_call import is_replayed
 from engines.core.waiting.deadline import expire_deadline, expired_deadline
@@ -106,13 +106,9 @@ class PlayedPolicy:
         """Nothing was opened."""
 
 
-class OpenEmbedder(Protocol):
-    """An embedding model, opened."""
+class OpenEmbedder(Embedder, Protocol):
+    """An embedding model that somebody has to close."""
 
-    @property
-    def name(self) -> str: ...
-    async def embed(self, texts: Sequence[str]) -> EmbeddingResult: ...
-    async def ping(self) -> None: ...
     async def aclose(self) -> None: ...
 
 

@@ -259,3 +259,9 @@ def test_the_screen_hands_the_file_to_the_process_of_its_run(
     for option in ("--record", "--cassette"):
         studio("run", "rehearsal", option, "tape", workspace=tmp_path / "practice")
     assert [words[0] for words in asked] == ["--record=tape", "--cassette=tape"]
+
+
+def test_tries_on_a_cluster_are_neither_recorded_nor_played(taped: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    done = play(taped, tmp_path, "dispatch=ray")
+    assert done.code == 2 and "Set dispatch=local" in done.stderr
