@@ -19,6 +19,7 @@ from engines.core.errors import DataError
 from engines.core.text.masking import MASK, Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
+from engines.record.cassette.file import Tape
 from engines.tools.settings import TOOL_KEYS
 from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
@@ -70,6 +71,7 @@ class LoadedRun:
     warnings: tuple[str, ...]
     place: Callable[[str], str]  # dotted key → where its value was written
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    tape: Tape | None = None  # what is asked is recorded there, or played from it
 
     @property
     def mask(self) -> Mask:

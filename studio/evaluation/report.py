@@ -16,6 +16,8 @@ from engines.pipeline.evaluation.metrics import (
     pass_rate,
     question_means,
 )
+from engines.record.cassette.file import is_played
+from studio.config.scripted import played_note
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, SetResult
 from studio.report.rates import (
     comparison_data,
@@ -34,6 +36,7 @@ from studio.secrets.sanitize import one_line
 def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> str:
     """The whole result as plain lines, with a table of before and after at the end."""
     lines = [REHEARSAL] if rehearsal else []
+    lines += filter(None, [played_note(plan.loaded.tape)])
     lines += [eval_title(plan), ""]
     for result in found.sets:
         lines += [*_set_lines(result, plan.k), ""]
@@ -68,6 +71,7 @@ def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> di
     return {
         "kind": "Evaluation",
         "rehearsal": rehearsal,
+        "cassette": is_played(plan.loaded.tape),
         "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
         "sets": [_set_data(result, plan.k) for result in found.sets],

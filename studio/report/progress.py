@@ -244,6 +244,8 @@ def display_lines(
     head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
     if state.started and state.started.rehearsal:
         head += "  rehearsal"
+    if state.cassette:
+        head += "  cassette"
     if evaluating is not None:
         bar = progress_bar(evaluating.done, evaluating.total)
         return [head, f"held-out {evaluating.data}  {bar}"]

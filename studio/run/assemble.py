@@ -25,6 +25,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
+from engines.record.cassette.file import is_played, open_cassette
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
@@ -141,6 +142,10 @@ class _RunParts:
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
+        tape = open_cassette(
+            *(loaded.tape, f"run {plan.run.run}", stack, loaded.mask, tell),
+            resumes=plan.mode == "resume",
+        )
         roles = open_roles(
             config,
             stack,
@@ -148,6 +153,7 @@ class _RunParts:
             training=config.trains,
             threads=recorded_threads(plan),
             workspace=plan.workspace.path,
+            cassette=tape,
         )
         check_training(config)
         self.budget = open_budget(
@@ -182,7 +188,7 @@ class _RunParts:
                 check_weights(*plan.origin, plan.fingerprint, roles.local.local)
         with slow_stage(tell, "asking the embedding model for a first reply"):
             self.embedder = await open_run_embedder(
-                loaded, plan.workspace, stack, self.budget, self.ledger
+                loaded, plan.workspace, stack, self.budget, self.ledger, tape
             )
 
     def remove_left_files(self) -> None:
@@ -225,9 +231,9 @@ class _RunParts:
         outage = Outage(lambda reason: control.give_up("failed", reason))
         recorder.listen(outage.watch(state))
         linter = open_run_linter(plan, self.sets, state, self.embedder)
-        reflector = self._training_free_engine(linter)
-        slots = rollout_slots(config, self.slots)
-        wait, pace = control.wait_while_paused, pace_of(config, watched=watched)
+        reflector, slots = self._training_free_engine(linter), rollout_slots(config, self.slots)
+        wait = control.wait_while_paused
+        pace = pace_of(config, watched=watched, played=is_played(roles.cassette))
         setup, trials = (
             measuring_setup(
                 *(config, roles, ledger, slots, self.verifier),

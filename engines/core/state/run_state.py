@@ -182,6 +182,11 @@ class RunState:
         return str(self.settings.get("curates", ""))
 
     @property
+    def cassette(self) -> str:
+        """The file that replies were played from; "" where models were asked."""
+        return str(self.settings.get("cassette", ""))
+
+    @property
     def proposed(self) -> int:
         """How many operations persons have put into its queue so far."""
         return len(self.own)

@@ -97,6 +97,9 @@ def open_remote_work(
     config = acting.config
     if config.dispatch == "local":
         return None
+    if acting.cassette is not None:
+        cause = "a cassette is recorded and played in this process alone."
+        raise ConfigError("dispatch", cause, "Set dispatch=local.")
     try:
         from engines.rollouts.remote.ray_cluster import RayCluster
     except ModuleNotFoundError as error:
