@@ -68,7 +68,7 @@ def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
     def mend() -> str:
         with write_lock(folder):
             backup, lost = cut_with_backup(path, end)
-        rest = "" if end else "; nothing is left of it"
+        rest = "; nothing is left of it" if not end and path.name == "journal.jsonl" else ""
         return f"cut; {backup.name} is the file as it was; cut: {lost}{rest}"
 
     return mend
