@@ -33,7 +33,8 @@ from tests.support.processes import Process, running
 PRACTICE = ("data.truncate=24", "practice.epochs=1", "practice.batch_size=8")
 COMMON = (*PRACTICE, "practice.group_size=5", "evaluation.do_eval=false", "practice.concurrency=16")
 PORT = 6399
-TRIES = 24 * 5
+STEPS = 3
+TRIES = STEPS * 8 * 5
 
 
 def actors() -> list[psutil.Process]:
@@ -84,21 +85,22 @@ def run_whole(home: Path, preset: str, name: str, *more: str) -> None:
 
 
 def kill_some(home: Path, name: str, address: str, rng: random.Random) -> int:
-    """A run of which workers are killed at random moments; returns how many were.
+    """A run of which a worker is killed at a random moment of each step; returns how many were.
 
-    Between two kills all tries end that were under way, since one that is lost twice has failed.
+    Once a step, since a try that is lost twice has failed.
     """
-    killed, ended = 0, 0
+    killed = 0
     more = ("dispatch=ray", f"ray.address={address}", "ray.tries_per_worker=8")
     with running(home, "math", *COMMON, *more, "--name", name) as process:
-        process.until("StepStarted")
-        while (count := rng.randint(17, 25)) + ended < TRIES - 16:
-            process.until("RolloutFinished", count)
-            ended += count
+        for _ in range(STEPS):
+            process.until("StepStarted")
+            if count := rng.randint(0, 36):
+                process.until("RolloutFinished", count)
             time.sleep(rng.uniform(0, 0.3))
             if found := actors():
                 rng.choice(found).kill()
                 killed += 1
+            process.until("StepFinished")
         if code := process.end():
             raise SystemExit(f"{name} ended with {code}")
     return killed
