@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened
+from engines.core.events import AgentOpened, StepStarted
 from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
@@ -25,7 +25,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
-from engines.record.journal import Journal
+from engines.record.journal import Entry, Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
@@ -69,6 +69,8 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
+from studio.tracing.curves import check_curves, write_curves
+from studio.tracing.run_spans import check_tracing, open_tracing
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.ranks import Ranks
@@ -100,7 +102,7 @@ async def open_run_context(
     await run.open_record(open_journal)
     # Closed before the journal, whose events refer to its records.
     stack.push_async_callback(run.ledger.aclose)
-    run.training = await open_training(plan, run.roles, run.recorder, stack, tell, ranks=ranks)
+    run.training = await open_training(plan, run.roles, run.recorder, tell, ranks=ranks)
     run.control = RunControl(run.recorder)
     if run.training is not None:
         reviewers = (run.training.bounds, *reviewers)
@@ -112,6 +114,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     config = plan.loaded.config
     roles = open_roles(config, stack, workspace=plan.workspace.path)
     check_training(config)
+    _check_monitors(plan)
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
@@ -123,6 +126,11 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     )
     await verifier.check()
     await roles.acting.check()
+
+
+def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
+    check_tracing(plan.loaded, tell)
+    check_curves(plan.loaded)
 
 
 class _RunParts:
@@ -140,6 +148,7 @@ class _RunParts:
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
+        _check_monitors(plan, tell)
         roles = open_roles(
             config,
             stack,
@@ -204,10 +213,14 @@ class _RunParts:
         self.library.head()  # a damaged one is reported before anything is written
         journal = open_journal(run.journal, tell=self.tell, mask=mask)
         self.stack.push_async_callback(journal.aclose)
-        state = RunState()
+        state, recent = RunState(), list[Entry]()  # those of the step under way
         for entry in journal.take_entries():
             fold(state, entry.event)
+            if isinstance(entry.event, StepStarted):
+                recent.clear()
+            recent.append(entry)
         self.recorder = Recorder(journal, state)
+        open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
@@ -238,7 +251,8 @@ class _RunParts:
         weights = roles.weights if config.trains else partial(weights_digest, config.policy)
         # Evaluations are never paced: nobody watches them stream.
         streamed = apply_pace(roles, pace, control.wait_before_call)
-        writer = prompt_writer(config)
+        writer, gate = prompt_writer(config), self._gate(reviewers, linter)
+        self._write_curves(gate)
         return RunContext(
             run=plan.run.run,
             problems=plan.problems,
@@ -247,7 +261,7 @@ class _RunParts:
             rollouts=make_rollouts(config, streamed, ledger, slots, wait=wait),
             verifier=self.verifier,
             engine=self._engine(reflector),
-            gate=self._gate(reviewers, linter),
+            gate=gate,
             recorder=recorder,
             ledger=ledger,
             records=records,
@@ -286,6 +300,13 @@ class _RunParts:
             linter=linter,
             apply=self.training.engine.apply if self.training else None,
         )
+
+    def _write_curves(self, gate: Gate) -> None:
+        plan, folder = self.plan, self.plan.run.path / "tensorboard"
+        if self.training is not None:
+            folder = self.training.folder / "monitor" / "tensorboard"
+        size = lambda: len(gate.library.experiences)  # noqa: E731
+        write_curves(plan.loaded, plan.run.run, folder, self.recorder, size, self.stack, self.tell)
 
     def _engine(self, library: TrainingFreeEngine) -> Engine:
         training, practice, state = self.training, self.config.practice, self.recorder.state
