@@ -114,10 +114,16 @@ def model_call(record: Reply, before: tuple[Message, ...], content: bool) -> Att
         found["gen_ai.output.messages"] = json.dumps([ended])
         found |= text_values(input=before[-1].content if before else None, output=reply.text)
         if sampling.tools:
-            found["gen_ai.tool.definitions"] = json.dumps([dict(tool) for tool in sampling.tools])
-            for at, tool in enumerate(sampling.tools):
-                found[f"llm.tools.{at}.tool.json_schema"] = json.dumps(dict(tool))
+            defined = [{"type": "function", **tool} for tool in sampling.tools]
+            found["gen_ai.tool.definitions"] = json.dumps(defined)
+            for at, schema in enumerate(function_tools(sampling.tools)):
+                found[f"llm.tools.{at}.tool.json_schema"] = json.dumps(schema)
     return found
+
+
+def function_tools(tools: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Tools as chat APIs define them."""
+    return [{"type": "function", "function": dict(tool)} for tool in tools]
 
 
 def tool_call(record: Reply, arguments: str, content: bool) -> Attributes:
@@ -132,6 +138,7 @@ def tool_call(record: Reply, arguments: str, content: bool) -> Attributes:
         "tool.name": call.name,
         "tool.id": call.id,
         "studio.tool.status": record.reply.finish,
+        **(spent_values(record.reply.usage) if record.reply.usage.calls else {}),
     }
     if content:
         found["gen_ai.tool.call.arguments"] = found["tool.parameters"] = shorten(arguments)

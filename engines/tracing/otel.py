@@ -91,7 +91,11 @@ class _LastWords(logging.Handler):
         self._collector = collector
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._collector.reason = record.getMessage()
+        match record.args:
+            case (_, int(status), reason):
+                self._collector.reason = f"it answers {status} {reason}"
+            case _:
+                self._collector.reason = "it does not answer"
 
 
 def _readable(span: Span, resource: Resource) -> ReadableSpan:

@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(slots=True)
 class _StepFacts:
-    """What is known of the step under way; what came before a resume as far as it was told."""
+    """What is known of the step under way."""
 
     began: float | None = None
     groups: dict[int, float] = field(default_factory=dict)  # position → when its first try began
@@ -83,15 +83,8 @@ class SpanMapper:
         self._started: ev.RunStarted | None = None
         self._began = self._before = 0.0
         self._trace = 0
-        self._ended = self._silent = False
+        self._ended = False
         self._step = _StepFacts()
-
-    def note(self, at: float, event: ev.DurableEvent) -> None:
-        """Take in what an earlier process has told of: it gives no spans, and nothing is read."""
-        self._silent = True
-        for _ in self.take(0, at, event):
-            pass
-        self._silent = False
 
     def take(self, seq: int, at: float, event: ev.DurableEvent) -> Iterator[Span]:
         """The spans that end with an event; `seq` is its number in the journal, `at` its time."""
@@ -395,8 +388,6 @@ class SpanMapper:
             place = (ref.file, ref.offset)
             is_new = place not in self._step.seen
             self._step.seen.add(place)
-            if self._silent:
-                continue
             record = self._read(ref)
             before, messages = messages, record.extend(messages)
             if is_new:

@@ -213,12 +213,13 @@ class _RunParts:
         self.library.head()  # a damaged one is reported before anything is written
         journal = open_journal(run.journal, tell=self.tell, mask=mask)
         self.stack.push_async_callback(journal.aclose)
-        state, recent = RunState(), list[Entry]()  # those of the step under way
+        state, recent = RunState(), list[Entry]()
         for entry in journal.take_entries():
             fold(state, entry.event)
             if isinstance(entry.event, StepStarted):
                 recent.clear()
             recent.append(entry)
+        self.recent = tuple(recent)
         self.recorder = Recorder(journal, state)
         open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
         self.stack.callback(self.remove_left_files)
@@ -305,8 +306,17 @@ class _RunParts:
         plan, folder = self.plan, self.plan.run.path / "tensorboard"
         if self.training is not None:
             folder = self.training.folder / "monitor" / "tensorboard"
-        size = lambda: len(gate.library.experiences)  # noqa: E731
-        write_curves(plan.loaded, plan.run.run, folder, self.recorder, size, self.stack, self.tell)
+        write_curves(
+            plan.loaded,
+            plan.run.run,
+            self.recorder,
+            self.stack,
+            self.tell,
+            folder=folder,
+            recent=self.recent,
+            count_experiences=lambda: len(gate.library.experiences),
+        )
+        self.recent = ()  # a step's may be many
 
     def _engine(self, library: TrainingFreeEngine) -> Engine:
         training, practice, state = self.training, self.config.practice, self.recorder.state

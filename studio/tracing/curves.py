@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
 from engines.pipeline.evaluation.metrics import group_by_question, pass_rate
 from engines.pipeline.recorder import Recorder
+from engines.record.journal import Entry
 from engines.tracing.tensorboard import ScalarWriter, Tracker
 from studio.config.loading import LoadedRun
 
@@ -34,26 +35,26 @@ def check_curves(loaded: LoadedRun) -> None:
 def write_curves(
     loaded: LoadedRun,
     run: str,
-    folder: Path,
     recorder: Recorder,
-    count_experiences: Callable[[], int],
     stack: AsyncExitStack,
     tell: Callable[[str], None],
+    *,
+    folder: Path,
+    recent: Iterable[Entry],
+    count_experiences: Callable[[], int],
 ) -> None:
-    """Write a run's curves from now on, into `folder` or to a service."""
+    """Write a run's curves from now on, into `folder` or to a service.
+
+    `recent` are the entries since its last step began: that step's points are written anew.
+    """
     config, state = loaded.config, recorder.state
     writers: list[ScalarWriter | Tracker] = []
     if config.trains if config.tensorboard is None else config.tensorboard:
-        writers.append(ScalarWriter(folder, first_step=state.steps_finished, tell=tell))
-    if config.trains and config.grpo.monitor is not None:
-        writers.append(Tracker(config.grpo.monitor, config.exp_id, run, tell))
-    for scalars in writers:
-        stack.callback(scalars.close)
+        writers.append(ScalarWriter(folder, first_step=state.step, tell=tell))
     began: dict[int, float] = {}
 
-    def listen(event: ev.DurableEvent | ev.TransientEvent) -> None:
-        if not writers or (entry := recorder.entry) is None:
-            return
+    def write(entry: Entry) -> None:
+        event = entry.event
         if isinstance(event, ev.StepStarted):
             began[event.step] = entry.at
         for group, figures in _figures(event, state):
@@ -62,9 +63,15 @@ def write_curves(
                 if (start := began.pop(event.step, None)) is not None:
                     figures["seconds"] = entry.at - start
             for scalars in writers:
-                scalars.write(event.step, figures, group)  # type: ignore[union-attr]
+                scalars.write(event.step, figures, group)
 
-    recorder.listen(listen)
+    for entry in recent if writers else ():
+        write(entry)
+    if config.trains and config.grpo.monitor is not None:
+        writers.append(Tracker(config.grpo.monitor, config.exp_id, run, tell))
+    for scalars in writers:
+        stack.callback(scalars.close)
+    recorder.listen(lambda _: write(recorder.entry) if writers and recorder.entry else None)
 
 
 def _figures(

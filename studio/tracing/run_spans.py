@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -53,13 +54,19 @@ def open_tracing(
     if loaded.config.collector is None or not is_installed():
         return
     collector, mapper = _open_collector(loaded), _open_mapper(loaded, run)
+    sent: deque[tuple[int, float, DurableEvent]] = deque()  # or lost with the process
     if (started := recorder.state.started) is not None:
-        mapper.note(run.started_at(), started)
-        if recorder.state.paid is not None:  # its own span was sent as it ended then
-            mapper.note(run.started_at(), RunEnded("stopped"))
-    for entry in recent:
-        mapper.note(entry.at, entry.event)
-    sender = SpanSender(collector, lambda entry: mapper.take(*entry))
+        sent.append((0, run.started_at(), started))
+        if recorder.state.paid is not None:  # the run's own span was sent as it ended then
+            sent.append((0, run.started_at(), RunEnded("stopped")))
+    sent.extend((entry.seq, entry.at, entry.event) for entry in recent)
+
+    def make_spans(entry: tuple[int, float, DurableEvent]) -> Iterator[Span]:
+        while sent:
+            deque(mapper.take(*sent.popleft()), maxlen=0)
+        return mapper.take(*entry)
+
+    sender = SpanSender(collector, make_spans)
 
     def listen(_: DurableEvent | TransientEvent) -> None:
         if (entry := recorder.entry) is not None:
