@@ -175,7 +175,9 @@ class RunConfig(Settings):
     budget: BudgetConfig = BudgetConfig()
     tracing: TracingConfig = TracingConfig()
     tensorboard: bool | None = key(
-        None, "whether curves for TensorBoard are written; null: where weights are trained"
+        None,
+        "whether curves for TensorBoard are written; null: where weights are trained",
+        examples=["true"],
     )
     grpo: Annotated[GRPOConfig, as_section(GRPOConfig)] = GRPOConfig()
     sft: Annotated[SFTConfig, as_section(SFTConfig)] = SFTConfig()
