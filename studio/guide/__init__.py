@@ -26,6 +26,7 @@ TOPICS = (
     "python",
     "recovery",
     "costs",
+    "tracing",
     "settings",
     "disk",
     "coming-from",

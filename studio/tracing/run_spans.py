@@ -10,14 +10,16 @@ from functools import partial
 from itertools import chain, islice
 
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.events import DurableEvent, RunEnded, TransientEvent
+from engines.core.events import DurableEvent, RunEnded, StepStarted, TransientEvent
 from engines.core.extras import install_command
+from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
 from engines.record.journal import Entry
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.tracing.otel import OTLPCollector, is_installed
 from engines.tracing.sender import BATCH, SpanSender
+from engines.tracing.sender import Entry as Event
 from engines.tracing.spans import Span, SpanMapper
 from studio.config.loading import LoadedRun
 
@@ -53,36 +55,70 @@ def open_tracing(
     """
     if loaded.config.collector is None or not is_installed():
         return
-    collector, mapper = _open_collector(loaded), _open_mapper(loaded, run)
-    sent: deque[tuple[int, float, DurableEvent]] = deque()  # or lost with the process
-    if (started := recorder.state.started) is not None:
-        sent.append((0, run.started_at(), started))
-        if recorder.state.paid is not None:  # the run's own span was sent as it ended then
-            sent.append((0, run.started_at(), RunEnded("stopped")))
-    sent.extend((entry.seq, entry.at, entry.event) for entry in recent)
-
-    def make_spans(entry: tuple[int, float, DurableEvent]) -> Iterator[Span]:
-        while sent:
-            deque(mapper.take(*sent.popleft()), maxlen=0)
-        return mapper.take(*entry)
-
-    sender = SpanSender(collector, make_spans)
+    sending = _Sending(loaded, run, recorder.state, recent)
 
     def listen(_: DurableEvent | TransientEvent) -> None:
-        if (entry := recorder.entry) is not None:
-            sender.put((entry.seq, entry.at, entry.event))
+        if recorder.entry is not None:
+            sending.put(recorder.entry)
 
     async def close() -> None:
-        if left := await asyncio.to_thread(sender.close):
-            why = f" ({loaded.mask(collector.reason)})" if collector.reason else ""
-            to = loaded.mask(collector.url)
-            tell(
-                f"note: {left} events or spans of this run did not reach {to}{why}: "
-                f"studio runs trace {run.run} sends all of it"
-            )
+        await asyncio.to_thread(sending.close, tell)
 
     recorder.listen(listen)
     stack.push_async_callback(close)
+
+
+def send_newer(loaded: LoadedRun, run: RunDir, known: RunState, tell: Tell) -> None:
+    """Send what was recorded of a run since it stood as `known`, as a run does at its end."""
+    if loaded.config.collector is None or not is_installed():
+        return
+    recent: list[Entry] = []
+    newer: list[Entry] = []
+    for number, entry in enumerate(run.entries(), start=1):
+        if number > known.events:
+            newer.append(entry)
+        else:
+            recent = [] if isinstance(entry.event, StepStarted) else recent
+            recent.append(entry)
+    sending = _Sending(loaded, run, known, recent)
+    for entry in newer:
+        sending.put(entry)
+    sending.close(tell)
+
+
+class _Sending:
+    """A run's way to its collector; `state` and `recent` say what was sent before."""
+
+    def __init__(
+        self, loaded: LoadedRun, run: RunDir, state: RunState, recent: Iterable[Entry]
+    ) -> None:
+        self._loaded, self._run = loaded, run
+        self._collector, self._mapper = _open_collector(loaded), _open_mapper(loaded, run)
+        self._sent: deque[Event] = deque()  # or lost with its process
+        if (started := state.started) is not None:
+            self._sent.append((0, run.started_at(), started))
+            if state.paid is not None:  # the run's own span was sent as it ended then
+                self._sent.append((0, run.started_at(), RunEnded("stopped")))
+        self._sent.extend((entry.seq, entry.at, entry.event) for entry in recent)
+        self._sender = SpanSender(self._collector, self._make_spans)
+
+    def put(self, entry: Entry) -> None:
+        self._sender.put((entry.seq, entry.at, entry.event))
+
+    def close(self, tell: Tell) -> None:
+        mask = self._loaded.mask
+        if left := self._sender.close():
+            why = f" ({self._collector.reason})" if self._collector.reason else ""
+            tell(
+                f"note: {left} events or spans of this run did not reach "
+                f"{mask(self._collector.url)}{mask(why)}: "
+                f"studio runs trace {self._run.run} sends all of it"
+            )
+
+    def _make_spans(self, event: Event) -> Iterator[Span]:
+        while self._sent:
+            deque(self._mapper.take(*self._sent.popleft()), maxlen=0)
+        return self._mapper.take(*event)
 
 
 def send_run(loaded: LoadedRun, run: RunDir) -> int:
