@@ -34,9 +34,10 @@ def write_trajectory(
     for record in records:
         steps.take(record)
     usage, reward = rollout.usage, verdict.reward if verdict else None
-    judged = {} if verdict is None else {"metrics": dict(verdict.metrics)}
+    judged: dict[str, Any] = {}
     if verdict is not None:
-        judged |= {"critique": verdict.critique, "verdict_error": verdict.error}
+        judged = {"critique": verdict.critique, "verdict_error": verdict.error}
+        judged["metrics"] = dict(verdict.metrics)
     tried = {"status": rollout.status, "seed": rollout.seed, "error": rollout.error}
     place = {"step": rollout.step, "position": rollout.position, "index": rollout.index}
     return _given(

@@ -13,7 +13,6 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from engines.tracing.spans import Span
 
@@ -53,6 +52,8 @@ class OTLPCollector:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _is_listening(self) -> bool:
+        from urllib.request import getproxies, proxy_bypass
+
         place = urlsplit(self.url)
         if getproxies().get(place.scheme) and not proxy_bypass(place.hostname or ""):
             return True  # only the proxy can tell

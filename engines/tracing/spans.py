@@ -326,7 +326,7 @@ class SpanMapper:
 
     def _gate(self, seq: int, before: float, at: float, event: ev.EffectMeasured) -> Span:
         effect = event.effect
-        values = {
+        values: Attributes = {
             "studio.step": event.step,
             "studio.operations": list(event.operations),
             "studio.verdict": effect.verdict,

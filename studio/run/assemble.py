@@ -70,7 +70,6 @@ from studio.run.training import (
 )
 from studio.run.verifier import open_run_verifier
 from studio.tracing.curves import check_curves, write_curves
-from studio.tracing.run_spans import check_tracing, open_tracing
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.ranks import Ranks
@@ -129,8 +128,11 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
 
 
 def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
-    check_tracing(plan.loaded, tell)
     check_curves(plan.loaded)
+    if plan.loaded.config.collector is not None:  # what it imports, few runs need
+        from studio.tracing.run_spans import check_tracing
+
+        check_tracing(plan.loaded, tell)
 
 
 class _RunParts:
@@ -221,7 +223,10 @@ class _RunParts:
             recent.append(entry)
         self.recent = tuple(recent)
         self.recorder = Recorder(journal, state)
-        open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
+        if self.config.collector is not None:
+            from studio.tracing.run_spans import open_tracing
+
+            open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))

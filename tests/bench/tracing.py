@@ -40,10 +40,10 @@ RUNS = {
     "team": ("research", "practice.epochs=1", "practice.batch_size=2", "data.truncate=2"),
 }
 TIMED = {
-    "scripted": ("rehearsal", "practice.epochs=4", "evaluation.do_eval=false"),
+    "scripted": ("rehearsal", "practice.epochs=2", "evaluation.do_eval=false"),
     "streamed": (
         *("rehearsal", "practice.epochs=1", "evaluation.do_eval=false"),
-        *("policy.pace_tokens_per_s=40", "practice.concurrency=32"),
+        *("data.truncate=24", "policy.pace_tokens_per_s=40", "practice.concurrency=32"),
     ),
 }
 
