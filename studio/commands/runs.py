@@ -119,9 +119,9 @@ def trace(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Send the spans of a run to Phoenix or another collector of OpenTelemetry.
+    """Send the spans of a run to Phoenix.
 
-    A span has the same id whenever it is sent, so that Phoenix keeps it once.
+    Any other collector of OpenTelemetry takes them, too. A span has the same id whenever it is sent, so that Phoenix keeps it once.
 
     Examples:
         studio runs trace rehearsal --endpoint http://127.0.0.1:6006
@@ -147,7 +147,9 @@ def export(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Write the rollouts of a run as ATIF, a JSON file each, with tools, tokens and rewards.
+    """Write the rollouts of a run as ATIF.
+
+    Each is a JSON file, with tools, tokens and the reward.
 
     Examples:
         studio runs export rehearsal --to trajectories
