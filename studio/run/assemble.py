@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened, StepStarted
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced, StepStarted
 from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
@@ -25,6 +25,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
+from engines.record.cassette.file import is_played, open_cassette
 from engines.record.journal import Entry, Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
@@ -69,6 +70,7 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
+from studio.secrets.remembered import remember_secrets
 from studio.tracing.curves import check_curves, write_curves
 
 if TYPE_CHECKING:
@@ -105,7 +107,9 @@ async def open_run_context(
     run.control = RunControl(run.recorder)
     if run.training is not None:
         reviewers = (run.training.bounds, *reviewers)
-    return run.put_together(reviewers, watched)
+    context = run.put_together(reviewers, watched)
+    run.write_curves(context.gate)
+    return context
 
 
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
@@ -151,6 +155,10 @@ class _RunParts:
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
         _check_monitors(plan, tell)
+        tape = open_cassette(
+            *(loaded.tape, f"run {plan.run.run}", stack, loaded.mask, tell),
+            resumes=plan.mode == "resume",
+        )
         roles = open_roles(
             config,
             stack,
@@ -158,6 +166,7 @@ class _RunParts:
             training=config.trains,
             threads=recorded_threads(plan),
             workspace=plan.workspace.path,
+            cassette=tape,
         )
         check_training(config)
         self.budget = open_budget(
@@ -192,7 +201,7 @@ class _RunParts:
                 check_weights(*plan.origin, plan.fingerprint, roles.local.local)
         with slow_stage(tell, "asking the embedding model for a first reply"):
             self.embedder = await open_run_embedder(
-                loaded, plan.workspace, stack, self.budget, self.ledger
+                loaded, plan.workspace, stack, self.budget, self.ledger, tape
             )
 
     def remove_left_files(self) -> None:
@@ -229,6 +238,7 @@ class _RunParts:
             open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
+        remember_secrets(self.plan.workspace.path, self.plan.loaded.secrets)
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):
             await self.recorder.record(AgentOpened(self.agent_facts))
@@ -242,9 +252,9 @@ class _RunParts:
         outage = Outage(lambda reason: control.give_up("failed", reason))
         recorder.listen(outage.watch(state))
         linter = open_run_linter(plan, self.sets, state, self.embedder)
-        reflector = self._training_free_engine(linter)
-        slots = rollout_slots(config, self.slots)
-        wait, pace = control.wait_while_paused, pace_of(config, watched=watched)
+        reflector, slots = self._training_free_engine(linter), rollout_slots(config, self.slots)
+        wait = control.wait_while_paused
+        pace = pace_of(config, watched=watched, played=is_played(roles.cassette))
         setup, trials = (
             measuring_setup(
                 *(config, roles, ledger, slots, self.verifier),
@@ -257,8 +267,7 @@ class _RunParts:
         weights = roles.weights if config.trains else partial(weights_digest, config.policy)
         # Evaluations are never paced: nobody watches them stream.
         streamed = apply_pace(roles, pace, control.wait_before_call)
-        writer, gate = prompt_writer(config), self._gate(reviewers, linter)
-        self._write_curves(gate)
+        writer = prompt_writer(config)
         return RunContext(
             run=plan.run.run,
             problems=plan.problems,
@@ -267,7 +276,7 @@ class _RunParts:
             rollouts=make_rollouts(config, streamed, ledger, slots, wait=wait),
             verifier=self.verifier,
             engine=self._engine(reflector),
-            gate=gate,
+            gate=self._gate(reviewers, linter),
             recorder=recorder,
             ledger=ledger,
             records=records,
@@ -294,7 +303,17 @@ class _RunParts:
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
+            nodes=self._tell_nodes(),
         )
+
+    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]]]:
+        """Have whoever watches told of nodes and where tries are made; returns who knows it."""
+        dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
+        if dispatcher is None:
+            return dict
+        dispatcher.on_nodes = lambda nodes, lost: emit(NodesChanged(nodes, lost))
+        dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
+        return dispatcher.tries_by_node
 
     def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:
         return Gate(
@@ -307,7 +326,7 @@ class _RunParts:
             apply=self.training.engine.apply if self.training else None,
         )
 
-    def _write_curves(self, gate: Gate) -> None:
+    def write_curves(self, gate: Gate) -> None:
         plan, folder = self.plan, self.plan.run.path / "tensorboard"
         if self.training is not None:
             folder = self.training.folder / "monitor" / "tensorboard"

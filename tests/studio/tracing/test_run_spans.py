@@ -166,8 +166,8 @@ def test_after_a_kill_the_resumed_run_goes_on_in_the_same_tree_and_sends_nothing
 ) -> None:
     with collecting() as collector, collecting() as later:
         monkeypatch.setenv("PHOENIX_ENDPOINT", collector.url)
-        with running(workspace, "rehearsal", *SMALL, "practice.epochs=2") as process:
-            process.until("RolloutJudged", 30)
+        with running(workspace, "rehearsal", *SMALL, "practice.epochs=5") as process:  # 10 steps
+            process.until("RolloutJudged", 14)
         run = Workspace(workspace).runs()[-1]
         known = len(run.entries())
         done = studio("headless", "--resume", run.run, workspace=workspace)
