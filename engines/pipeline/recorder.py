@@ -7,7 +7,7 @@ from collections.abc import Callable
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.record.journal import Journal
+from engines.record.journal import Entry, Journal
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 
@@ -20,6 +20,7 @@ class Recorder:
         self._listeners: list[Listener] = []
         self._text_readers: list[Callable[[], bool]] = []
         self.state = state
+        self.entry: Entry | None = None  # of the journal, whose event is passed on right now
 
     def listen(
         self, listener: Listener, *, reads_text: Callable[[], bool] | None = None
@@ -49,9 +50,13 @@ class Recorder:
 
         Raises RecordError: it could not be written; the state has not changed.
         """
-        event = await self._journal.append(event)
-        fold(self.state, event)
-        self.emit(event)
+        entry = await self._journal.append(event)
+        fold(self.state, entry.event)
+        self.entry = entry
+        try:
+            self.emit(entry.event)
+        finally:
+            self.entry = None
 
     def emit(self, event: DurableEvent | TransientEvent) -> None:
         """Pass an event on that is on disk already, or that is never written."""

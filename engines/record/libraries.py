@@ -178,7 +178,7 @@ class LibraryFolder:
                 start.effects,
             )
             journal = Journal(self.journal_path, mask=self.mask)
-            written = journal.append_now(event)
+            written = journal.append_now(event).event
             journal.close()
             library = fold_library(None, written)
             write_version(self.path, library, "")

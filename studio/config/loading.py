@@ -29,6 +29,7 @@ from studio.config.paths import pin_data, pin_models, pin_programs, pin_sources,
 from studio.config.roles import expand_roles, model_keys, read_endpoints, share_temperature
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
+from studio.config.settings.tracing import find_collector
 from studio.config.source import find_run_file
 from studio.config.tree import (
     ABSENT,
@@ -191,6 +192,10 @@ def _validate(
         raise explain_error(composed, error) from error
     config.origins.update(origins)
     config.tool_keys.update({name: environ[name] for name in TOOL_KEYS if name in environ})
+    try:
+        config.set_collector(find_collector(config.tracing, environ))
+    except ValueError as error:
+        composed.warnings.append(f"no spans are sent: {error}.")
     return config
 
 

@@ -27,6 +27,7 @@ TOPICS = (
     "python",
     "recovery",
     "costs",
+    "tracing",
     "settings",
     "disk",
     "coming-from",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced, StepStarted
 from engines.core.protocols import Engine, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
@@ -26,7 +26,7 @@ from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.cassette.file import is_played, open_cassette
-from engines.record.journal import Journal
+from engines.record.journal import Entry, Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
@@ -71,6 +71,7 @@ from studio.run.training import (
 )
 from studio.run.verifier import open_run_verifier
 from studio.secrets.remembered import remember_secrets
+from studio.tracing.curves import check_curves, write_curves
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.ranks import Ranks
@@ -102,11 +103,13 @@ async def open_run_context(
     await run.open_record(open_journal)
     # Closed before the journal, whose events refer to its records.
     stack.push_async_callback(run.ledger.aclose)
-    run.training = await open_training(plan, run.roles, run.recorder, stack, tell, ranks=ranks)
+    run.training = await open_training(plan, run.roles, run.recorder, tell, ranks=ranks)
     run.control = RunControl(run.recorder)
     if run.training is not None:
         reviewers = (run.training.bounds, *reviewers)
-    return run.put_together(reviewers, watched)
+    context = run.put_together(reviewers, watched)
+    run.write_curves(context.gate)
+    return context
 
 
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
@@ -114,6 +117,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     config = plan.loaded.config
     roles = open_roles(config, stack, workspace=plan.workspace.path)
     check_training(config)
+    _check_monitors(plan)
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
@@ -125,6 +129,14 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     )
     await verifier.check()
     await roles.acting.check()
+
+
+def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
+    check_curves(plan.loaded)
+    if plan.loaded.config.collector is not None:  # what it imports, few runs need
+        from studio.tracing.run_spans import check_tracing
+
+        check_tracing(plan.loaded, tell)
 
 
 class _RunParts:
@@ -142,6 +154,7 @@ class _RunParts:
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
+        _check_monitors(plan, tell)
         tape = open_cassette(
             *(loaded.tape, f"run {plan.run.run}", stack, loaded.mask, tell),
             resumes=plan.mode == "resume",
@@ -211,10 +224,18 @@ class _RunParts:
         self.library.head()  # a damaged one is reported before anything is written
         journal = open_journal(run.journal, tell=self.tell, mask=mask)
         self.stack.push_async_callback(journal.aclose)
-        state = RunState()
+        state, recent = RunState(), list[Entry]()
         for entry in journal.take_entries():
             fold(state, entry.event)
+            if isinstance(entry.event, StepStarted):
+                recent.clear()
+            recent.append(entry)
+        self.recent = tuple(recent)
         self.recorder = Recorder(journal, state)
+        if self.config.collector is not None:
+            from studio.tracing.run_spans import open_tracing
+
+            open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
         remember_secrets(self.plan.workspace.path, self.plan.loaded.secrets)
@@ -304,6 +325,22 @@ class _RunParts:
             linter=linter,
             apply=self.training.engine.apply if self.training else None,
         )
+
+    def write_curves(self, gate: Gate) -> None:
+        plan, folder = self.plan, self.plan.run.path / "tensorboard"
+        if self.training is not None:
+            folder = self.training.folder / "monitor" / "tensorboard"
+        write_curves(
+            plan.loaded,
+            plan.run.run,
+            self.recorder,
+            self.stack,
+            self.tell,
+            folder=folder,
+            recent=self.recent,
+            count_experiences=lambda: len(gate.library.experiences),
+        )
+        self.recent = ()  # a step's may be many
 
     def _engine(self, library: TrainingFreeEngine) -> Engine:
         training, practice, state = self.training, self.config.practice, self.recorder.state

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core import events as ev
-from engines.core.errors import ConfigError
 from engines.core.protocols import Engine
-from engines.core.state.run_state import RunState
-from engines.core.types import Lesson, WeightUpdate
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.evaluation.cells import FirstWeights
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Training:
+    folder: Path  # of the experiment
     engine: Engine
     checkpoints: Checkpoints
     bounds: MetricLimits
@@ -47,9 +44,6 @@ def check_training(config: RunConfig) -> None:
     """Refuse settings that the engine would refuse, before anything is written."""
     if config.practice.algorithm in ("grpo", "both"):
         grpo_settings(config)
-    if config.trains and (monitor := config.grpo.monitor) and find_spec(monitor) is None:
-        cause = f"{monitor} is not installed."
-        raise ConfigError(f"grpo.monitor={monitor}", cause, f"Run: pip install {monitor}")
 
 
 def training_warnings(config: RunConfig) -> list[str]:
@@ -80,7 +74,6 @@ async def open_training(
     plan: RunPlan,
     roles: Roles,
     recorder: Recorder,
-    stack: AsyncExitStack,
     tell: Tell,
     *,
     ranks: Ranks | None = None,
@@ -109,7 +102,6 @@ async def open_training(
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(local)))
     grpo = plan.loaded.config.grpo
-    recorder.listen(_curve_listener(plan, folder, recorder.state, stack, tell))
 
     @asynccontextmanager
     async def first_weights() -> AsyncIterator[None]:
@@ -119,6 +111,7 @@ async def open_training(
         await publish()
 
     return Training(
+        folder,
         engine,
         Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
         MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
@@ -181,29 +174,3 @@ def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
     if plan.state is None:
         return ()
     return load_history(plan.run, plan.workspace, to_restore=True)
-
-
-def _curve_listener(
-    plan: RunPlan, folder: Path, state: RunState, stack: AsyncExitStack, tell: Tell
-) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
-    """A listener that writes a training run's curves, beside its checkpoints or to a service."""
-    from engines.grpo.engine.tensorboard import ScalarWriter, Tracker
-
-    config, place = plan.loaded.config, folder / "monitor" / "tensorboard"
-    writers: list[ScalarWriter | Tracker] = []
-    if config.grpo.tensorboard:
-        writers.append(ScalarWriter(place, first_step=state.steps_finished, tell=tell))
-    if config.grpo.monitor is not None:
-        writers.append(Tracker(config.grpo.monitor, config.exp_id, plan.run.run, tell))
-    for scalars in writers:
-        stack.callback(scalars.close)
-
-    def listen(event: ev.DurableEvent | ev.TransientEvent) -> None:
-        for scalars in writers:
-            match event:
-                case ev.LessonProposed(lesson=Lesson(update=WeightUpdate(metrics=found))):
-                    scalars.write(event.step, found)
-                case ev.EvaluationFinished(mean=float() as mean):
-                    scalars.write(event.step, {event.data: mean}, group="held-out")
-
-    return listen

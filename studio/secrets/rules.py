@@ -251,13 +251,31 @@ def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[s
     Only those that look random: `AUTH=required` must not be masked wherever that word occurs. The
     path of a file, as in GOOGLE_APPLICATION_CREDENTIALS, is no secret.
     """
-    return frozenset(
+    given = os.environ if environ is None else environ
+    named = (
         value
-        for name, value in (os.environ if environ is None else environ).items()
+        for name, value in given.items()
         if _SECRET_NAME.search(name)
         and looks_random(value)
         and not (os.sep in value and os.path.exists(value))
     )
+    return frozenset((*named, *_collector_secrets(given))) - {""}
+
+
+def _collector_secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """What the variables of tracing hold: headers as `name=value,…`, and addresses."""
+    from urllib.parse import unquote
+
+    for name, value in environ.items():
+        if not name.startswith(("OTEL_EXPORTER_OTLP_", "PHOENIX_")):
+            continue
+        if name.endswith("_ENDPOINT"):
+            yield from _url_secrets(value)
+        for pair in value.split(",") if name.endswith("_HEADERS") else ():
+            header, _, written = pair.partition("=")
+            if header.strip().lower() not in _HARMLESS_HEADERS:
+                for text in (written.strip(), unquote(written.strip())):
+                    yield from (text, text.partition(" ")[2].strip())
 
 
 def looks_random(value: str) -> bool:

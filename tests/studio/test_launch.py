@@ -230,7 +230,7 @@ def test_two_processes_train_the_tiny_policy_and_leave_one_journal(tmp_path: Pat
         "practice.group_size=4",
         "data.truncate=4",
         "evaluation.do_eval=false",
-        "grpo.tensorboard=false",
+        "tensorboard=false",
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count("2 processes train together") == 1

@@ -27,6 +27,7 @@ from studio.config.settings.policy import (
     PolicyConfig,
     Role,
 )
+from studio.config.settings.tracing import CollectorAddress, TracingConfig
 from studio.config.settings.training import (
     DataConfig,
     GRPOConfig,
@@ -196,6 +197,12 @@ class RunConfig(Settings):
         "cluster; models are asked from the run's process in any case",
     )
     ray: RayConfig = RayConfig()
+    tracing: TracingConfig = TracingConfig()
+    tensorboard: bool | None = key(
+        None,
+        "whether curves for TensorBoard are written; null: where weights are trained",
+        examples=["true"],
+    )
     grpo: Annotated[GRPOConfig, as_section(GRPOConfig)] = GRPOConfig()
     sft: Annotated[SFTConfig, as_section(SFTConfig)] = SFTConfig()
 
@@ -298,12 +305,21 @@ class RunConfig(Settings):
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    # What the environment and .env say of keys that tools need; never written.
+    # What the environment and .env say of keys that tools need, and of where spans go; never
+    # written.
     _tool_keys: dict[str, str] = PrivateAttr(default_factory=dict)
+    _collector: CollectorAddress | None = PrivateAttr(default=None)
 
     @property
     def tool_keys(self) -> dict[str, str]:
         return self._tool_keys
+
+    @property
+    def collector(self) -> CollectorAddress | None:
+        return self._collector
+
+    def set_collector(self, found: CollectorAddress | None) -> None:
+        self._collector = found
 
     @property
     def origins(self) -> dict[str, str]:

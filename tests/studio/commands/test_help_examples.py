@@ -30,6 +30,7 @@ PARSED = {
     "studio rehearsal serve": "goes on until Ctrl-C",
     "studio library serve": "goes on until Ctrl-C",
     "studio compare rehearsal@step:0": "needs a run that evaluated",
+    "studio runs trace": "needs a collector",
     "studio ctl watch": "goes on until the run ends",
     "studio review mine --wait": "goes on until the run ends",
     "studio review mine --mcp": "talks with a program",
