@@ -73,7 +73,7 @@ from studio.run.verifier import open_run_verifier
 from studio.secrets.remembered import remember_secrets
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
 
 async def open_run_context(
@@ -84,7 +84,7 @@ async def open_run_context(
     open_journal: Callable[..., Journal] = Journal,
     reviewers: Sequence[Reviewer] | None = None,
     watched: bool = False,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
 ) -> RunContext:
     """Open everything a planned run needs; what is opened is closed with the stack.
 

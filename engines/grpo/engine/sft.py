@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engines.core.types import Group, GroupOutcome, LostWork
-from engines.grpo.engine.optimiser import Optimiser, clip_gradient
+from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.schedule import learning_rate
 from engines.grpo.engine.weight_engine import (
     NonFiniteUpdate,
@@ -87,15 +87,14 @@ class SFTEngine(WeightEngine):
         """`left_out` counts demonstrations that are longer than the model's window."""
         settings = self._settings
         loss, tokens = self._accumulate(examples, is_stopped)
-        gradient, norm = clip_gradient(self.optimiser.gradient(), settings.max_grad_norm)
+        rate = learning_rate(settings, self._optimiser_steps, self._planned)
+        norm = self.optimiser.step(rate)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NonFiniteUpdate(
                 f"loss {loss:g} and gradient norm {norm:g}; the weights stay as they were. "
                 f"Set sft.learning_rate lower than {settings.learning_rate:g}, or look for odd "
                 "demonstrations."
             )
-        rate = learning_rate(settings, self._optimiser_steps, self._planned)
-        self.optimiser.step(gradient, rate)
         metrics = {
             "loss": loss,
             "grad_norm": norm,
