@@ -18,7 +18,6 @@ from engines.grpo.engine.weight_engine import (
     OutOfMemory,
     PreparedBatch,
     TrainedBatch,
-    UpdateCancelled,
     WeightEngine,
 )
 from engines.grpo.loss.sft import FORWARD_TOKENS, accumulate, is_packing_exact
@@ -28,6 +27,7 @@ from engines.grpo.loss.sft_data import (
     parse_demonstration,
     tokenise_demonstration,
 )
+from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.lora import lora_dropout
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory

@@ -51,10 +51,6 @@ class OutOfMemory(Exception):
         self.size = size
 
 
-class UpdateCancelled(Exception):
-    """Nobody waits for the result any more."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrainedBatch:
     """What training did, the weights apart."""

@@ -21,8 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engines.core.errors import PolicyError
-from engines.grpo.engine.weight_engine import UpdateCancelled
-from engines.grpo.ranks.ranks import Ranks
+from engines.grpo.ranks.ranks import Ranks, UpdateCancelled
 
 TIMEOUT_S = 1800.0
 WAIT = timedelta(days=30)
@@ -171,6 +170,9 @@ class AcceleratedRanks(Ranks):
 
         if dist.is_initialized():
             dist.destroy_process_group()
+        # Connections are closed with the last reference to them, as a prepared model has.
+        self.module = self._words = None
+        self.accelerator.free_memory()
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 

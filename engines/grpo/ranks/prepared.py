@@ -32,7 +32,9 @@ class _Passes(nn.Module):
     def __init__(self, local: LocalModel) -> None:
         super().__init__()
         self.model = local.model
-        self._no_split_modules = local.base._no_split_modules  # what FSDP divides by
+        # What FSDP divides by, and how it ties weights again that are one tensor.
+        self._no_split_modules = local.base._no_split_modules
+        self.tie_weights = local.base.tie_weights
 
     def forward(self, work: Callable[[], TokenScores]) -> TokenScores:
         # FSDP warns of views, on which its hooks can be lost.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import PolicyError
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.weight_engine import UpdateCancelled
 from engines.grpo.ranks.accelerated import STOP, EngineCall
 from engines.grpo.ranks.prepared import DeepSpeedOptimiser, PreparedOptimiser
+from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.grpo.ranks.sampling import DecodeShares, answer_share
 from engines.policies.hf_local.loading import load_local
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class UpdateCancelled(Exception):
+    """Nobody waits for the result any more: raised on every rank."""
+
+
 class Ranks:
     """A single process: what it has computed is all there is.
 

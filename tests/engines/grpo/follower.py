@@ -54,8 +54,6 @@ def join(how: str, address: str, rank: int) -> AcceleratedRanks:
 
 def main() -> None:
     torch.set_num_threads(1)
-    from engines.grpo.ranks.rank_worker import run_rank_worker
-
     print("ready", flush=True)
     for line in sys.stdin:
         how, address = line.split()
@@ -63,6 +61,9 @@ def main() -> None:
         if how == "leave":
             ranks.receive()
             os._exit(1)
+        # Takes seconds, which a leaver need not wait.
+        from engines.grpo.ranks.rank_worker import run_rank_worker
+
         try:
             run_rank_worker(ranks)
         except PolicyError as error:
