@@ -1,7 +1,8 @@
 """`accelerate launch … -m studio.launch RUNFILE`: one training run in several processes.
 
 `python -m studio.launch --config_file FILE … RUNFILE` starts them so itself, once the machine is
-known to fit, and ends with the run's exit code. Rank 0 is `studio train`; the others only compute and have no run file, no journal and no screen.
+known to fit, and ends with the run's exit code. Rank 0 is `studio train`; the others only compute
+and have no run file, no journal and no screen.
 """
 
 from __future__ import annotations

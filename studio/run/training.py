@@ -102,7 +102,8 @@ async def open_training(
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
+        sleeps = plan.loaded.config.policy.local.rollouts_sleep
+        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served", sleeps=sleeps)
         await synced.publish()
         engine, publish = synced, synced.publish
     # Once a run: a later process trains with the threads of the first.

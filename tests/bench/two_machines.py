@@ -81,7 +81,9 @@ def wait(process: subprocess.Popen[bytes]) -> float:
 
 
 def adapter(workspace: Path, name: str) -> dict[str, object]:
-    (found,) = workspace.glob(f"runs/{name}/checkpoints/*/*/global_step_4/adapter_model.safetensors")
+    (found,) = workspace.glob(
+        f"runs/{name}/checkpoints/*/*/global_step_4/adapter_model.safetensors"
+    )
     return load_file(found)
 
 
