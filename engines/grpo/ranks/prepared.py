@@ -70,6 +70,10 @@ class PreparedOptimiser(Optimiser):
         self._adamw.step()
         return float(_whole(norm))
 
+    @property
+    def overflowed(self) -> bool:
+        return bool(self._adamw.step_was_skipped)
+
     def zero_grad(self) -> None:
         self._accelerator.sync_gradients = True  # accelerate ignores the call otherwise
         super().zero_grad()

@@ -555,6 +555,26 @@ async def test_a_loss_that_is_no_number_is_a_recorded_loss_and_changes_nothing(
     assert same(before.optimiser, engine.state().optimiser)
 
 
+async def test_a_step_that_overflows_float16_is_made_again_at_a_smaller_scale(
+    local: LocalModel,
+) -> None:
+    class Scaled(Optimiser):
+        tries = 0
+
+        @property
+        def overflowed(self) -> bool:
+            return self.tries == 1
+
+        def step(self, learning_rate: float, score: Any = None) -> float:
+            self.tries += 1
+            return float("inf") if self.overflowed else super().step(learning_rate)
+
+    plain = await learn(an_engine(local), a_batch())
+    engine = an_engine(local, make_optimiser=Scaled)
+    assert (await learn(engine, a_batch())).update == plain.update
+    assert isinstance(engine.optimiser, Scaled) and engine.optimiser.tries == 2
+
+
 def running_out(
     monkeypatch: pytest.MonkeyPatch, above: int, words: str = "CUDA out of memory."
 ) -> list[int]:
