@@ -24,7 +24,7 @@ def config_path(name: str) -> Path:
 
 
 def launch_command(name: str) -> str:
-    return f"accelerate launch --config_file {config_path(name)} -m studio.launch RUNFILE"
+    return f"python -m studio.launch --config_file {config_path(name)} RUNFILE"
 
 
 def _refusal(cause: str, move: str) -> ConfigError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,26 @@ import pytest
 import yaml
 
 from engines.core.errors import ConfigError
-from engines.grpo.ranks.launcher import LaunchRequest, read_request
+from engines.grpo.ranks.launcher import LaunchRequest, read_request, start_processes
 from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.source import Source
 from studio.launch import apply_launch_config, run
 from studio.presets import list_presets
 from studio.training.distributed import LaunchedProcess, check_devices, config_path, read_launch
+from tests.engines.grpo.follower import KINDS
 
+SHORT = (
+    "practice.epochs=1",
+    "policy.max_tokens=48",
+    "practice.batch_size=2",
+    "practice.group_size=4",
+    "data.truncate=4",
+    "evaluation.do_eval=false",
+    "grpo.tensorboard=false",
+)
+DIVIDED = ("--use_fsdp", "--fsdp_version", "2")
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 SHIPPED = ("cpu", "ddp", "fsdp", "zero2")
 SINGLE = {"ACCELERATE_MIXED_PRECISION": "no"}
 RANK_1 = {
@@ -31,8 +46,7 @@ RANK_1 = {
     "WORLD_SIZE": "4",
     "LOCAL_RANK": "1",
     "LOCAL_WORLD_SIZE": "4",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
+    **MEETING,
 }
 ZERO_2 = {
     **RANK_1,
@@ -223,20 +237,62 @@ def test_the_configs_are_no_run_files() -> None:
     assert not set(SHIPPED) & {name for name, _ in list_presets()}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores")
-def test_two_processes_train_the_tiny_policy_divided_and_leave_one_journal(tmp_path: Path) -> None:
-    """From accelerate's launcher to the checkpoint, by FSDP: what DDP needs is part of it."""
-    done = launch(
-        tmp_path,
-        "cpu",
-        "--use_fsdp",
-        "--fsdp_version",
-        "2",
-        "--fsdp_auto_wrap_policy",
-        "TRANSFORMER_BASED_WRAP",
+@pytest.fixture
+def signals_put_back() -> Iterator[None]:
+    """Torch's launcher takes them for its whole process."""
+    taken = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
+    before = [signal.getsignal(number) for number in taken]
+    yield
+    for number, handler in zip(taken, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_processes_are_started_by_accelerate_and_their_exit_code_is_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals_put_back: None
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "")  # set for the processes, and put back
+    (tmp_path / "ending.py").write_text(
+        "import json, os, sys\n"
+        "told = {n: v for n, v in os.environ.items() if n.startswith(('ACC', 'FSDP_V', 'RANK'))}\n"
+        "open(f\"{sys.argv[1]}/{told['RANK']}.json\", 'w').write(json.dumps([told, sys.argv]))\n"
+        "sys.exit(5)\n"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("2 processes train together") == 1
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = ["--config_file", str(config_path("cpu")), *DIVIDED, str(tmp_path), "a=1"]
+    assert start_processes(read_request(words), "ending") == 5
+    told, argv = orjson.loads((tmp_path / "0.json").read_bytes())  # the other is ended with it
+    assert argv[1:] == [str(tmp_path), "a=1"]
+    process = read_launch(told | MEETING | {"WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+    assert (process.rank, process.on_cpu) == (0, True)
+    assert (told["ACCELERATE_USE_FSDP"], told["FSDP_VERSION"]) == ("true", "2")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores")
+def test_two_processes_train_the_tiny_policy_divided_and_leave_one_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 is this process, by FSDP: what DDP needs is part of it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**KINDS["fsdp"], **MEETING, "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    environment |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    for name, value in (environment | {"RANK": "0", "LOCAL_RANK": "0"}).items():
+        monkeypatch.setenv(name, value)
+    cores = os.sched_getaffinity(0)
+    other = subprocess.Popen(
+        [sys.executable, "-m", "studio.launch", "grpo-tiny"],
+        env=os.environ | {"RANK": "1", "LOCAL_RANK": "1"},
+    )
+    try:
+        code = run(["grpo-tiny", *SHORT, "--workspace", str(tmp_path)], os.environ)
+        said = capsys.readouterr().err
+        assert (code, other.wait(60)) == (0, 0), said
+    finally:
+        os.sched_setaffinity(0, cores)
+        other.kill()
+    assert said.count("2 processes train together") == 1
     (run_folder,) = (tmp_path / "runs").iterdir()
     lines = (run_folder / "journal.jsonl").read_bytes().splitlines()
     kinds = Counter(orjson.loads(line)["e"]["kind"] for line in lines)
@@ -254,22 +310,7 @@ def test_two_gpus_train_the_tiny_policy(name: str, tmp_path: Path) -> None:
         pytest.skip("needs two GPUs")
     if name == "zero2" and find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed (extra deepspeed)")
-    done = launch(tmp_path, name, "--num_processes", "2")
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def launch(workspace: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Two steps of a small run, by accelerate's launcher."""
-    short = ("practice.epochs=1", "policy.max_tokens=48", "practice.batch_size=2")
-    short += ("practice.group_size=4", "data.truncate=4", "evaluation.do_eval=false")
     command = [sys.executable, "-m", "studio.launch", "--config_file", str(config_path(name))]
-    command += [*options, "grpo-tiny", *short, "grpo.tensorboard=false"]
-    return subprocess.run(
-        [*command, "--workspace", str(workspace)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-        | {"PYTHONPATH": os.getcwd()},
-    )
+    command += ["--num_processes", "2", "grpo-tiny", *SHORT, "--workspace", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -54,7 +54,6 @@ def join(how: str, address: str, rank: int) -> AcceleratedRanks:
 
 def main() -> None:
     torch.set_num_threads(1)
-    print("ready", flush=True)
     for line in sys.stdin:
         how, address = line.split()
         ranks = join(how, address, 1)

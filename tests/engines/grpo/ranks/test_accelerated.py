@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -45,47 +45,42 @@ ITS_OWN_WARNINGS = pytest.mark.filterwarnings("ignore")
 KINDS = ["ddp", "fsdp", pytest.param("deepspeed", marks=[NO_DEEPSPEED, ITS_OWN_WARNINGS])]
 
 
-@dataclass
 class Follower:
     """The other process, and how its worlds end."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None = None
 
     def meet(self, how: str, address: str) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.engines.grpo.follower"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            # Whatever happens it ends, and a test that reads from it then fails, and hangs not.
+            dying = threading.Timer(5 * LIMIT_S, self.process.kill)
+            dying.daemon = True
+            dying.start()
         assert self.process.stdin is not None
         print(how, address, file=self.process.stdin, flush=True)
 
     def ended(self) -> str:
-        assert self.process.stdout is not None
+        assert self.process is not None and self.process.stdout is not None
         lines = (line.strip() for line in self.process.stdout)
         return next((line for line in lines if not line.startswith("DeepSpeed")), "")
 
-
-def a_follower() -> Follower:
-    follower = Follower(
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.engines.grpo.follower"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    )
-    # Whatever happens it ends, and a test that reads from it then fails instead of hanging.
-    dying = threading.Timer(3 * LIMIT_S, follower.process.kill)
-    dying.daemon = True
-    dying.start()
-    assert follower.ended() == "ready"
-    return follower
+    def close(self) -> None:
+        if self.process is not None:
+            with self.process:
+                self.process.kill()
 
 
 @pytest.fixture(scope="module")
 def follower() -> Iterator[Follower]:
-    made = a_follower()
+    made = Follower()
     yield made
-    assert made.process.stdin is not None and made.process.stdout is not None
-    made.process.stdin.close()
-    made.process.stdout.close()
-    made.process.wait(LIMIT_S)
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -327,16 +322,16 @@ def test_a_leader_that_ends_without_a_word_ends_its_follower(
     assert "another process of the run has ended" in ended and ".cc:" not in ended
 
 
-def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(tmp_path: Path) -> None:
-    leaving = a_follower()
-    with connected(leaving, tmp_path, "leave") as others:
+def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(
+    follower: Follower, tmp_path: Path
+) -> None:
+    with connected(follower, tmp_path, "leave") as others:
         others.send("go")
-        leaving.process.wait(LIMIT_S)
+        assert follower.process is not None
+        follower.process.wait(LIMIT_S)
         with pytest.raises(PolicyError, match="another process of the run has ended"):
             others.gather(torch.ones(3))
-    assert leaving.process.stdin is not None and leaving.process.stdout is not None
-    leaving.process.stdin.close()
-    leaving.process.stdout.close()
+    follower.close()
 
 
 @pytest.mark.parametrize("device", ["spread", "cuda:1"])
