@@ -74,7 +74,7 @@ from studio.secrets.remembered import remember_secrets
 from studio.tracing.curves import check_curves, write_curves
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
 
 async def open_run_context(
@@ -85,7 +85,7 @@ async def open_run_context(
     open_journal: Callable[..., Journal] = Journal,
     reviewers: Sequence[Reviewer] | None = None,
     watched: bool = False,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
 ) -> RunContext:
     """Open everything a planned run needs; what is opened is closed with the stack.
 

@@ -39,7 +39,7 @@ from studio.session.client import is_alive
 from studio.session.server import serve
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
 HOLDER_TIMEOUT_S = 5.0
 """Two starts at the same moment: how long the second waits for the first to answer."""
@@ -53,7 +53,7 @@ async def run_headless(
     json: bool,
     tell_estimate: TellEstimate,
     ready_fd: int | None = None,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
     tells_next: bool = True,
 ) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.

@@ -392,19 +392,22 @@ class LocalModels:
             adapter=None if settings.adapter is None else Path(settings.adapter),
             lora=self.config.grpo.lora if trained else None,
             threads=self.threads or local.threads,
-            rollouts_url=None,  # two roles may share one model, whoever samples
+            # Two roles may share one model, whoever samples.
+            rollouts_url=None,
+            rollouts_sleep=False,
             seed=self.config.seed,
         )
 
 
 def open_vllm_rollouts(config: RunConfig, local: HFLocal, tell: Tell) -> VLLMRollouts:
-    """The vLLM server of `policy.local.rollouts_url`, asked with the ids of a local model."""
+    """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
     from engines.policies.hf_local.chat_template import encode_prompt
     from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
 
-    policy, url = config.policy, config.policy.local.rollouts_url
+    policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)
+    endpoint = replace(endpoint_of(policy), model="", base_url=first, replicas=tuple(others))
     server = RolloutServer(
-        replace(endpoint_of(policy), model="", base_url=url, extra_body={}),
+        replace(endpoint, extra_body={}),
         lambda messages, tools: encode_prompt(local.local, messages, tools),
         local.local.window,
         config.practice.temperature,

@@ -23,7 +23,7 @@ from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import weight_facts
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
     from engines.policies.hf_local.policy import HFLocal
 
 
@@ -76,7 +76,7 @@ async def open_training(
     recorder: Recorder,
     tell: Tell,
     *,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
 ) -> Training | None:
     """The parts of a run that trains weights; None of one that does not.
 
@@ -89,13 +89,14 @@ async def open_training(
     if not plan.loaded.config.trains or roles.local is None:
         return None
     folder = experiment_folder(plan)
-    engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
     local = roles.local.local
     first = local.adapter_state()  # nothing is restored yet
+    engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
+        sleeps = plan.loaded.config.policy.local.rollouts_sleep
+        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served", sleeps=sleeps)
         await synced.publish()
         engine, publish = synced, synced.publish
     # Once a run: a later process trains with the threads of the first.
@@ -123,11 +124,11 @@ async def _publish_nothing() -> None:
     """Whoever samples has the weights themselves."""
 
 
-def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> Engine:
+def _open_engine(
+    plan: RunPlan, local: HFLocal, tell: Tell, ranks: AcceleratedRanks | None
+) -> Engine:
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine
-    from engines.grpo.ranks.distributed import DistributedRanks
-    from engines.grpo.ranks.rank_zero import RankZeroEngine
 
     config, total = plan.loaded.config, plan.sampler.total_steps
     steps = total - config.practice.library_steps(total)
@@ -139,13 +140,14 @@ def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None)
             instructions=config.agent.instructions,
             tell=tell,
         )
-    settings = grpo_settings(config)
-    if not isinstance(ranks, DistributedRanks):
-        return GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
-    engine = RankZeroEngine(
-        ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
-    )
-    engine.share_sampling(local)
+    settings, seed = grpo_settings(config), config.seed
+    if ranks is None:
+        return GRPOEngine(settings, local.local, total_steps=steps, seed=seed, tell=tell)
+    from engines.grpo.ranks.rank_worker import open_engine
+    from engines.grpo.ranks.sampling import share_sampling
+
+    engine = open_engine(ranks, local.local, settings, total_steps=steps, seed=seed, tell=tell)
+    share_sampling(ranks, local)
     return engine
 
 

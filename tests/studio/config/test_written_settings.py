@@ -27,6 +27,7 @@ NEWER_SETTINGS = re.compile(
     r"|reflect_on_worsened: 0|(?:proposals: 1\n +)?proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
     r"|select_above: 30|select_most: 10"
+    r"|rollouts_sleep: false"
     r"|team: null|models: {}|monitor: null"
     r"|tools: \[\]|tool_protocol: auto|context_tokens: 24000|sandbox: required|command: \[\]"
     r"|function: null|problem_as: stdin|answer_from: last_line|pass_env: \[\]|network: none"
