@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.record.journal import Journal
+from engines.record.run_index import keep_state
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 
@@ -19,6 +21,7 @@ class Recorder:
         self._journal = journal
         self._listeners: list[Listener] = []
         self._text_readers: list[Callable[[], bool]] = []
+        self._recording = 0  # events that are not in the state yet
         self.state = state
 
     def listen(
@@ -49,9 +52,21 @@ class Recorder:
 
         Raises RecordError: it could not be written; the state has not changed.
         """
-        event = await self._journal.append(event)
-        fold(self.state, event)
+        self._recording += 1
+        try:
+            event = await self._journal.append(event)
+            fold(self.state, event)
+        finally:
+            self._recording -= 1
         self.emit(event)
+
+    async def roll(self, step: int) -> None:
+        """After a step, begin another segment of a journal that is long, and keep the state."""
+        while self._recording:
+            await self._journal.wait_idle()
+            await asyncio.sleep(0)
+        if self._journal.roll(step):
+            keep_state(self._journal.path, self.state, self._journal.at)
 
     def emit(self, event: DurableEvent | TransientEvent) -> None:
         """Pass an event on that is on disk already, or that is never written."""

@@ -24,6 +24,11 @@ class Appender:
         if new:
             sync_folder(path.parent)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file, those that wait included."""
+        return self._next
+
     async def append(self, data: bytes) -> None:
         """Return once the data is on disk; appends keep the order of their calls.
 

@@ -12,9 +12,9 @@ from engines.core.state.run_state import RunState
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
-from engines.record.lines import unreadable_error
 from engines.record.run_index import read_run
 from engines.record.seal import must_be_sealed
+from engines.record.segments.files import first_line, started_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,20 @@ class RunDir:
     @property
     def must_be_sealed(self) -> bool:
         """Whether its files were sealed from the beginning; False where that cannot be told."""
-        return must_be_sealed(_first_line(self.path, 400))
+        return must_be_sealed(first_line(self.journal, 400))
 
     def started_at(self) -> float:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""
-        return _started_at(self.path) if self.journal.exists() else 0.0
+        return started_at(self.journal) if self.journal.exists() else 0.0
 
     @property
     def account(self) -> str:
         """What it pays under: its own also among runs of one name."""
         return f"{self.run} of {self.started_at():.3f}"
 
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(read_journal(self.journal))
+    def entries(self, since: int = 0) -> tuple[Entry, ...]:
+        """Those behind the first so many; of a long run `read_journal` holds a part at a time."""
+        return tuple(read_journal(self.journal, since=since))
 
     def state(self) -> RunState:
         """What the journal adds up to right now, also while the run goes on."""
@@ -129,7 +130,7 @@ class Workspace:
         placed = []
         for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
             try:
-                began = _started_at(path)
+                began = started_at(path / "journal.jsonl")
             except RecordError:  # told by whoever reads more of it; it hides no other
                 began = 0.0
             latest[name] = max(began, latest.get(name, 0.0))
@@ -193,23 +194,7 @@ def _name_and_number(run: str) -> tuple[str, int]:
     return (name, int(number)) if dash and number.isdecimal() else (run, 1)
 
 
-def _first_line(folder: Path, most: int = -1) -> bytes:
-    """Of a run's journal; raises RecordError where it cannot be read."""
-    path = folder / "journal.jsonl"
-    try:
-        with path.open("rb") as file:
-            return file.readline(most)
-    except OSError as error:
-        raise unreadable_error(path, error) from error
-
-
 def _exp_id(folder: Path) -> str | None:
     """The experiment of a run from its first entry, cheaply; None where it cannot be told."""
-    match = re.search(rb'"exp_id":"([^"\\]*)"', _first_line(folder))
+    match = re.search(rb'"exp_id":"([^"\\]*)"', first_line(folder / "journal.jsonl"))
     return match[1].decode("utf-8", "replace") if match else None
-
-
-def _started_at(folder: Path) -> float:
-    """When a run started: the time stamp of its first entry, cheaply."""
-    match = re.search(rb'"at":([0-9.]+)', _first_line(folder, 400))
-    return float(match[1]) if match else 0.0

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from engines.core.errors import ConflictError
 from engines.core.events import AgentOpened
 from engines.core.protocols import Engine, Reviewer
-from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
 from engines.core.types import Learns
 from engines.core.waiting.slow_stage import slow_stage
 from engines.pipeline.alternating import AlternatingEngine
@@ -28,6 +26,7 @@ from engines.record.appender import write_atomic
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import write_lock
+from engines.record.run_index import open_run
 from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
@@ -202,11 +201,8 @@ class _RunParts:
             raise ConflictError(f"run {run.run}", cause, "Give the command again to go on with it.")
         self.library = open_library(self.plan)
         self.library.head()  # a damaged one is reported before anything is written
-        journal = open_journal(run.journal, tell=self.tell, mask=mask)
+        journal, state = open_run(run.journal, open_journal, tell=self.tell, mask=mask)
         self.stack.push_async_callback(journal.aclose)
-        state = RunState()
-        for entry in journal.take_entries():
-            fold(state, entry.event)
         self.recorder = Recorder(journal, state)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
