@@ -60,13 +60,14 @@ class Recorder:
             self._recording -= 1
         self.emit(event)
 
-    async def roll(self, step: int) -> None:
+    async def roll(self, step: int) -> bool:
         """After a step, begin another segment of a journal that is long, and keep the state."""
         while self._recording:
             await self._journal.wait_idle()
             await asyncio.sleep(0)
-        if self._journal.roll(step):
+        if rolled := self._journal.roll(step):
             keep_state(self._journal.path, self.state, self._journal.at)
+        return rolled
 
     def emit(self, event: DurableEvent | TransientEvent) -> None:
         """Pass an event on that is on disk already, or that is never written."""

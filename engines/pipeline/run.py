@@ -11,6 +11,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
+from engines.record.catalogue.usage import keep_usage
 
 Ending = Literal["finished", "stopped", "held", "failed", "budget", "waiting"]
 
@@ -53,7 +54,8 @@ async def _run_steps(practice: RunContext) -> Ending:
         await practice.evaluate(practice.evaluation, begun_with)
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.wait_while_paused()
-        await practice.recorder.roll(step - 1)
+        if await practice.recorder.roll(step - 1):
+            await asyncio.to_thread(keep_usage, practice.records)
         await practise_step(practice, step)
         if await practice.control.finish_step(step) and step < practice.sampler.total_steps:
             return "stopped"

@@ -17,14 +17,13 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,8 @@ from tests.support.long_runs import write_long_run
 
 ROLLOUTS, BATCH, TRIES, PROBLEMS = 100_000, 25, 4, 250
 RUN, RUNS, SHARES = "long", 500, 20
+YOUNG, WARM_UP, COMPARED, REPEATS = 6_000, 3, 20, 5
+"""Rollouts of the young run; steps of it and of the long one that are compared, so many times."""
 BOUNDS = {
     "megabytes": 500.0,
     "slower": 1.1,
@@ -65,13 +66,12 @@ def command(folder: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "studio", "--workspace", str(folder), *words]
 
 
-def settings(folder: Path, rollouts: int) -> list[str]:
-    steps = rollouts // (BATCH * TRIES)
+def settings(folder: Path) -> list[str]:
     given = {
         "data.practice": folder / "problems.jsonl",
         "practice.batch_size": BATCH,
         "practice.group_size": TRIES,
-        "practice.epochs": steps * BATCH // PROBLEMS + 1,
+        "practice.epochs": 1_000,  # more than is practised
         "practice.concurrency": BATCH * TRIES,
         "evaluation.do_eval": "false",
         "verifier": "text",
@@ -105,26 +105,49 @@ def practise(folder: Path, rollouts: int) -> dict[str, Any]:
     folder.mkdir(parents=True)
     write_problems(folder / "problems.jsonl")
     steps, points = rollouts // (BATCH * TRIES), [(0.0, 0.0)]
-    words = ("rehearsal", "--name", RUN, *settings(folder, rollouts))
+    words = ("rehearsal", "--name", RUN, *settings(folder))
     with events_of(folder, *words) as (pid, events):
         done = 0
         for event in events:
-            if event["kind"] in ("StepFinished", "RunStarted"):
+            if event["kind"] == "StepFinished":
                 points.append(used_by(pid))
-                done = event.get("step", 0)
+                done = event["step"]
             if event["kind"] == "RolloutJudged" and done >= steps:
                 break
-    took = [after[0] - before[0] for before, after in pairwise(points[2:])]
-    share = max(1, len(took) // SHARES)
-    starts = range(0, len(took) - share + 1, share)
-    means = [statistics.mean(took[at : at + share]) for at in starts]
+    share = max(1, steps // SHARES)
+    cpu_s = [points[at + share][0] - points[at][0] for at in range(0, steps - share + 1, share)]
     return {
-        "steps": len(took),
+        "steps": steps,
         "megabytes": round(points[-1][1]),
-        "megabytes_after_50_steps": round(points[min(52, len(points) - 1)][1]),
-        "step_cpu_s": [round(mean, 4) for mean in means],
-        # What is loaded at first use, and lessons of the first epoch, are no measure.
-        "slower": round(statistics.mean(means[-4:]) / statistics.mean(means[1:5]), 3),
+        "megabytes_after_50_steps": round(points[min(50, steps)][1]),
+        "step_cpu_s": [round(taken / share, 3) for taken in cpu_s],
+    }
+
+
+def step_cpu_s(folder: Path) -> float:
+    """Of a step, once the resumed process has made a few."""
+    with events_of(folder, "--resume", RUN) as (pid, events):
+        points = []
+        for event in events:
+            if event["kind"] == "StepFinished":
+                points.append(used_by(pid)[0])
+            if len(points) > WARM_UP + COMPARED:
+                break
+    return (points[-1] - points[WARM_UP]) / COMPARED
+
+
+def compare_steps(short: Path, long: Path) -> dict[str, Any]:
+    """Steps of the long run against those of its like that is young, in turns: loads change."""
+    early, late = [], []
+    for _ in range(REPEATS):
+        early.append(step_cpu_s(short))
+        late.append(step_cpu_s(long))
+    pairs = [round(after / before, 3) for before, after in zip(early, late, strict=True)]
+    return {
+        "early_step_cpu_s": round(min(early), 4),
+        "late_step_cpu_s": round(min(late), 4),
+        "slower_each": pairs,
+        "slower": round(min(late) / min(early), 3),
     }
 
 
@@ -158,11 +181,12 @@ def look(folder: Path, code: str) -> dict[str, float]:
 
 
 def measure(folder: Path, rollouts: int) -> dict[str, Any]:
-    long, many = folder / "long", Workspace(folder / "many")
+    long, short, many = folder / "long", folder / "short", Workspace(folder / "many")
     notes = folder / "practised.json"
     if not notes.exists():
         shutil.rmtree(folder, ignore_errors=True)
         made = practise(long, rollouts)
+        practise(short, min(YOUNG, rollouts))
         for number in range(RUNS):
             write_long_run(many, f"exp-{number + 2}", steps=5, library=number % 10 == 0)
         notes.write_text(json.dumps(made))
@@ -173,6 +197,7 @@ def measure(folder: Path, rollouts: int) -> dict[str, Any]:
         "records": sum(path.stat().st_size for path in at.glob("records/*")),
     }
     found["bytes_a_rollout"] = {name: round(size / rollouts) for name, size in sizes.items()}
+    found |= compare_steps(short, long)
     resumes = [resume(long) for _ in range(3)]
     found["resume"] = min(resumes, key=lambda one: one["cpu_s"])
     found["show_first"] = run(long, "runs", "show", RUN)

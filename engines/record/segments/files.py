@@ -66,6 +66,18 @@ def closed_path(journal: Path, number: int) -> Path:
     return journal.with_name(f"{journal.stem}-{number:06d}{journal.suffix}")
 
 
+def closed_number(path: Path) -> int:
+    """Of a closed segment by its name; 0: it is called otherwise."""
+    match = re.fullmatch(r"journal-(\d{6,})\.jsonl", path.name)
+    return int(match[1]) if match else 0
+
+
+def closed_files(folder: Path) -> list[Path]:
+    """Files that are called as closed segments are, in their order."""
+    found = ((closed_number(path), path) for path in folder.glob("journal-*.jsonl"))
+    return [path for number, path in sorted(found) if number]
+
+
 def segment_path(journal: Path, number: int) -> Path | None:
     """Where a segment stands now; None: the journal has no such one."""
     last = read_head(journal).segment

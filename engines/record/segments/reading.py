@@ -51,27 +51,17 @@ def read(
     Raises DamagedError: a line fails its check, or a segment does not follow from the one before.
     RecordError: a file cannot be opened.
     """
-    part = _Part(take, after)
-    number = first if after is None else after.segment
-    while True:
-        last = read_head(journal).segment
-        closed = number < last
-        path = closed_path(journal, number) if closed else journal
-        begun = part.last.line if part.last and part.last.segment == number else None
-        part.path, part.number = path, number
-        try:
-            contents = lines.read(path, chained=True, visit=part.visit, after=begun)
-        except (DamagedError, _Rolled) as error:
-            if not closed and read_head(journal).segment != last:
-                continue
-            raise part.damaged_error(1) if isinstance(error, _Rolled) else error from error
-        if not closed and read_head(journal).segment != last:
-            continue  # what of it came since is in the closed one
-        if closed and (not contents.end or contents.torn or contents.newline_missing):
-            raise part.damaged_error((part.last.line.number if part.last else 0) + 1)
-        if not closed or number == upto:
-            return End(contents, part.last, closed)
-        number += 1
+    return _read(_Part(take, after), journal, first, upto)
+
+
+def read_undamaged(journal: Path, take: Take) -> tuple[Place | None, DamagedError | None]:
+    """The last line before any damage, heads included, and what follows it; None: all is whole."""
+    part = _Part(take, None)
+    try:
+        _read(part, journal, 1, None)
+    except DamagedError as error:
+        return part.last, error
+    return part.last, None
 
 
 class _Part:
@@ -99,6 +89,30 @@ class _Part:
         if number > 1:
             cause = "this closed part of the journal was cut."
         return DamagedError(f"{self.path}:{number}", cause, f"{_MOVE} {lines.REPAIR} cuts here.")
+
+
+def _read(part: _Part, journal: Path, first: int, upto: int | None) -> End:
+    after = part.last
+    number = first if after is None else after.segment
+    while True:
+        last = read_head(journal).segment
+        closed = number < last
+        path = closed_path(journal, number) if closed else journal
+        begun = part.last.line if part.last and part.last.segment == number else None
+        part.path, part.number = path, number
+        try:
+            contents = lines.read(path, chained=True, visit=part.visit, after=begun)
+        except (DamagedError, _Rolled) as error:
+            if not closed and read_head(journal).segment != last:
+                continue
+            raise part.damaged_error(1) if isinstance(error, _Rolled) else error from error
+        if not closed and read_head(journal).segment != last:
+            continue  # what of it came since is in the closed one
+        if closed and (not contents.end or contents.torn or contents.newline_missing):
+            raise part.damaged_error((part.last.line.number if part.last else 0) + 1)
+        if not closed or number == upto:
+            return End(contents, part.last, closed)
+        number += 1
 
 
 _MOVE = "Restore it from a copy."
