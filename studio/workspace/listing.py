@@ -91,7 +91,7 @@ def listed_runs(
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
     rows = reversed(_rows(workspace, tell))
-    return tuple(_listed_run(workspace.run(str(row["run"])), row) for row in rows)
+    return tuple(_listed_run(RunDir(workspace.runs_folder / str(row["run"])), row) for row in rows)
 
 
 def runs_table(runs: Sequence[ListedRun]) -> str:
