@@ -107,6 +107,11 @@ class Workspace:
         return self.path / "verifiers"
 
     @property
+    def archives(self) -> Path:
+        """Runs packed into a file each, and notes on those that are only there."""
+        return self.path / "archives"
+
+    @property
     def catalogue(self) -> Path:
         return self.path / "catalogue.json"
 
@@ -142,6 +147,9 @@ class Workspace:
         check_name(run)
         folder = RunDir(self.runs_folder / run)
         if not folder.journal.exists():
+            if (self.archives / f"{run}.json").exists():
+                cause, move = "it is archived.", f"Bring it back: studio runs restore {run}"
+                raise ConflictError(f"run {run}", cause, move)
             newest_first = [found.run for found in reversed(self.runs())]
             move = suggest_name(run, newest_first, workspace=self.path)
             move += " A new run appears once its process has opened it."
@@ -174,8 +182,11 @@ class Workspace:
     def new_run_dir(self, exp_id: str) -> RunDir:
         """A folder for a new run of that name; nothing is created yet."""
         check_name(exp_id)
-        numbered = self._run_ids_by_number(exp_id)
-        name = f"{exp_id}-{max(numbered) + 1}" if numbered else exp_id
+        taken = {*self._run_ids_by_number(exp_id)}
+        for path in self.archives.glob(f"{exp_id}*.json"):  # it may come back
+            name, number = _name_and_number(path.stem)
+            taken |= {number} if name == exp_id else {1} if path.stem == exp_id else set()
+        name = f"{exp_id}-{max(taken) + 1}" if taken else exp_id
         return RunDir(self.runs_folder / name)
 
     def _run_ids_by_number(self, exp_id: str) -> dict[int, str]:
