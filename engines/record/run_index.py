@@ -199,10 +199,10 @@ def indexed_row(journal: Path) -> dict[str, Any] | None:
     return None
 
 
-def is_wrong(journal: Path) -> bool:
-    """Whether the index of a journal is damaged, or would be believed and says something else."""
+def is_wrong(journal: Path, name: str = NAME) -> bool:
+    """Whether what is kept of a journal is damaged, or would be believed and is something else."""
     try:
-        head, body = lines.read(journal.with_name(NAME), chained=True).lines
+        head, body = lines.read(journal.with_name(name), chained=True).lines
     except (StudioError, ValueError):
         return True
     if (reach := _current_reach(journal, head.body)) is None:

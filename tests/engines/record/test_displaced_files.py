@@ -1,4 +1,4 @@
-"""A file that is removed, replaced or cut while it is being written is noticed at the next append."""
+"""A file that is taken away or cut while it is being written is noticed at the next append."""
 
 from __future__ import annotations
 
