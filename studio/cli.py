@@ -64,6 +64,7 @@ def studio(
         Path,
         typer.Option(
             envvar="STUDIO_WORKSPACE",
+            readable=False,  # `_check_workspace` says more
             help="Folder of runs, libraries and data sets; before or after the command.",
         ),
     ] = Path("practice"),
@@ -97,6 +98,11 @@ def _check_workspace(path: Path) -> Path:
         raise ConfigError(
             f"workspace {path}", f"it is {what}.", "Choose another one with --workspace DIR."
         )
+    if os.path.lexists(path) and not os.access(path, os.R_OK | os.X_OK):
+        from engines.record.lock import whose_permissions
+
+        move = f"Mend {whose_permissions(path)} or choose another one with --workspace DIR."
+        raise ConfigError(f"workspace {path}", "it cannot be read.", move)
     return path
 
 

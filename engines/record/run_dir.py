@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,8 +130,8 @@ class Workspace:
         Between runs of one name their numbers tell, since a clock may have been set back;
         between names there is only the clock.
         """
-        journals = self.runs_folder.glob("*/journal.jsonl")
-        found = [path.parent for path in journals if path.is_file()]
+        folders = self.runs_folder.iterdir() if self.runs_folder.is_dir() else ()
+        found = [path for path in folders if _holds_journal(path)]
         latest: dict[str, float] = {}  # name → when the newest of its runs so far began
         placed = []
         for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
@@ -146,7 +147,7 @@ class Workspace:
         """Raises ConflictError where there is none of that id, or it cannot be the name of one."""
         check_name(run)
         folder = RunDir(self.runs_folder / run)
-        if not folder.journal.exists():
+        if not (os.path.exists(folder.journal) or _holds_journal(folder.path)):
             if (self.archives / f"{run}.json").exists():
                 cause, move = "it is archived.", f"Bring it back: studio runs restore {run}"
                 raise ConflictError(f"run {run}", cause, move)
@@ -197,6 +198,14 @@ class Workspace:
             if match and path.stat().st_size:
                 found[int(match[1] or 1)] = path.parent.name
         return found
+
+
+def _holds_journal(folder: Path) -> bool:
+    """Also of a run that this user may not read: whoever reads it says so."""
+    try:
+        return not folder.name.startswith(".") and (folder / "journal.jsonl").is_file()
+    except PermissionError:
+        return True
 
 
 def _name_and_number(run: str) -> tuple[str, int]:

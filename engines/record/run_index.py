@@ -213,8 +213,14 @@ def is_wrong(journal: Path, name: str = NAME) -> bool:
 
 
 def journal_mark(journal: Path) -> dict[str, Any]:
-    """What tells whether something was made from a journal as it is now, and by this code."""
-    at = journal.stat()
+    """What tells whether something was made from a journal as it is now, and by this code.
+
+    Raises RecordError: it cannot be read.
+    """
+    try:
+        at = journal.stat()
+    except PermissionError as error:
+        raise lines.unreadable_error(journal, error) from error
     return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": code_digest()}
 
 

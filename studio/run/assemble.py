@@ -25,7 +25,7 @@ from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
-from engines.record.lock import write_lock
+from engines.record.lock import check_lockable, write_lock
 from engines.record.run_index import open_run
 from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
@@ -139,6 +139,7 @@ class _RunParts:
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
+        check_lockable(plan.run.path)
         roles = open_roles(
             config,
             stack,

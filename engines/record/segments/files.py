@@ -98,12 +98,12 @@ def find_segment(journal: Path, field: Literal["events", "step"], value: int) ->
 
 def first_line(journal: Path, most: int = -1) -> bytes:
     """With which a journal begins, cheaply; raises RecordError where it cannot be read."""
-    path = first if (first := closed_path(journal, 1)).exists() else journal
     try:
+        path = first if (first := closed_path(journal, 1)).exists() else journal
         with path.open("rb") as file:
             return file.readline(most)
     except OSError as error:
-        raise lines.unreadable_error(path, error) from error
+        raise lines.unreadable_error(journal, error) from error
 
 
 def started_at(journal: Path) -> float:
@@ -113,7 +113,11 @@ def started_at(journal: Path) -> float:
 
 
 def journal_bytes(journal: Path) -> int:
-    return read_head(journal).bytes + journal.stat().st_size
+    """Of all its files; raises RecordError where it cannot be read."""
+    try:
+        return read_head(journal).bytes + journal.stat().st_size
+    except PermissionError as error:
+        raise lines.unreadable_error(journal, error) from error
 
 
 def begin_next(journal: Path, head: Head) -> str:
