@@ -107,6 +107,27 @@ def show(
 
 
 @app.command()
+def replay(
+    context: typer.Context,
+    run: Run,
+    speed: Annotated[
+        float,
+        typer.Option(min=0.1, max=1000, metavar="X", help="How much faster than it went."),
+    ] = 1.0,
+) -> int:
+    """Play a run through the screen as it went, text and all. Nothing in it can be changed.
+
+    Long waits are cut. Behind s: p pauses or goes on, s plays one step, + and - set the speed.
+
+    Examples:
+        studio runs replay rehearsal --speed 10
+    """
+    from studio.commands.screen import show_replay
+
+    return show_replay(open_workspace(context), run, speed)
+
+
+@app.command()
 def rm(
     context: typer.Context,
     run: Run,

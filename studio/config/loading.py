@@ -19,6 +19,7 @@ from engines.core.errors import DataError
 from engines.core.text.masking import MASK, Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
+from engines.record.cassette.file import Tape
 from engines.tools.settings import TOOL_KEYS
 from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
@@ -46,6 +47,7 @@ from studio.presets import presets_folder
 from studio.secrets.output import remember
 from studio.secrets.rules import (
     environment_secrets,
+    is_address,
     is_common,
     is_kept_as_written,
     is_masked,
@@ -69,6 +71,7 @@ class LoadedRun:
     warnings: tuple[str, ...]
     place: Callable[[str], str]  # dotted key → where its value was written
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    tape: Tape | None = None  # what is asked is recorded there, or played from it
 
     @property
     def mask(self) -> Mask:
@@ -305,7 +308,7 @@ def unknown_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[K
     for key, text in walk_texts(composed.tree):
         if is_masked(key, text):
             found[key] = ""
-        elif is_secret(key) or names_secret(text) or key[-1] == "base_url":
+        elif is_secret(key) or names_secret(text) or is_address(key):
             for name in _UNCONDITIONAL.findall(text):
                 if name not in environ:
                     found[key] = name
@@ -323,7 +326,7 @@ def masked_environment(
 def leave_out(tree: Tree) -> None:
     """Take keys and addresses away that are not known; in other places the mask does no harm."""
     for key, value in walk_texts(tree):
-        if MASK in value and key[-1] in ("api_key", "base_url"):
+        if MASK in value and (key[-1] == "api_key" or is_address(key)):
             pop_value(tree, key)
 
 

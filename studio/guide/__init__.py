@@ -22,6 +22,7 @@ TOPICS = (
     "evaluation",
     "libraries",
     "weights",
+    "cluster",
     "agents",
     "python",
     "recovery",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.protocols import Engine, Reviewer
 from engines.core.types import Learns
 from engines.core.waiting.slow_stage import slow_stage
@@ -23,6 +23,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
+from engines.record.cassette.file import is_played, open_cassette
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import check_lockable, write_lock
@@ -68,6 +69,7 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
+from studio.secrets.remembered import remember_secrets
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.ranks import Ranks
@@ -140,6 +142,10 @@ class _RunParts:
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
         check_lockable(plan.run.path)
+        tape = open_cassette(
+            *(loaded.tape, f"run {plan.run.run}", stack, loaded.mask, tell),
+            resumes=plan.mode == "resume",
+        )
         roles = open_roles(
             config,
             stack,
@@ -147,6 +153,7 @@ class _RunParts:
             training=config.trains,
             threads=recorded_threads(plan),
             workspace=plan.workspace.path,
+            cassette=tape,
         )
         check_training(config)
         self.budget = open_budget(
@@ -181,7 +188,7 @@ class _RunParts:
                 check_weights(*plan.origin, plan.fingerprint, roles.local.local)
         with slow_stage(tell, "asking the embedding model for a first reply"):
             self.embedder = await open_run_embedder(
-                loaded, plan.workspace, stack, self.budget, self.ledger
+                loaded, plan.workspace, stack, self.budget, self.ledger, tape
             )
 
     def remove_left_files(self) -> None:
@@ -207,6 +214,7 @@ class _RunParts:
         self.recorder = Recorder(journal, state)
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
+        remember_secrets(self.plan.workspace.path, self.plan.loaded.secrets)
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):
             await self.recorder.record(AgentOpened(self.agent_facts))
@@ -220,9 +228,9 @@ class _RunParts:
         outage = Outage(lambda reason: control.give_up("failed", reason))
         recorder.listen(outage.watch(state))
         linter = open_run_linter(plan, self.sets, state, self.embedder)
-        reflector = self._training_free_engine(linter)
-        slots = rollout_slots(config, self.slots)
-        wait, pace = control.wait_while_paused, pace_of(config, watched=watched)
+        reflector, slots = self._training_free_engine(linter), rollout_slots(config, self.slots)
+        wait = control.wait_while_paused
+        pace = pace_of(config, watched=watched, played=is_played(roles.cassette))
         setup, trials = (
             measuring_setup(
                 *(config, roles, ledger, slots, self.verifier),
@@ -271,7 +279,17 @@ class _RunParts:
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
+            nodes=self._tell_nodes(),
         )
+
+    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]]]:
+        """Have whoever watches told of nodes and where tries are made; returns who knows it."""
+        dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
+        if dispatcher is None:
+            return dict
+        dispatcher.on_nodes = lambda nodes, lost: emit(NodesChanged(nodes, lost))
+        dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
+        return dispatcher.tries_by_node
 
     def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:
         return Gate(

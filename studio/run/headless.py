@@ -23,6 +23,7 @@ from engines.record.catalogue.rows import write_run_row
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
+from studio.config.scripted import played_note, rehearsal_note
 from studio.process import silence_stream
 from studio.report.next_step import command_after_run, tell_next
 from studio.report.progress import Display, LinePrinter, to_stderr
@@ -31,7 +32,7 @@ from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import choice_text, set_power_lines, trial_text
-from studio.run.models import rehearsal_note, short_log_note
+from studio.run.models import short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
 from studio.session.client import is_alive
@@ -199,7 +200,8 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
         "new run",
     }
     to_stderr(f"run {plan.run.run}{what[plan.mode]}")
-    if note := rehearsal_note(plan.loaded.config):
+    loaded = plan.loaded
+    for note in filter(None, (rehearsal_note(loaded.config), played_note(loaded.tape))):
         to_stderr(note)
     if pace_tokens_per_s is not None:
         to_stderr(f"paced: each reply streams {pace_tokens_per_s:g} tokens a second, to be watched")

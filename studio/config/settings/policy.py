@@ -89,6 +89,12 @@ class PolicyConfig(Settings):
         "address of openai:MODEL; null: $OPENAI_BASE_URL, else the hosted service",
         examples=["http://localhost:11434/v1"],
     )
+    replicas: Annotated[tuple[Address, ...], BeforeValidator(as_list)] = key(
+        (),
+        "further addresses with the same model and key; a call goes to the least busy one, what "
+        "begins alike to the same, and one that fails is left out for a while",
+        examples=["'[http://node2:8000/v1, http://node3:8000/v1]'"],
+    )
     api_key: ApiKey | None = key(
         None,
         "key of that address, best as ${oc.env:NAME}; null: $OPENAI_API_KEY",
@@ -141,6 +147,11 @@ class PolicyConfig(Settings):
     )
     price_out_usd_per_mtok: Float | None = key(
         None, "US dollars for a million reply tokens; null: costs are not shown", **_PRICE
+    )
+    price_cached_usd_per_mtok: Float | None = key(
+        None,
+        "US dollars for a million prompt tokens that the endpoint had in a cache; null: as others",
+        **_PRICE,
     )
     expected_tokens: Int | None = key(
         None,
