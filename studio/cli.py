@@ -64,6 +64,7 @@ def studio(
         Path,
         typer.Option(
             envvar="STUDIO_WORKSPACE",
+            readable=False,  # `_check_workspace` says more
             help="Folder of runs, libraries and data sets; before or after the command.",
         ),
     ] = Path("practice"),
@@ -97,6 +98,11 @@ def _check_workspace(path: Path) -> Path:
         raise ConfigError(
             f"workspace {path}", f"it is {what}.", "Choose another one with --workspace DIR."
         )
+    if os.path.lexists(path) and not os.access(path, os.R_OK | os.X_OK):
+        from engines.record.lock import whose_permissions
+
+        move = f"Mend {whose_permissions(path)} or choose another one with --workspace DIR."
+        raise ConfigError(f"workspace {path}", "it cannot be read.", move)
     return path
 
 
@@ -153,8 +159,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carry_out(arguments: Sequence[str]) -> int:
     words = translate_flags(name_file(name_subcommand(move_workspace_first(arguments))))
-    if _run_without_parser(words):
-        return exit_codes.DONE
+    if (code := _run_without_parser(words)) is not None:
+        return code
     try:
         result = build_parser().main(words, prog_name="studio", standalone_mode=False)
     except typer.TyperException as error:
@@ -197,17 +203,20 @@ def walk_commands(group: TyperGroup, path: str = "studio") -> Iterator[tuple[str
             yield words, command
 
 
-def _run_without_parser(words: Sequence[str]) -> bool:
-    """Carry out what needs no parser: a shell prompt may call `ctl status` all day."""
+def _run_without_parser(words: Sequence[str]) -> int | None:
+    """Carry out what needs no parser: home, and what a shell prompt may call all day."""
     folder = os.environ.get("STUDIO_WORKSPACE") or "practice"
     if words[:1] == ["--workspace"] and len(words) > 1:
         folder, words = words[1], words[2:]
-    status = control.parse_status(words)
+    place, status = Path(folder).expanduser(), control.parse_status(words)
     try:
-        return status is not None and control.print_status(Path(folder).expanduser(), *status)
+        if not words:
+            return screen.home(_check_workspace(place))
+        is_done = status is not None and control.print_status(place, *status)
+        return exit_codes.DONE if is_done else None
     except BrokenPipeError:  # `head` has read enough
         silence_stream(sys.stdout)
-        return True
+        return exit_codes.DONE
 
 
 def _tell(text: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.record.journal import Entry, Journal
+from engines.record.run_index import keep_state
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 
@@ -19,6 +21,7 @@ class Recorder:
         self._journal = journal
         self._listeners: list[Listener] = []
         self._text_readers: list[Callable[[], bool]] = []
+        self._recording = 0  # events that are not in the state yet
         self.state = state
         self.entry: Entry | None = None  # of the journal, whose event is passed on right now
 
@@ -50,13 +53,26 @@ class Recorder:
 
         Raises RecordError: it could not be written; the state has not changed.
         """
-        entry = await self._journal.append(event)
-        fold(self.state, entry.event)
+        self._recording += 1
+        try:
+            entry = await self._journal.append(event)
+            fold(self.state, entry.event)
+        finally:
+            self._recording -= 1
         self.entry = entry
         try:
             self.emit(entry.event)
         finally:
             self.entry = None
+
+    async def roll(self, step: int) -> bool:
+        """After a step, begin another segment of a journal that is long, and keep the state."""
+        while self._recording:
+            await self._journal.wait_idle()
+            await asyncio.sleep(0)
+        if rolled := self._journal.roll(step):
+            keep_state(self._journal.path, self.state, self._journal.at)
+        return rolled
 
     def emit(self, event: DurableEvent | TransientEvent) -> None:
         """Pass an event on that is on disk already, or that is never written."""

@@ -19,6 +19,7 @@ from engines.core.state.run_state import RunState, StepState
 from engines.core.state.step_history import RunHistory, run_history
 from engines.core.text.citations import without_citations
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
+from engines.record.journal import read_journal
 from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
 
@@ -73,7 +74,7 @@ def load_history(
     Raises ConflictError: a run that it was forked from is gone and needed.
     """
     own = HistorySegment(
-        lambda: (entry.event for entry in run.entries()), run.path, run.records, upto
+        lambda: (entry.event for entry in read_journal(run.journal)), run.path, run.records, upto
     )
     started = own.started()
     if started is None or started.forked_from is None:

@@ -11,7 +11,7 @@ from engines.pipeline.context import RunContext
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
-from engines.record.run_index import refresh_index
+from engines.record.catalogue.usage import keep_usage
 
 Ending = Literal["finished", "stopped", "held", "failed", "budget", "waiting"]
 
@@ -52,11 +52,11 @@ async def _run_steps(practice: RunContext) -> Ending:
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another
     if practice.evaluation and state.steps_finished == begun_with and state.current is None:
         await practice.evaluate(practice.evaluation, begun_with)
-    journal, indexed = practice.records.with_name("journal.jsonl"), 0
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.wait_while_paused()
+        if await practice.recorder.roll(step - 1):
+            await asyncio.to_thread(keep_usage, practice.records)
         await practise_step(practice, step)
-        indexed = await refresh_index(journal, state.events, indexed)
         if await practice.control.finish_step(step) and step < practice.sampler.total_steps:
             return "stopped"
     await practice.measure_cells()

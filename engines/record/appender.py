@@ -20,9 +20,14 @@ class Appender:
         self._end = self._next = os.fstat(self._fd).st_size
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._flusher: asyncio.Task[None] | None = None
-        self._broken: OSError | None = None
+        self._broken: OSError | RecordError | None = None
         if new:
             sync_folder(path.parent)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, those that wait included."""
+        return self._next
 
     async def append(self, data: bytes) -> None:
         """Return once the data is on disk; appends keep the order of their calls.
@@ -74,8 +79,13 @@ class Appender:
                         done.set_result(None)
 
     def _write(self, data: bytes) -> None:
+        if isinstance(self._broken, RecordError):
+            raise self._broken
         if self._broken is not None:
             raise self._write_error(self._broken)
+        if (told := self._displaced_error(data)) is not None:
+            self._broken = told
+            raise told
         try:
             view = memoryview(data)
             while view:
@@ -88,6 +98,36 @@ class Appender:
                 os.ftruncate(self._fd, self._end)
             raise self._write_error(error) from error
         self._end += len(data)
+
+    def _displaced_error(self, data: bytes) -> RecordError | None:
+        """What a user is told where the file is no longer what was written; None: it is.
+
+        What would be lost with a file that is gone, the `data` to be written included, is kept.
+        """
+        own, place = os.fstat(self._fd), str(self.path)
+        try:
+            here = os.stat(self.path)
+        except OSError:
+            if not self.path.parent.is_dir():
+                move = "Put the folder back where it was, then give the same command again."
+                return RecordError(place, "its folder was removed or moved meanwhile.", move)
+            write_atomic(self.path, os.pread(self._fd, own.st_size, 0) + data)
+            move = "It was put back whole: give the same command again."
+            return RecordError(place, "it was removed while it was being written.", move)
+        if (here.st_dev, here.st_ino) != (own.st_dev, own.st_ino):
+            kept = self.path.with_name(f"{self.path.name}.kept-{os.getpid()}")
+            write_atomic(kept, os.pread(self._fd, own.st_size, 0) + data)
+            move = f"What was written is in {kept.name}: put it back, or go on with the other file."
+            return RecordError(place, "another file was put in its place meanwhile.", move)
+        if own.st_size != self._end:
+            verb = "cut" if own.st_size < self._end else "written to by something else"
+            cause = f"it was {verb} meanwhile: {own.st_size:,} bytes instead of {self._end:,}."
+            move = (
+                "Restore it from a copy, or see `studio doctor`. Replies that were paid for are in "
+                "the records: a resume takes them from there."
+            )
+            return RecordError(place, cause, move)
+        return None
 
     def _write_error(self, error: OSError) -> RecordError:
         return RecordError(
@@ -148,7 +188,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def _open(path: Path) -> int:
     try:
         make_private_folder(path.parent)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         cause = f"cannot be opened for writing ({error.strerror})."
         move = "Mend its permissions or choose another --workspace."

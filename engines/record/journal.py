@@ -5,6 +5,7 @@ Each line is chained to the one before.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -19,6 +20,8 @@ from engines.core.events import DurableEvent, event_from_dict
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
+from engines.record.segments import files
+from engines.record.segments.reading import End, Place, read
 
 FORMAT = 8
 """Version of the line and event format that is written; every line carries its own."""
@@ -31,6 +34,10 @@ and batches of decisions, format 5 what a prompt showed, credits, doubts and fat
 format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
  experiences were found to be worth, and the choice of a lesson, format 8 labels of libraries; it
  goes with sealed files."""
+
+
+HEAD_BYTES = 160
+"""Of an entry, in which its kind and its step stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +59,13 @@ class Journal:
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda _: None,
         mask: Mask = NO_SECRETS,
-        after: lines.StoredLine | None = None,
+        after: Place | None = None,
+        segment_bytes: int = files.BYTES,
     ) -> None:
         """Open or create, check and mend a journal.
 
         `tell` is told what was cut from a torn end; what stands before and at line `after` is
-        known, None: nothing is.
+        known, None: nothing is. A segment longer than `segment_bytes` is closed by `roll`.
 
         Raises:
             DamagedError: a complete line fails its check.
@@ -66,7 +74,10 @@ class Journal:
         self.path = path
         self._clock = clock
         self._mask = mask
-        contents = lines.read(path, chained=True, after=after)
+        self._segment_bytes = segment_bytes
+        entries: list[Entry] = []
+        end = read(path, lambda at, place: entries.append(parse_entry(at, place.line)), after)
+        contents = end.contents
         if contents.torn:
             tell(
                 f"{path}: cut {len(contents.torn)} bytes of a last line that was being "
@@ -75,10 +86,12 @@ class Journal:
         elif contents.newline_missing:
             tell(f"{path}: put back the newline of its last line")
         lines.repair_end(path, contents)
-        self.entries: tuple[Entry, ...] = tuple(parse_entry(path, line) for line in contents.lines)
-        self.last = contents.lines[-1] if contents.lines else after  # as found at opening
-        self._chain = self.last.digest if self.last else ""
-        self._seq = self.last.number if self.last else 0
+        self.entries: tuple[Entry, ...] = tuple(entries)
+        self.last = end.last  # as found at opening
+        self.at = entries[-1].at if entries else 0.0  # of the last entry
+        self._head, line = files.read_head(path), end.last.line if end.last else None
+        self._chain = line.digest if line else ""
+        self._seq = self._head.events + (line.number if line else 0) - (self._head.segment > 1)
         self._file = Appender(path)
 
     def take_entries(self) -> tuple[Entry, ...]:
@@ -98,6 +111,25 @@ class Journal:
         self._file.append_now(raw)
         return entry
 
+    async def wait_idle(self) -> None:
+        """Wait until nothing is being written."""
+        await self._file.wait_idle()
+
+    def roll(self, step: int) -> bool:
+        """Close the growing segment after this step if it is long; the next entry begins another.
+
+        Nothing may be being written.
+        """
+        head, size = self._head, self._file.size
+        if size < self._segment_bytes:
+            return False
+        following = files.Head(head.segment + 1, self._chain, self._seq, head.bytes + size, step)
+        if not (begun := files.begin_next(self.path, following)):
+            return False
+        self._file.close()
+        self._file, self._head, self._chain = Appender(self.path), following, begun
+        return True
+
     async def aclose(self) -> None:
         await self._file.wait_idle()
         self._file.close()
@@ -111,6 +143,7 @@ class Journal:
         # As `event_to_dict`, without encoding it twice.
         own = {field.name: getattr(event, field.name) for field in fields(event)}
         kind = type(event).__name__
+        self.at = at
         body = dumps({"v": FORMAT, "seq": self._seq, "at": at, "kind": kind, **own})
         masked = self._mask.line(body)
         if masked is not body:
@@ -119,10 +152,29 @@ class Journal:
         return raw, Entry(self._seq, at, event)
 
 
-def read_journal(path: Path) -> Iterator[Entry]:
-    """The entries of a journal that another process may be writing; a torn end is left out."""
-    for line in lines.read(path, chained=True).lines:
-        yield parse_entry(path, line)
+def read_journal(
+    path: Path, *, since: int = 0, only: re.Pattern[bytes] | None = None
+) -> Iterator[Entry]:
+    """The entries of a journal that another process may be writing; a torn end is left out.
+
+    Of those behind the first `since` ones, and where something is looked for, `only` those in whose
+    first bytes it is found.
+    """
+    first = files.find_segment(path, "events", since) if since else 1
+    end: End | None = None
+    while end is None or end.is_closed:
+        found: list[tuple[Path, Place]] = []
+
+        def take(at: Path, place: Place, found: list[tuple[Path, Place]] = found) -> None:
+            if only is None or only.search(place.line.body, 0, HEAD_BYTES):
+                found.append((at, place))
+
+        after = end.last if end else None
+        upto = first if after is None else after.segment + 1
+        end = read(path, take, after, first=first, upto=upto)
+        for at, place in found:
+            if (entry := parse_entry(at, place.line)).seq > since:
+                yield entry
 
 
 def parse_entry(path: Path, line: lines.StoredLine) -> Entry:

@@ -344,15 +344,20 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
 def read_usage(folder: Path) -> Iterator[tuple[str, Usage]]:
     """Policy and usage of every whole record below a folder, lost calls included."""
     for path in sorted(folder.glob("*.jsonl")):
-        found: list[tuple[str, Usage]] = []
+        yield from file_usage(path)
 
-        def collect(line: lines.StoredLine, found: list[tuple[str, Usage]] = found) -> None:
-            record = orjson.loads(line.body)
-            if not record["policy"].startswith(TOOL):
-                found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
 
-        lines.read(path, chained=False, visit=collect)
-        yield from found
+def file_usage(path: Path) -> list[tuple[str, Usage]]:
+    """Policy and usage of every whole record of a file, lost calls included."""
+    found: list[tuple[str, Usage]] = []
+
+    def collect(line: lines.StoredLine) -> None:
+        record = orjson.loads(line.body)
+        if not record["policy"].startswith(TOOL):
+            found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
+
+    lines.read(path, chained=False, visit=collect)
+    return found
 
 
 def read_trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:

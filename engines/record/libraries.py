@@ -27,6 +27,7 @@ from engines.record.appender import write_atomic
 from engines.record.journal import Entry, Journal, parse_entry
 from engines.record.lock import write_lock
 from engines.record.seal import add_seal
+from engines.record.segments.reading import Place
 
 LOCK_WAIT_S = 10.0
 """How long a commit waits for another process that is writing there."""
@@ -195,7 +196,8 @@ class LibraryFolder:
         self._resume_line()  # where there is no such library, no lock is made for it
         with write_lock(self.path, timeout_s=LOCK_WAIT_S if timeout_s is None else timeout_s):
             after = self._resume_line()
-            journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=after)
+            place = Place(1, after) if after else None  # a library's journal is never rolled
+            journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=place)
             try:
                 yield Committer(self, journal)
             finally:
@@ -217,7 +219,8 @@ class Committer:
     def __init__(self, folder: LibraryFolder, journal: Journal) -> None:
         self._folder = folder
         self._journal = journal
-        folder.known.take(journal.path, journal.entries, journal.last)
+        last = journal.last.line if journal.last else None
+        folder.known.take(journal.path, journal.entries, last)
         self._found = list(folder.known.found)
         library, made_by = self._found[-1]
         if not version_path(folder.path, library.version).exists():  # cut before it was written

@@ -118,7 +118,7 @@ def _raw_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 def unreadable_error(path: Path, error: OSError) -> RecordError:
     """What a user is told of a file that cannot be read."""
-    if isinstance(error, IsADirectoryError) or path.is_dir():
+    if isinstance(error, IsADirectoryError) or os.path.isdir(path):
         move = "Move it away, or put the file back from a copy."
         return RecordError(str(path), "cannot be read: it is a folder.", move)
     move = "Mend its permissions." if isinstance(error, PermissionError) else "Mend the disk."

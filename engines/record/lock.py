@@ -6,7 +6,9 @@ however that ended.
 
 from __future__ import annotations
 
+import errno
 import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,9 +39,7 @@ def write_lock(
         cause = f"{holder if pid is None else f'{holder} (pid {pid})'} is writing here."
         raise LockedError(str(folder), cause, move) from error
     except OSError as error:
-        cause = f"cannot be locked ({error.strerror})."
-        move = "Mend its permissions or choose another --workspace."
-        raise RecordError(str(folder), cause, move) from error
+        raise _unlockable_error(folder, error) from error
     name = folder / ".holder"
     try:
         with suppress(OSError):  # it only tells others who we are; a full disk must not matter
@@ -52,9 +52,33 @@ def write_lock(
         lock.release()
 
 
+def check_lockable(folder: Path) -> None:
+    """Raise the RecordError that a lock would, before anything is spent; nothing is written."""
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unlockable_error(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _unlockable_error(folder: Path, error: OSError) -> RecordError:
+    move = f"Mend {whose_permissions(folder)} or choose another --workspace."
+    return RecordError(str(folder), f"cannot be locked ({error.strerror}).", move)
+
+
+def whose_permissions(path: Path) -> str:
+    """`its permissions`, or of whom they are where a path, or what is above it, is another's."""
+    there = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    owner = there.stat().st_uid
+    if owner == os.geteuid():
+        return "its permissions"
+    name = str(owner)
+    with suppress(KeyError):
+        name = f"{pwd.getpwuid(owner).pw_name} (uid {owner})"
+    return f"its permissions (it belongs to {name})"
+
+
 def is_held(folder: Path) -> bool:
     """Whether some process is writing there right now; asking creates nothing."""
-    if not (folder / ".lock").exists():
+    if not os.path.exists(folder / ".lock"):
         return False
     try:
         with FileLock(folder / ".lock", mode=0o600).acquire(timeout=0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from engines.core.state.run_state import RunState
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
-from engines.record.lines import unreadable_error
 from engines.record.run_index import read_run
 from engines.record.seal import must_be_sealed
+from engines.record.segments.files import first_line, started_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,20 @@ class RunDir:
     @property
     def must_be_sealed(self) -> bool:
         """Whether its files were sealed from the beginning; False where that cannot be told."""
-        return must_be_sealed(_first_line(self.path, 400))
+        return must_be_sealed(first_line(self.journal, 400))
 
     def started_at(self) -> float:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""
-        return _started_at(self.path) if self.journal.exists() else 0.0
+        return started_at(self.journal) if self.journal.exists() else 0.0
 
     @property
     def account(self) -> str:
         """What it pays under: its own also among runs of one name."""
         return f"{self.run} of {self.started_at():.3f}"
 
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(read_journal(self.journal))
+    def entries(self, since: int = 0) -> tuple[Entry, ...]:
+        """Those behind the first so many; of a long run `read_journal` holds a part at a time."""
+        return tuple(read_journal(self.journal, since=since))
 
     def state(self) -> RunState:
         """What the journal adds up to right now, also while the run goes on."""
@@ -106,6 +108,11 @@ class Workspace:
         return self.path / "verifiers"
 
     @property
+    def archives(self) -> Path:
+        """Runs packed into a file each, and notes on those that are only there."""
+        return self.path / "archives"
+
+    @property
     def catalogue(self) -> Path:
         return self.path / "catalogue.json"
 
@@ -123,13 +130,13 @@ class Workspace:
         Between runs of one name their numbers tell, since a clock may have been set back;
         between names there is only the clock.
         """
-        journals = self.runs_folder.glob("*/journal.jsonl")
-        found = [path.parent for path in journals if path.is_file()]
+        folders = self.runs_folder.iterdir() if self.runs_folder.is_dir() else ()
+        found = [path for path in folders if _holds_journal(path)]
         latest: dict[str, float] = {}  # name → when the newest of its runs so far began
         placed = []
         for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
             try:
-                began = _started_at(path)
+                began = started_at(path / "journal.jsonl")
             except RecordError:  # told by whoever reads more of it; it hides no other
                 began = 0.0
             latest[name] = max(began, latest.get(name, 0.0))
@@ -140,7 +147,10 @@ class Workspace:
         """Raises ConflictError where there is none of that id, or it cannot be the name of one."""
         check_name(run)
         folder = RunDir(self.runs_folder / run)
-        if not folder.journal.exists():
+        if not (os.path.exists(folder.journal) or _holds_journal(folder.path)):
+            if (self.archives / f"{run}.json").exists():
+                cause, move = "it is archived.", f"Bring it back: studio runs restore {run}"
+                raise ConflictError(f"run {run}", cause, move)
             newest_first = [found.run for found in reversed(self.runs())]
             move = suggest_name(run, newest_first, workspace=self.path)
             move += " A new run appears once its process has opened it."
@@ -173,8 +183,11 @@ class Workspace:
     def new_run_dir(self, exp_id: str) -> RunDir:
         """A folder for a new run of that name; nothing is created yet."""
         check_name(exp_id)
-        numbered = self._run_ids_by_number(exp_id)
-        name = f"{exp_id}-{max(numbered) + 1}" if numbered else exp_id
+        taken = {*self._run_ids_by_number(exp_id)}
+        for path in self.archives.glob(f"{exp_id}*.json"):  # it may come back
+            name, number = _name_and_number(path.stem)
+            taken |= {number} if name == exp_id else {1} if path.stem == exp_id else set()
+        name = f"{exp_id}-{max(taken) + 1}" if taken else exp_id
         return RunDir(self.runs_folder / name)
 
     def _run_ids_by_number(self, exp_id: str) -> dict[int, str]:
@@ -187,29 +200,21 @@ class Workspace:
         return found
 
 
+def _holds_journal(folder: Path) -> bool:
+    """Also of a run that this user may not read: whoever reads it says so."""
+    try:
+        return not folder.name.startswith(".") and (folder / "journal.jsonl").is_file()
+    except PermissionError:
+        return True
+
+
 def _name_and_number(run: str) -> tuple[str, int]:
     """The name and the number of a run-id: `exp-3` is the third of `exp`."""
     name, dash, number = run.rpartition("-")
     return (name, int(number)) if dash and number.isdecimal() else (run, 1)
 
 
-def _first_line(folder: Path, most: int = -1) -> bytes:
-    """Of a run's journal; raises RecordError where it cannot be read."""
-    path = folder / "journal.jsonl"
-    try:
-        with path.open("rb") as file:
-            return file.readline(most)
-    except OSError as error:
-        raise unreadable_error(path, error) from error
-
-
 def _exp_id(folder: Path) -> str | None:
     """The experiment of a run from its first entry, cheaply; None where it cannot be told."""
-    match = re.search(rb'"exp_id":"([^"\\]*)"', _first_line(folder))
+    match = re.search(rb'"exp_id":"([^"\\]*)"', first_line(folder / "journal.jsonl"))
     return match[1].decode("utf-8", "replace") if match else None
-
-
-def _started_at(folder: Path) -> float:
-    """When a run started: the time stamp of its first entry, cheaply."""
-    match = re.search(rb'"at":([0-9.]+)', _first_line(folder, 400))
-    return float(match[1]) if match else 0.0

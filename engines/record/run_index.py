@@ -1,14 +1,15 @@
-"""`index.json` beside a run's journal: what it added up to when somebody last read much of it.
+"""What a run's journal added up to, kept beside it: at its last roll, and when somebody last read.
 
-A reader goes on behind the last line that the index covers. It may be thrown away at any time, and
-is not believed where the journal was cut, replaced or altered, or where other code wrote it.
-What stands before that line is not checked again; resuming a run and `studio doctor` read it all.
+`journal-state.json` is the state at the end of the last closed segment: a resume goes on from
+there. `index.json` may reach further; a reader goes on behind the last line that it covers. Both
+may be thrown away at any time, and are not believed where the journal was cut, replaced or altered,
+or where other code wrote them. What stands before is not checked again: `studio doctor` reads it
+all, and a resume the growing segment.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -19,20 +20,23 @@ import orjson
 
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import StudioError
+from engines.core.events import StepStarted
 from engines.core.ids import digest_bytes
 from engines.core.state import fold as folding
 from engines.core.state.list_row import list_row
 from engines.core.state.run_state import RunState
 from engines.core.state.snapshot import state_data
+from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import write_atomic
-from engines.record.journal import parse_entry
+from engines.record.journal import Entry, Journal, parse_entry
+from engines.record.segments import files
+from engines.record.segments.reading import Place, closed_end, read
 
 NAME = "index.json"
+STATE_NAME = "journal-state.json"
 FEW_EVENTS = 50
 """Every reader reads so many again, in a few milliseconds, before one writes down what it read."""
-SHARE = 16
-"""The index of a run that goes on covers all but this part of its events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,8 @@ class Reach:
     """How far into which journal an index reaches, and what a list shows of the run."""
 
     events: int
-    number: int  # of the last line that it covers, as the next four
+    segment: int  # of the last line that it covers, as the next five
+    number: int
     offset: int
     length: int
     chain: str
@@ -50,19 +55,26 @@ class Reach:
     row: Mapping[str, Any]  # see `read_row`
 
     @property
-    def line(self) -> lines.StoredLine:
-        return lines.StoredLine(self.number, self.offset, self.length, self.chain, b"")
+    def place(self) -> Place:
+        line = lines.StoredLine(self.number, self.offset, self.length, self.chain, b"")
+        return Place(self.segment, line)
 
-    def covers(self, size: int) -> bool:
-        return size == self.offset + self.length
+    def covers(self, journal: Path) -> bool:
+        """Whether nothing follows the line."""
+        is_last = files.read_head(journal).segment == self.segment
+        return is_last and journal.stat().st_size == self.offset + self.length
 
     def is_current(self, journal: Path) -> bool:
         """Whether the line is where it was; with it, since each is chained, all before."""
-        found = journal.stat()
-        if self.covers(found.st_size) and found.st_ctime_ns != self.changed_ns:
+        path = files.segment_path(journal, self.segment)
+        if path is None or self.code != code_digest():
+            return False
+        if not self.length:  # the end of a closed segment, which the next one names
+            after = files.segment_path(journal, self.segment + 1)
+            return after is not None and files.read_head(after).after == self.chain
+        if self.covers(journal) and journal.stat().st_ctime_ns != self.changed_ns:
             return False  # nothing was added, so something else was changed
-        raw = _read_bytes(journal, self.offset, self.length)
-        return self.code == code_digest() and digest_bytes(raw) == self.raw
+        return digest_bytes(_read_bytes(path, self.offset, self.length)) == self.raw
 
 
 @dataclass(slots=True)
@@ -73,6 +85,10 @@ class ReadRun:
     began: float | None = None
     last: float | None = None
 
+    def take(self, entry: Entry) -> None:
+        folding.fold(self.state, entry.event)
+        self.began, self.last = self.began or entry.at, entry.at
+
     @property
     def row(self) -> dict[str, Any]:
         return {**list_row(self.state), "began": self.began, "last": self.last}
@@ -81,12 +97,67 @@ class ReadRun:
         return dumps({"state": state_data(self.state), "began": self.began, "last": self.last})
 
 
+def open_run(
+    journal: Path,
+    open_journal: Callable[..., Journal] = Journal,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    mask: Mask = NO_SECRETS,
+) -> tuple[Journal, RunState]:
+    """Open the journal of a run whose lock is held, to go on with it, and what it adds up to.
+
+    What its growing segment holds since a step last began stays in `Journal.entries`. `tell` is told
+    where closed segments had to be read. Raises as `Journal` does.
+    """
+    run, after = load_closed(journal, tell)
+    opened = open_journal(journal, tell=tell, mask=mask, after=after)
+    recent: list[Entry] = []
+    for entry in opened.take_entries():
+        run.take(entry)
+        if isinstance(entry.event, StepStarted):
+            recent.clear()
+        recent.append(entry)
+    opened.entries = tuple(recent)
+    return opened, run.state
+
+
+def load_closed(
+    journal: Path, tell: Callable[[str], None] = lambda _: None
+) -> tuple[ReadRun, Place | None]:
+    """What the closed segments add up to, and where they end; made anew where it is not kept."""
+    head, closed_files = files.read_head(journal), files.segment_paths(journal)[:-1]
+    with suppress(StudioError, ValueError, OSError):
+        first, body = lines.read(journal.with_name(STATE_NAME), chained=True).lines
+        kept, sizes = from_dict(Reach, orjson.loads(first.body)), (f.stat() for f in closed_files)
+        is_whole = sum(found.st_size for found in sizes) == head.bytes
+        if is_whole and (kept.chain, kept.code) == (head.after, code_digest()):
+            return from_dict(ReadRun, orjson.loads(body.body)), closed_end(journal)
+    run, end, closed = ReadRun(), None, len(closed_files)
+    if closed:
+        what = "1 closed part" if closed == 1 else f"{closed} closed parts"
+        tell(f"{journal.with_name(STATE_NAME)}: not usable, so {what} of the journal are read")
+        read(journal, lambda at, place: run.take(parse_entry(at, place.line)), upto=closed)
+        end = closed_end(journal)
+        keep_state(journal, run.state, run.last or 0.0)
+    return run, end
+
+
+def keep_state(journal: Path, state: RunState, last: float) -> None:
+    """Write down the state at the end of the last closed segment, whose last entry was at `last`.
+
+    Nobody needs it: where it cannot be written, a resume reads all segments.
+    """
+    if (end := closed_end(journal)) is not None:
+        run = ReadRun(state, files.started_at(journal), last)
+        _write(journal.with_name(STATE_NAME), run, journal, end, 0)
+
+
 def read_run(journal: Path, events: int | None = None, *, anew: bool = False) -> ReadRun:
-    """What a journal says, or its first so many events, by its index as far as that reaches.
+    """What a journal says, or its first so many events, by what is kept as far as that reaches.
 
-    `anew`: without one, and nothing is written; it is not to be changed, as the last is kept.
+    `anew`: without that, and nothing is written; it is not to be changed, as the last is kept.
 
-    Raises DamagedError or RecordError as `lines.read` and `parse_entry` do.
+    Raises DamagedError or RecordError as `segments.reading.read` and `parse_entry` do.
     """
     if anew:
         at = journal.stat() if journal.exists() else None
@@ -105,20 +176,18 @@ def _read(
 ) -> ReadRun:
     known, last = run.state.events, None
 
-    def take(line: lines.StoredLine) -> None:
+    def take(path: Path, place: Place) -> None:
         nonlocal last
-        if run.state.events == events:
-            return
-        entry = parse_entry(journal, line)
-        folding.fold(run.state, entry.event)
-        run.began, run.last, last = run.began or entry.at, entry.at, line
+        if run.state.events != events:
+            run.take(parse_entry(path, place.line))
+            last = place
 
     with suppress(OSError):
         changed_ns = journal.stat().st_ctime_ns
-    contents = lines.read(journal, chained=True, visit=take, after=reach.line if reach else None)
+    contents = read(journal, take, reach.place if reach else None).contents
     is_much = run.state.events - known > FEW_EVENTS or run.state.ending
     if last is not None and keep and events is None and is_much and not contents.newline_missing:
-        _write_index(journal, run, last, changed_ns)
+        _write(journal.with_name(NAME), run, journal, last, changed_ns)
     return run
 
 
@@ -132,45 +201,44 @@ def indexed_row(journal: Path) -> dict[str, Any] | None:
     """The row where the index covers all of the journal; else None."""
     with suppress(OSError, ValueError), journal.with_name(NAME).open("rb") as file:
         reach = _current_reach(journal, lines.decode(file.readline()))
-        if reach is not None and reach.covers(journal.stat().st_size):
+        if reach is not None and reach.covers(journal):
             return dict(reach.row)
     return None
 
 
-async def refresh_index(journal: Path, events: int, covered: int) -> int:
-    """Write the index of a run at work anew if it lags much; returns how much it covers then."""
-    if events - covered <= max(FEW_EVENTS, events // SHARE):
-        return covered
-    with suppress(StudioError):
-        await asyncio.to_thread(read_run, journal)
-    return events
-
-
-def is_wrong(journal: Path) -> bool:
-    """Whether the index of a journal is damaged, or would be believed and says something else."""
+def is_wrong(journal: Path, name: str = NAME) -> bool:
+    """Whether what is kept of a journal is damaged, or would be believed and is something else."""
     try:
-        head, body = lines.read(journal.with_name(NAME), chained=True).lines
+        head, body = lines.read(journal.with_name(name), chained=True).lines
     except (StudioError, ValueError):
         return True
     if (reach := _current_reach(journal, head.body)) is None:
         return False
-    events = None if reach.covers(journal.stat().st_size) else reach.events
+    events = None if reach.covers(journal) else reach.events
     right = read_run(journal, events, anew=True)
     return (dumps(reach.row), body.body) != (dumps(right.row), right.encode())
 
 
 def journal_mark(journal: Path) -> dict[str, Any]:
-    """What tells whether something was made from a journal as it is now, and by this code."""
-    at = journal.stat()
+    """What tells whether something was made from a journal as it is now, and by this code.
+
+    Raises RecordError: it cannot be read.
+    """
+    try:
+        at = journal.stat()
+    except PermissionError as error:
+        raise lines.unreadable_error(journal, error) from error
     return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": code_digest()}
 
 
 def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Reach | None]:
-    with suppress(StudioError, ValueError, OSError):
-        head, body = lines.read(journal.with_name(NAME), chained=True).lines
-        reach = _current_reach(journal, head.body)
-        if reach and (events is None or reach.events <= events):
-            return from_dict(ReadRun, orjson.loads(body.body)), reach
+    """By that of the two files which reaches further, and not too far."""
+    for name in (NAME, STATE_NAME):
+        with suppress(StudioError, ValueError, OSError):
+            head, body = lines.read(journal.with_name(name), chained=True).lines
+            reach = _current_reach(journal, head.body)
+            if reach and (events is None or reach.events <= events):
+                return from_dict(ReadRun, orjson.loads(body.body)), reach
     return ReadRun(), None
 
 
@@ -180,22 +248,24 @@ def _current_reach(journal: Path, head: bytes | None) -> Reach | None:
     return reach if reach.is_current(journal) else None
 
 
-def _write_index(journal: Path, run: ReadRun, last: lines.StoredLine, changed_ns: int) -> None:
+def _write(path: Path, run: ReadRun, journal: Path, last: Place, changed_ns: int) -> None:
     """Nobody needs it: where it cannot be written, others read the journal."""
     with suppress(OSError, StudioError, TypeError):  # a full disk; a number too large for JSON
+        line, at = last.line, files.segment_path(journal, last.segment)
         reach = Reach(
             events=run.state.events,
-            number=last.number,
-            offset=last.offset,
-            length=last.length,
-            chain=last.digest,
+            segment=last.segment,
+            number=line.number,
+            offset=line.offset,
+            length=line.length,
+            chain=line.digest,
             changed_ns=changed_ns,
             code=code_digest(),
-            raw=digest_bytes(_read_bytes(journal, last.offset, last.length)),
+            raw=digest_bytes(_read_bytes(at or journal, line.offset, line.length)),
             row=run.row,
         )
         head, chain = lines.encode(dumps(reach))
-        write_atomic(journal.with_name(NAME), head + lines.encode(run.encode(), chain)[0])
+        write_atomic(path, head + lines.encode(run.encode(), chain)[0])
 
 
 def _read_bytes(path: Path, offset: int, length: int) -> bytes:

@@ -31,7 +31,8 @@ def doctor(
     from dataclasses import replace
 
     from engines.tools.sandbox.tiers import find_tier
-    from studio.workspace.doctor import diagnose, doctor_data, doctor_text
+    from studio.workspace.doctor import diagnose
+    from studio.workspace.doctor_text import doctor_data, doctor_text
     from studio.workspace.preflight import machine_facts, machine_troubles
 
     machine = machine_facts(context.obj)

@@ -197,7 +197,7 @@ def rm(
     Examples:
         studio runs rm rehearsal --yes
     """
-    from studio.workspace.removal import check_removable, library_of, remove_run
+    from studio.workspace.removal import check_removable, library_of, linked_folder, remove_run
 
     workspace = open_workspace(context)
     folder = workspace.run(run)
@@ -209,14 +209,73 @@ def rm(
         if not typer.confirm(f"Remove {sanitize(str(folder.path))} for good?", err=True):
             print("nothing was removed", file=sys.stderr)
             return
+    linked = linked_folder(folder)
     remove_run(folder, workspace)
     print(f"removed run {run}", file=sys.stderr)
+    if linked is not None:
+        print(f"it was a link: {sanitize(str(linked))} stays", file=sys.stderr)
     if library:
         print(
             f"library {library} stays: a new run goes on from it with library.start="
             f"{library}@V, or begins another with library.name=NAME",
             file=sys.stderr,
         )
+
+
+@app.command()
+def archive(
+    context: typer.Context,
+    run: Run,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it there. Default: archives/RUN.tar.gz."),
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the run once its file was verified.")
+    ] = False,
+    json: AsObject = False,
+) -> None:
+    """Pack a run into one compressed file. It stays where it is.
+
+    With --remove it is in its file alone. The list still shows it, and `restore` brings it back.
+
+    Examples:
+        studio runs archive rehearsal
+        studio runs archive rehearsal --remove
+        studio runs archive rehearsal --to /backup/rehearsal.tar.gz --json
+    """
+    from engines.core.codec import to_dict
+    from studio.report.next_step import tell_next
+    from studio.workspace.archive import archive_run
+
+    workspace = open_workspace(context)
+    target = to.expanduser() if to else None
+    made = archive_run(workspace.run(run), workspace, target, remove=remove)
+    packed = f"{made.files} files, {made.unpacked_bytes / 1e6:,.1f} MB, in {made.bytes / 1e6:,.1f}"
+    stays = "removed" if remove else "still in the workspace"
+    text = f"run {run}: {packed} MB, verified: {sanitize(made.file)}\nrun {run} is {stays}"
+    print_result({**to_dict(made), "removed": remove}, text, json=json)
+    if remove and not json:
+        tell_next(f"studio runs restore {quote(run)}", context.obj)
+
+
+@app.command()
+def restore(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="RUN|FILE", help="An archived run, or its file.")],
+) -> None:
+    """Bring an archived run back into the workspace. Its file stays.
+
+    Examples:
+        studio runs restore rehearsal
+        studio runs restore /backup/rehearsal.tar.gz
+    """
+    from studio.report.next_step import tell_next
+    from studio.workspace.archive import restore_run
+
+    run = restore_run(what, open_workspace(context))
+    print(f"run {run.run} is back in {sanitize(str(run.path))}", file=sys.stderr)
+    tell_next(f"studio runs show {quote(run.run)}", context.obj)
 
 
 def report(

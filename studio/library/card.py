@@ -12,16 +12,18 @@ from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience
-from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.text.sanitize import one_line
 from engines.pipeline.evaluation.comparison import compare
 from engines.pipeline.evaluation.metrics import mean_at_k
 from engines.record.formats.card import Card, Result
+from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.library.references import FoundVersion
 from studio.report.rates import comparison_data, difference_text, question_rewards
 from studio.report.run import evaluation_facts
+
+_MEASURED = re.compile(rb'"kind":"EvaluationFinished"')
 
 
 def evaluation_card(found: FoundVersion, workspace: Workspace) -> Card:
@@ -32,13 +34,12 @@ def evaluation_card(found: FoundVersion, workspace: Workspace) -> Card:
     name = re.sub(r"[^\w.-]+", "-", library.name).strip("-.")[:100] or "library"
     card = Card(replace(library, name=name, experiences=tuple(entries)))
     for run in practised_runs(found, workspace):
-        journal = run.entries()
-        state = fold_events(entry.event for entry in journal)
+        state = run.state()
         assert state.started is not None
         instructions = mask(str(state.started.settings.get("agent.instructions", "")))
         measured = [
             _result(entry.event, state, entry.at, workspace)
-            for entry in journal
+            for entry in read_journal(run.journal, only=_MEASURED)
             if isinstance(entry.event, EvaluationFinished) and entry.event in found.measured
         ]
         results = (*card.results, *measured)

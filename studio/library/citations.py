@@ -5,12 +5,20 @@ A model that was not asked to cite may never do it: then there is no use to show
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 
+import orjson
+
+from engines.core.types import rollout_id
+from engines.record.journal import HEAD_BYTES
 from engines.record.run_dir import RunDir
-from engines.record.step_history import HistoryReader
+from engines.record.segments.reading import Place, is_unchanged, read
+
+_ASKED = re.compile(rb'"kind":"(?:StepStarted|Rollout\w+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +38,33 @@ class Citations:
     """The citations of one run, as its journal tells them."""
 
     def __init__(self, run: RunDir) -> None:
-        self._history = HistoryReader(run)
+        self._journal = run.journal
         self._reading = Lock()  # pages refresh it in worker threads
+        self._last: Place | None = None
+        self._epoch = 0
         self._cited: dict[str, tuple[str, ...]] = {}
         self.rollouts: dict[str, Citation] = {}  # also those that cite nothing
 
     def refresh(self) -> None:
         """Read what the run has journalled since."""
         with self._reading:
-            for step in self._history.read().steps.values():
-                epoch = step.started.epoch if step.started else 0
-                for rollout in step.rollouts.values():
-                    self._cited[rollout.id] = rollout.finished.cited or ()
-                    self.rollouts[rollout.id] = Citation(rollout.id, epoch, rollout.reward)
+            if self._last is not None and not is_unchanged(self._journal, self._last):
+                self._last, self._cited, self.rollouts = None, {}, {}  # a repair cut it
+            read(self._journal, self._take, self._last)
+
+    def _take(self, path: Path, place: Place) -> None:
+        self._last, body = place, place.line.body
+        if not _ASKED.search(body, 0, HEAD_BYTES):
+            return
+        data = orjson.loads(body)  # making events of all takes five times as long
+        if (kind := data["kind"]) == "StepStarted":
+            self._epoch = data["epoch"]
+            return
+        name = rollout_id(data["step"], data["position"], data["index"])
+        if kind == "RolloutFinished":
+            self._cited[name] = tuple(data.get("cited") or ())
+        reward = data["verdict"]["reward"] if kind == "RolloutJudged" else None
+        self.rollouts[name] = Citation(name, self._epoch, reward)
 
     def by_experience(self, experiences: Collection[str]) -> dict[str, tuple[Citation, ...]]:
         """The uses of each of these that is cited at all, in the order they were journalled."""

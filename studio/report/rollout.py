@@ -5,6 +5,7 @@ Reads the run's journal and records; changes nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from engines.core.text.tool_text import argument_text, said_text
 from engines.core.types import Message, Verdict, rollout_id
 from engines.record.ledger import Record, read_record, read_trajectory
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_history
+from engines.record.step_history import HistoryReader, read_history
 from studio.report.rates import metrics_text, try_acts_text
 from studio.secrets.sanitize import sanitize
 
@@ -52,9 +53,11 @@ def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None)
 
 def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
     """Everything about one rollout, as plain data. Raises ConflictError: there is none such."""
-    rollouts = {rollout.id: rollout for rollout in read_history(run).rollouts}
+    step = re.fullmatch(r"s(\d{1,9})p\d+r\d+", name)
+    of_step = HistoryReader(run, int(step[1])).read().rollouts if step else ()
+    rollouts = {rollout.id: rollout for rollout in of_step}
     if name not in rollouts:
-        ended = (rollout.finished for rollout in rollouts.values())
+        ended = (rollout.finished for rollout in read_history(run).rollouts)
         known = [rollout_id(*key) for key in sorted((r.step, r.position, r.index) for r in ended)]
         move = f"They are called {known[0]} to {known[-1]}." if known else "It has none yet."
         raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)

@@ -40,6 +40,7 @@ from studio.report.training import figure_text, training_lines
 from studio.secrets.sanitize import one_line, sanitize
 
 _SHOWN_LOSSES = 10
+_SHOWN_STEPS = 50
 _SHOWN_TEXT = 150
 
 
@@ -169,10 +170,12 @@ def run_text(facts: dict[str, Any]) -> str:
         lines.append(f"  groups  {counted_outcomes(facts['groups'])}")
         lines += [f"  {facts['nothing_read']}", ""] if facts["nothing_read"] else [""]
     lines += _section("training", facts["training_lines"])
-    if training:
-        lines += [indent_text(_training_table(training, facts["steps"])), ""]
-    elif facts["steps"]:
-        lines += [indent_text(_steps_table(facts["steps"])), ""]
+    if facts["steps"]:
+        steps, earlier = facts["steps"][-_SHOWN_STEPS:], len(facts["steps"]) - _SHOWN_STEPS
+        if earlier > 0:
+            lines.append(f"  … {earlier} earlier steps: --step N shows one, --json tells of all")
+        shown = _training_table(training, steps) if training else _steps_table(steps)
+        lines += [indent_text(shown), ""]
     evaluations = facts["evaluations"]
     held_out = [
         f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}" for e in evaluations
@@ -326,7 +329,7 @@ def _training_table(training: dict[str, Any], steps: list[dict[str, Any]]) -> st
     has_reward = not training["demonstrations"]
     figures = _PRACTICE_COLUMNS if has_reward else _DEMONSTRATION_COLUMNS
     rows = []
-    for step, facts in zip(training["steps"], steps, strict=True):
+    for step, facts in zip(training["steps"][-len(steps) :], steps, strict=True):
         cells = [str(step["step"])]
         if has_reward:
             cells.append(reward_rate_text(step["mean_reward"], step["n"], "-"))

@@ -15,7 +15,7 @@ from engines.core.state.step_history import StepHistory
 from engines.core.types import GATE, NOT_ONE, ProposalFate, RecordRef, Reflection, group_id
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_history
+from engines.record.step_history import read_step
 from studio.report.decisions import decided_text, dropped_texts, merged_text
 from studio.report.tables import indent_text
 from studio.report.training import WORDS, figure_text
@@ -24,11 +24,10 @@ from studio.secrets.sanitize import sanitize
 
 def step_facts(run: RunDir, step: int) -> dict[str, Any]:
     """Everything about one step, as plain data. Raises ConflictError: the run has no such step."""
-    history = read_history(run)
-    found = history.steps.get(step, StepHistory(step))
+    found = read_step(run, step)
     begun, lesson, committed = found.started, found.lesson, found.committed
     if begun is None:
-        last = history.last_step
+        last = run.state().step
         move = f"Choose 1 to {last}." if last else "It has not begun any."
         raise ConflictError(f"run {run.run}, step {step}", "it has not begun that step.", move)
     return {
@@ -37,7 +36,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "epoch": begun.epoch,
         "library_version": begun.library_version,
         "policy_version": begun.policy_version,
-        "trains": history.trains_weights and found.trains,
+        "trains": run.state().trains_weights and found.trains,
         "groups": [
             _group_facts(run, found, reflection)
             for reflection in sorted(found.reflections, key=lambda one: one.position)

@@ -8,9 +8,16 @@ from threading import Lock
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from engines.core.state.step_history import RunHistory
+from engines.core.state.step_history import StepHistory
 from engines.core.text.similarity import Change
-from engines.core.types import Message, Operation, UnparsedReply, Verdict, group_id, rollout_id
+from engines.core.types import (
+    Message,
+    Operation,
+    UnparsedReply,
+    Verdict,
+    operation_step,
+    rollout_id,
+)
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
 from engines.record.step_history import HistoryReader
@@ -21,6 +28,8 @@ PartingWords = tuple[str, str, tuple[Change, ...]]
 """Sign and id of a rollout, and the step at which it parts from the other."""
 _COMPARED = 8
 """Groups whose winners and losers are compared: a weight update may rest on hundreds."""
+_KEPT_STEPS = 16
+"""Whose rollouts are not read again for the next operation that rests on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +67,23 @@ class EvidenceLoader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._reader = HistoryReader(run)
-        self._reading = Lock()  # the reader's history; pages read it in worker threads
-        self._members: dict[str, list[EvidenceRollout]] = {}  # by group, in index order
-        self.history = RunHistory()  # as far as it has been read
-        self.refresh()
+        self._reading = Lock()  # the readers; pages use them in worker threads
+        self._readers: dict[int, HistoryReader] = {}  # by step, the one asked for last at the end
 
-    def refresh(self) -> None:
-        """Read what the run has journalled since."""
+    def _members(self, step: int, position: int | None = None) -> list[EvidenceRollout]:
+        """The rollouts of a step's group as far as it is now, in index order; None: of all."""
         with self._reading:
-            self.history = self._reader.read()
-            self._members = {
-                group_id(number, position): [
-                    EvidenceRollout(each.finished, each.verdict, step.doubts.get(each.id, ""))
-                    for each in step.members(position)
-                ]
-                for number, step in self.history.steps.items()
-                for position in sorted({position for position, _ in step.rollouts})
-            }
+            reader = self._readers.pop(step, None) or HistoryReader(self._run, step)
+            self._readers[step] = reader
+            if len(self._readers) > _KEPT_STEPS:
+                del self._readers[next(iter(self._readers))]
+            found = reader.read().steps.get(step) or StepHistory(step)
+            doubts, every = found.doubts, sorted(found.rollouts)
+            own = (found.rollouts[at] for at in every if position in (None, at[0]))
+            return [
+                EvidenceRollout(each.finished, each.verdict, doubts.get(each.id, ""))
+                for each in own
+            ]
 
     def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation, and where winners and losers part.
@@ -84,18 +92,13 @@ class EvidenceLoader:
         """
         rollouts: Sequence[str] = operation.evidence
         if operation.kind == "weights":
-            self.refresh()
-            step = operation.id.removeprefix("op").partition(".")[0]
-            own = (name for name in self._members if name.startswith(f"s{step}p"))
-            rollouts = [each.id for name in own for each in self._members[name]]
+            rollouts = [each.id for each in self._members(operation_step(operation.id))]
         found = self.groups(rollouts)
         compared = [replace(group, parting=self._parting(group)) for group in found[:_COMPARED]]
         return (*compared, *found[_COMPARED:])
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         """Rollouts by group, in the order given."""
-        if not {each.id for members in self._members.values() for each in members} >= set(rollouts):
-            self.refresh()  # a living run has gone on since
         groups: dict[str, list[str]] = {}
         for name in rollouts:
             groups.setdefault(name.rpartition("r")[0], []).append(name)
@@ -125,7 +128,9 @@ class EvidenceLoader:
         return ("+", winner, won), ("-", loser, parts.loser.words(sides["-"][loser], "cut"))
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
-        members = self._members.get(name, [])
+        step, _, position = name.removeprefix("s").partition("p")
+        known = step.isdecimal() and position.isdecimal()
+        members = self._members(int(step), int(position)) if known else []
         return GroupEvidence(
             name,
             self._question(members),

@@ -10,10 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced, StepStarted
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.protocols import Engine, Reviewer
-from engines.core.state.fold import fold
-from engines.core.state.run_state import RunState
 from engines.core.types import Learns
 from engines.core.waiting.slow_stage import slow_stage
 from engines.pipeline.alternating import AlternatingEngine
@@ -26,9 +24,10 @@ from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
 from engines.record.cassette.file import is_played, open_cassette
-from engines.record.journal import Entry, Journal
+from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
-from engines.record.lock import write_lock
+from engines.record.lock import check_lockable, write_lock
+from engines.record.run_index import open_run
 from engines.record.seal import add_seal
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
@@ -155,6 +154,7 @@ class _RunParts:
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
         _check_monitors(plan, tell)
+        check_lockable(plan.run.path)
         tape = open_cassette(
             *(loaded.tape, f"run {plan.run.run}", stack, loaded.mask, tell),
             resumes=plan.mode == "resume",
@@ -222,20 +222,16 @@ class _RunParts:
             raise ConflictError(f"run {run.run}", cause, "Give the command again to go on with it.")
         self.library = open_library(self.plan)
         self.library.head()  # a damaged one is reported before anything is written
-        journal = open_journal(run.journal, tell=self.tell, mask=mask)
+        journal, state = open_run(run.journal, open_journal, tell=self.tell, mask=mask)
         self.stack.push_async_callback(journal.aclose)
-        state, recent = RunState(), list[Entry]()
-        for entry in journal.take_entries():
-            fold(state, entry.event)
-            if isinstance(entry.event, StepStarted):
-                recent.clear()
-            recent.append(entry)
-        self.recent = tuple(recent)
+        self.recent = journal.entries
         self.recorder = Recorder(journal, state)
         if self.config.collector is not None:
             from studio.tracing.run_spans import open_tracing
 
-            open_tracing(self.plan.loaded, run, self.recorder, recent, self.stack, self.tell)
+            open_tracing(
+                *(self.plan.loaded, run, self.recorder, self.recent, self.stack, self.tell)
+            )
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
         remember_secrets(self.plan.workspace.path, self.plan.loaded.secrets)

@@ -17,7 +17,7 @@ from engines.pipeline.budget import (
 )
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.cassette.file import is_played
-from engines.record.ledger import read_usage
+from engines.record.catalogue.usage import usage_sums
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig, Role
@@ -107,7 +107,7 @@ def open_budget(
         return None
     check_budget(loaded, config)
     # Replies of a log were paid for by the run that made the log.
-    asked = ((name, usage) for name, usage in read_usage(records) if not name.startswith("replay:"))
+    asked = ((name, usage) for name, usage in usage_sums(records) if not name.startswith("replay:"))
     return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 
 
@@ -137,6 +137,6 @@ def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
 def prior_usage(records: Path, state: RunState) -> Usage:
     """What earlier processes of a run spent; from the journal where a record is damaged."""
     try:
-        return sum((usage for _, usage in read_usage(records)), NO_USAGE)
+        return sum((usage for _, usage in usage_sums(records)), NO_USAGE)
     except DamagedError:
         return state.total_usage

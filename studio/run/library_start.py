@@ -12,6 +12,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.prompts import prompt_hashes
 from engines.core.text.sanitize import one_line
 from engines.pipeline.replay_training import HistorySegment, policy_version_after
+from engines.record.journal import read_journal
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
@@ -104,7 +105,7 @@ def _adopted_state(plan: RunPlan) -> RunState:
     """What the steps that a fork adopts came to; an empty one where the run is none."""
     state = RunState()
     if plan.parent is not None:
-        for entry in plan.parent.entries():
+        for entry in read_journal(plan.parent.journal):
             fold(state, entry.event)
             if state.steps_finished >= plan.adopted_steps:
                 break

@@ -18,6 +18,7 @@ from engines.core.state.step_history import RunHistory
 from engines.core.types import Operation
 from engines.pipeline.evaluation.metrics import group_by_question, mean_interval
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.step_history import read_history
 from studio.library.diff import pairs
 from studio.library.text import origin_line
 from studio.report.curves import Series, metric_points, run_curves
@@ -37,7 +38,7 @@ def report_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str,
     """All that a report tells, as plain JSON values; `alive`: the run has a process."""
     state, evidence = load_state_with_parents(run, workspace), EvidenceLoader(run)
     facts = state_facts(state, run, workspace, alive=alive)
-    intervals = _epoch_intervals(evidence.history)
+    intervals = _epoch_intervals(read_history(run))
     began = datetime.fromtimestamp(run.started_at(), UTC).strftime("%Y-%m-%d %H:%M UTC")
     versions = _library_versions(state, workspace)
     return {

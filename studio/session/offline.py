@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from engines.core.errors import ConflictError, LockedError, StudioError
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.protocols import Linter
-from engines.core.state.fold import fold, fold_events
+from engines.core.state.fold import fold
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Listener, Recorder
 from engines.record.catalogue.rows import write_run_row
-from engines.record.journal import Journal
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_index import open_run
 from studio.session.base import (
     ControllerChanged,
     EventReceived,
@@ -218,9 +218,8 @@ def lock_run(
     with write_lock(run.path, who=holder, timeout_s=wait_s), asyncio.Runner() as runner:
         if is_alive(run):
             raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-        journal = Journal(run.journal, mask=workspace.mask)
+        journal, state = open_run(run.journal, mask=workspace.mask)
         try:
-            state = fold_events(entry.event for entry in journal.take_entries())
             if state.started is None:
                 cause = "it was cut off before it began: there is nothing to review."
                 move = f"remove it: studio runs rm {run.run}."

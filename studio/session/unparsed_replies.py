@@ -20,7 +20,7 @@ from engines.core.types import (
 from engines.pipeline.gate.gate import Gate
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_history
+from engines.record.step_history import read_step
 from engines.training_free.resubmit import Idea, ReplyOrigin, Resubmission, read_resubmission
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -56,7 +56,7 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
 
     Raises ConflictError: the run's journal knows nothing of it.
     """
-    step = read_history(run).steps.get(repair.step, StepHistory(repair.step))
+    step = read_step(run, repair.step)
     evidence: dict[int, tuple[str, ...]]
     if repair.kind == "extraction":
         position = int(repair.id.rpartition("p")[2])

@@ -50,7 +50,10 @@ def write_curves(
     config, state = loaded.config, recorder.state
     writers: list[ScalarWriter | Tracker] = []
     if config.trains if config.tensorboard is None else config.tensorboard:
-        writers.append(ScalarWriter(folder, first_step=state.step, tell=tell))
+        recent = tuple(recent)
+        has_step = any(isinstance(entry.event, ev.StepStarted) for entry in recent)
+        first_step = state.step if has_step else state.step + 1
+        writers.append(ScalarWriter(folder, first_step=first_step, tell=tell))
     began: dict[int, float] = {}
 
     def write(entry: Entry) -> None:

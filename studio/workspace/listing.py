@@ -5,10 +5,10 @@ Reads; changes nothing but the catalogue's cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engines.core.codec import from_dict
 from engines.core.errors import StudioError
@@ -21,6 +21,9 @@ from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text, row_curve
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive
+
+if TYPE_CHECKING:
+    from studio.workspace.archive import Archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,8 @@ def listed_runs(
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
     rows = reversed(_rows(workspace, tell))
-    return tuple(_listed_run(workspace.run(str(row["run"])), row) for row in rows)
+    here = (_listed_run(RunDir(workspace.runs_folder / str(row["run"])), row) for row in rows)
+    return (*here, *map(_listed_archive, _archived_runs(workspace)))
 
 
 def runs_table(runs: Sequence[ListedRun]) -> str:
@@ -142,7 +146,8 @@ def home_text(runs: Sequence[ListedRun], workspace: Workspace) -> str:
     return "\n".join(lines)
 
 
-def _next_commands(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
+def _next_commands(every: Sequence[ListedRun]) -> list[tuple[str, str]]:
+    runs = [run for run in every if run.shown.word != "archived"]
     if not runs:
         return [
             ("studio headless rehearsal", "practise offline, no key needed"),
@@ -190,6 +195,19 @@ def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
     if "error" in row:
         return ListedRun(row, ShownStatus("damaged", is_alive(run), str(row["error"])))
     return ListedRun(row, shown_status(run.run, row, alive=is_alive(run)))
+
+
+def _archived_runs(workspace: Workspace) -> Iterable[Archived]:
+    if not workspace.archives.is_dir():
+        return ()
+    from studio.workspace.archive import archived_runs  # most workspaces have none
+
+    return archived_runs(workspace)
+
+
+def _listed_archive(found: Archived) -> ListedRun:
+    move = f"bring it back: studio runs restore {quote(found.run)}"
+    return ListedRun({**found.row, "archive": found.file}, ShownStatus("archived", False, move))
 
 
 def _reward_text(row: Mapping[str, Any]) -> str:

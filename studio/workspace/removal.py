@@ -1,6 +1,7 @@
 """Removing a run for good: its folder, its row; never its library.
 
 A run is first renamed out of `runs/`, so that an interrupted removal leaves no partial run there.
+Of a run whose folder is a link only the link goes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import RunStarted
@@ -33,13 +35,21 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
     """Remove the folder and the catalogue's row of a run. Raises ConflictError or LockedError."""
     check_removable(run, workspace)
     aside = workspace.path / f"{_ASIDE}{run.run}-{os.getpid()}"
-    with write_lock(run.path):
+    with write_lock(run.path.resolve()):  # where it is a link, its note goes from there
         run.path.rename(aside)
     for left in workspace.path.glob(f"{_ASIDE}*"):
-        shutil.rmtree(left)
+        if left.is_symlink():
+            left.unlink()  # what it leads to is not the workspace's to remove
+        else:
+            shutil.rmtree(left)
     # Drops rows whose run is gone; where another run is damaged, it follows once that is mended.
     with suppress(StudioError):
         load_run_rows(workspace)
+
+
+def linked_folder(run: RunDir) -> Path | None:
+    """Where the files of a run are whose folder is a link; None: it is none."""
+    return run.path.resolve() if run.path.is_symlink() else None
 
 
 def library_of(run: RunDir) -> str | None:

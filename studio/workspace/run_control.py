@@ -124,18 +124,22 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     from engines.core.events import DurableEvent, event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState
+    from engines.record.run_index import read_run
     from studio.report.progress import LinePrinter
     from studio.report.tables import print_json
 
+    def say(line: str) -> None:
+        print(line, flush=True)
+
     state = RunState()
-    seen = LinePrinter(state, lambda line: print(line, flush=True))
+    seen = LinePrinter(state, say)
     for data in client.watch(run):
         if as_json:
             print_json(data)
             continue
         if data["kind"] == "Watching":
-            for entry in run.entries()[: data["events"]]:
-                fold(state, entry.event)
+            state = read_run(run.journal, data["events"]).state
+            seen = LinePrinter(state, say)
             print("\n".join(status_lines(data)), flush=True)
             continue
         event = event_from_dict(data)

@@ -305,4 +305,7 @@ class RunState:
         return pooled
 
     def group_outcomes(self) -> Counter[GroupOutcome]:
-        return sum((s.groups for s in self.steps.values()), Counter())
+        pooled: Counter[GroupOutcome] = Counter()
+        for step in self.steps.values():
+            pooled.update(step.groups)
+        return pooled

@@ -17,15 +17,14 @@ from engines.core.effects import Effect
 from engines.core.library import Experience, Library
 from engines.core.state.fold import fold_library
 from engines.core.types import Decision, Operation, operation_step, weights_operation
-from engines.record import lines
-from engines.record.journal import parse_entry, read_journal
+from engines.record.journal import read_journal
 
 Row = dict[str, Any]
 KINDS = ("operation", "experience", "rejection", "version", "evaluation")
 """A rejection is an operation that was rejected, or that did not fit."""
 
-_MANY = re.compile(rb'"kind":"(?:Rollout\w+|GroupReflected|Step\w+|Run(?!Started)\w+)"')
-"""Nearly all of a journal, of which no row tells."""
+_FEW = re.compile(rb'"kind":"(?!Rollout|GroupReflected|Step|Run(?!Started))')
+"""No row tells of all else, which is nearly all of a journal."""
 _STATUS = {"approve": "approved", "edit": "edited", "reject": "rejected", "defer": "deferred"}
 
 
@@ -93,14 +92,7 @@ def library_rows(journal: Path) -> list[Row]:
 
 
 def _read_few(journal: Path) -> Iterator[tuple[float, Any]]:
-    found: list[lines.StoredLine] = []
-
-    def take(line: lines.StoredLine) -> None:
-        if not _MANY.search(line.body, 0, 120):
-            found.append(line)
-
-    lines.read(journal, chained=True, visit=take)
-    return ((entry.at, entry.event) for entry in (parse_entry(journal, one) for one in found))
+    return ((entry.at, entry.event) for entry in read_journal(journal, only=_FEW))
 
 
 def _proposed(event: ev.LessonProposed | ev.OperationProposed | ev.ReplyMended) -> list[Operation]:

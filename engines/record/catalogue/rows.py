@@ -7,8 +7,8 @@ stale catalogue costs a second, never a fact.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tinydb import Query
@@ -18,20 +18,33 @@ from engines.core.library import Library
 from engines.record.catalogue.storage import open_catalogue
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.run_index import indexed_row, journal_mark, read_row
+from engines.record.segments.files import journal_bytes
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def _unless_refused() -> Iterator[None]:
+    """Another user may keep the catalogue of a workspace: rows are made again by who can."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
 
 
 def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
     """Write the row of a run from its journal, and return it."""
     made_from = journal_mark(run.journal)
     row = run_row(run)
-    with open_catalogue(workspace) as database:
+    with _unless_refused(), open_catalogue(workspace) as database:
         database.table("runs").upsert({**row, "made_from": made_from}, Query().run == run.run)
     return row
 
 
 def write_library_rows(workspace: Workspace, library: Library) -> None:
     """Write a library and its live experiences, one record each."""
-    with open_catalogue(workspace) as database:
+    with _unless_refused(), open_catalogue(workspace) as database:
         database.table("libraries").upsert(
             {
                 "library": library.name,
@@ -83,7 +96,7 @@ def load_run_rows(
     try:
         return _refresh_run_rows(workspace, tell)
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in _REFUSED:
             raise
         _tell_if_many(workspace.runs(), tell, "; this workspace cannot keep an index")
         return [run_row(run) for run in workspace.runs()]
@@ -136,7 +149,7 @@ def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> No
 
 def run_row(run: RunDir, *, anew: bool = False) -> dict[str, Any]:
     """What `runs list` shows of a run; `anew`: by its journal alone, and nothing is written."""
-    size = run.journal.stat().st_size
+    size = journal_bytes(run.journal)
     row = read_row(run.journal, anew=anew)
     name = {"run": run.run, "exp_id": row["exp_id"] or run.run}  # its folder may be a copy
     return {**row, **name, "journal_bytes": size}

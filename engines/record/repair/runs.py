@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -17,48 +18,75 @@ from engines.record.journal import parse_entry
 from engines.record.libraries import LibraryFolder
 from engines.record.lines import StoredLine
 from engines.record.repair.cut import cut_move, mend_by_cut
-from engines.record.repair.files import examine, file_troubles, read_entry
+from engines.record.repair.files import examine, file_troubles
+from engines.record.repair.segments import journal_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.segments.reading import Place, read_undamaged
 
-_LineEvent = tuple[StoredLine, ev.DurableEvent]
+_Where = tuple[Path, Place]
+"""A line of the journal, and the file that it stands in."""
 
 
 def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
     """What is wrong with a run: its journal and records, alone, together, and with its library."""
-    yield from file_troubles(run.journal, chained=True, folder=run.path)
+    yield from journal_troubles(run.journal, run.path)
     for path in sorted(run.records.glob("*.jsonl")):
         try:
             yield from file_troubles(path, chained=False, folder=run.path)
         except RecordError as error:  # a folder, say: there is more to look at
             yield Trouble(error.place, error.cause, error.move)
-    found = examine(run.journal, chained=True)
-    events: list[_LineEvent] = []
-    for line in found.lines:
-        entry = read_entry(run.journal, line)
-        if isinstance(entry, Trouble):
-            yield entry
-            return
-        events.append((line, entry.event))
-    if found.error is not None:
+    told = _Told(workspace)
+    try:
+        _, damage = read_undamaged(run.journal, told.take)
+    except RecordError as error:
+        yield Trouble(error.place, error.cause, error.move)
         return
-    state = RunState()
-    needed: list[tuple[StoredLine, RecordRef]] = []  # replies of the step under way
-    shown: list[RecordRef] = []  # what no resume reads again
-    for line, event in events:
-        if isinstance(event, ev.StepStarted):
-            shown += (ref for _, ref in needed)
-            needed = []
-        needed += ((line, ref) for ref in _record_refs(event))
-        fold(state, event)
+    if damage is not None:
+        return
+    state = told.state
     now = state.current
     if now is None or now.lesson is not None or now.committed:
-        shown += (ref for _, ref in needed)
-        needed = []
-    yield from _reference_troubles(run, needed)
-    yield from _shown_troubles(run, shown)
+        told.set_shown()
+    yield from _reference_troubles(run, told.needed)
+    yield from _shown_troubles(run, told.shown)
     if state.started is not None:
-        yield from _library_mismatches(run, workspace, state, events)
+        yield from _library_mismatches(run, workspace, told)
+
+
+class _Told:
+    """What a run's journal tells of itself that other files can confirm, in one pass."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self.state = RunState()
+        self.needed: list[tuple[_Where, RecordRef]] = []  # replies of the step under way
+        self.shown: list[RecordRef] = []  # what no resume reads again
+        self.versions: tuple[Library, ...] | None = None  # None: the library cannot be read
+        # The first event that does not go with them, and how many steps before it do.
+        self.mismatch: tuple[_Where, ev.DurableEvent] | None = None
+        self.whole = 0
+
+    def take(self, path: Path, place: Place) -> None:
+        event = parse_entry(path, place.line).event
+        if isinstance(event, ev.RunStarted):
+            folder = self._workspace.library(event.library)
+            with suppress(StudioError):  # told of where libraries are looked at
+                self.versions = folder.versions() if folder.exists() else ()
+        elif isinstance(event, ev.StepStarted):
+            self.set_shown()
+        self.needed += (((path, place), ref) for ref in _record_refs(event))
+        if self.versions is not None and self.mismatch is None:
+            if isinstance(event, ev.StepFinished):
+                self.whole = event.step
+            if not _is_consistent(event, self.versions):
+                self.mismatch = (path, place), event
+        fold(self.state, event)
+
+    def set_shown(self) -> None:
+        """The step under way is over."""
+        self.shown += (ref for _, ref in self.needed)
+        self.needed = []
 
 
 def _record_refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
@@ -95,23 +123,23 @@ def _shown_troubles(run: RunDir, shown: Sequence[RecordRef]) -> Iterator[Trouble
 
 
 def _reference_troubles(
-    run: RunDir, needed: Sequence[tuple[StoredLine, RecordRef]]
+    run: RunDir, needed: Sequence[tuple[_Where, RecordRef]]
 ) -> Iterator[Trouble]:
     """The first reply that the step under way needs and that is not there, or not for long.
 
     What stands behind damage goes with the cut of its file: its loss is told of before.
     """
     read_checksums = cache(_checksums)
-    for line, ref in needed:
+    for (at, place), ref in needed:
         path = run.records / ref.file
         if read_checksums(path)[0].get(ref.offset) != ref.digest:
             where = ", which is not there."
             if path.exists():
                 where = f" at byte {ref.offset} that is not there, or behind damage."
             cause = f"it names a reply in {ref.file}{where}"
-            mend = mend_by_cut(run.path, run.journal, line.offset)
-            move = cut_move(run.journal, line.offset)
-            yield Trouble(f"{run.journal}:{line.number}", cause, move, mend)
+            mend = mend_by_cut(run.path, at, place.line.offset)
+            move = cut_move(at, place.line.offset)
+            yield Trouble(f"{at}:{place.line.number}", cause, move, mend)
             return
 
 
@@ -129,36 +157,30 @@ def _checksums(path: Path) -> tuple[dict[int, str], bool]:
     return found, True
 
 
-def _library_mismatches(
-    run: RunDir, workspace: Workspace, state: RunState, events: Sequence[_LineEvent]
-) -> Iterator[Trouble]:
+def _library_mismatches(run: RunDir, workspace: Workspace, told: _Told) -> Iterator[Trouble]:
     """A run against the versions of its library, after one of the two was cut."""
+    state, versions = told.state, told.versions
     assert state.started is not None
     folder = workspace.library(state.started.library)
-    try:
-        versions = folder.versions() if folder.exists() else ()
-    except StudioError:
-        return  # told of where libraries are looked at
-    whole = 0  # steps that stand on what is there
-    for line, event in events:
-        whole = event.step if isinstance(event, ev.StepFinished) else whole
-        if _is_consistent(event, versions):
-            continue
-        again = f"begin a new run with --restart-step {whole}"
-        again = f"repeat the {state.curates}" if state.curates else again
-        mend, move = None, f"Restore the library from a copy, or {again}."
-        # A finished run is whole and wants no resume; none goes on with another library.
-        is_other = isinstance(event, ev.LessonCommitted) and event.library_version < len(versions)
-        is_finished = state.ending == "finished"
-        if not (is_other or is_finished or isinstance(event, ev.RunStarted)):
-            mend = mend_by_cut(run.path, run.journal, line.offset)
-            move = cut_move(run.journal, line.offset)
-        cause = f"it stands on a version that library {folder.name} does not have."
-        cause = cause if versions else f"it commits to library {folder.name}, which is gone."
-        damage = not (is_finished and versions)
-        yield Trouble(f"{run.journal}:{line.number}", cause, move, mend, damage)
+    if versions is None:
         return
-    yield from _untold_version_troubles(run, state, folder)
+    if told.mismatch is None:
+        yield from _untold_version_troubles(run, state, folder)
+        return
+    (at, place), event = told.mismatch
+    again = f"begin a new run with --restart-step {told.whole}"
+    again = f"repeat the {state.curates}" if state.curates else again
+    mend, move = None, f"Restore the library from a copy, or {again}."
+    # A finished run is whole and wants no resume; none goes on with another library.
+    is_other = isinstance(event, ev.LessonCommitted) and event.library_version < len(versions)
+    is_finished = state.ending == "finished"
+    if not (is_other or is_finished or isinstance(event, ev.RunStarted)):
+        mend = mend_by_cut(run.path, at, place.line.offset)
+        move = cut_move(at, place.line.offset)
+    cause = f"it stands on a version that library {folder.name} does not have."
+    cause = cause if versions else f"it commits to library {folder.name}, which is gone."
+    damage = not (is_finished and versions)
+    yield Trouble(f"{at}:{place.line.number}", cause, move, mend, damage)
 
 
 def _is_consistent(event: ev.DurableEvent, versions: Sequence[Library]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 from typing import Any
 
 from engines.core.state.run_state import RunState
@@ -29,7 +30,8 @@ def diagnose_epoch(state: RunState, last: int) -> dict[str, Any] | None:
     end, started = state.steps.get(last), state.started
     if end is None or started is None or not end.finished or last % started.steps_per_epoch:
         return None
-    steps = [one for one in state.steps.values() if one.epoch == end.epoch and one.step <= last]
+    before = (state.steps[number] for number in range(last, 0, -1) if number in state.steps)
+    steps = [*takewhile(lambda one: one.epoch == end.epoch, before)][::-1]
     measured = [found for found in state.evaluations if found.step <= last]
     symptoms = sum((step.symptoms for step in steps), Counter[str]())
     return {

@@ -15,7 +15,7 @@ from engines.core.types import Usage
 from engines.record import lines, run_index
 from engines.record.journal import Journal, read_journal
 from engines.record.run_dir import RunDir
-from engines.record.run_index import NAME, is_wrong, read_row, read_run, refresh_index
+from engines.record.run_index import NAME, is_wrong, read_row, read_run
 from tests.support.builders import a_rollout_finished, a_run, a_step
 from tests.support.long_runs import a_long_run, write_events
 
@@ -207,19 +207,6 @@ def test_many_readers_and_a_writer_at_once_agree(journal: Path) -> None:
         reader.join()
     assert wrong == []
     assert read_run(journal).state == fold_events(EVENTS)
-
-
-async def test_a_run_at_work_writes_its_index_once_it_lags(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_index, "FEW_EVENTS", 50)
-    assert await refresh_index(journal, 50, 0) == 0
-    assert not journal.with_name(NAME).exists()
-    assert await refresh_index(journal, len(EVENTS), 50) == len(EVENTS)
-    assert journal.with_name(NAME).exists()
-    assert await refresh_index(journal, 100_000, 95_000) == 95_000  # it lags too little
-    journal.write_bytes(b"damaged\n")
-    assert await refresh_index(journal, 1_000, 0) == 1_000  # others tell of it
 
 
 def test_an_index_that_would_be_believed_and_is_wrong_is_told(journal: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,18 @@ def test_only_new_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     begun: list[int] = []
     read = lines.read
 
-    def watch(path: Path, *, chained: bool, after: lines.StoredLine | None) -> lines.Contents:
-        found = read(path, chained=chained, after=after)
-        begun.extend(line.number for line in found.lines)
-        return found
+    def watch(
+        path: Path,
+        *,
+        chained: bool,
+        visit: Callable[[lines.StoredLine], None],
+        after: lines.StoredLine | None,
+    ) -> lines.Contents:
+        def count(line: lines.StoredLine) -> None:
+            begun.append(line.number)
+            visit(line)
+
+        return read(path, chained=chained, visit=count, after=after)
 
     monkeypatch.setattr(lines, "read", watch)
     assert [rollout.id for rollout in reader.read().rollouts] == ["s1p0r0"]

@@ -23,7 +23,8 @@ from engines.record.run_dir import Workspace
 from engines.record.scores import Score, ScoreBook
 from engines.record.seal import add_seal, is_reworded, seal_fits
 from studio.library.references import find_version
-from studio.workspace.doctor import catalogue_troubles, diagnose
+from studio.workspace.checks.catalogue import catalogue_troubles
+from studio.workspace.doctor import diagnose
 from studio.workspace.written_files import run_file_troubles, written_troubles
 from tests.support.made_once import made_once
 from tests.support.processes import SMALL

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.core.types import group_id
+from engines.core.types import group_id, operation_step
 from engines.record.run_dir import RunDir
-from engines.record.step_history import read_history
+from engines.record.step_history import read_step
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.page import Page
@@ -249,7 +249,8 @@ class GroupRecords:
 
 def _load_evidence(run: RunDir, operation: str) -> str:
     """The first rollout behind an operation that a commit has settled; "" where none is known."""
-    found = read_history(run).find_operation(operation)
+    proposed = read_step(run, operation_step(operation)).operations
+    found = next((one for one in proposed if one.id == operation), None)
     return next(iter(found.evidence), "") if found else ""
 
 

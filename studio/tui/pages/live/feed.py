@@ -13,6 +13,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id, try_id
 from engines.record.journal import read_journal
 from engines.record.run_dir import RunDir
+from engines.record.run_index import load_closed
 from studio.report.training import is_fine_tuning
 from studio.session.base import (
     Disconnected,
@@ -126,25 +127,27 @@ def load_event_history(
 ) -> tuple[tuple[tuple[float, str], ...], Batch | None]:
     """What happened in the first so many events, and the last batch of all of them. Blocks.
 
-    Of what happened the newest things, oldest first, each with its seconds since the epoch.
+    Only the growing part of a long journal is read, which holds a step at least. Of what happened
+    the newest things, oldest first, each with its seconds since the epoch.
     """
     from studio.report.progress import LinePrinter
 
     texts: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
-    state, now = RunState(), 0.0
+    now = 0.0
     batch: Batch | None = None
 
     def say(text: str) -> None:
         texts.append((now, text))
 
-    print_line = LinePrinter(state, say)
     try:
-        for number, entry in enumerate(read_journal(run.journal)):
+        state = load_closed(run.journal)[0].state
+        print_line = LinePrinter(state, say)
+        for entry in read_journal(run.journal, since=state.events):
             now = entry.at
             fold(state, entry.event)
             if isinstance(entry.event, ev.StepStarted):
                 batch = current_batch(state)  # its mappings go on being filled until it is through
-            if events is None or number < events:
+            if events is None or state.events <= events:
                 _say_event(entry.event, state, say, print_line)
     except StudioError as error:  # a damaged journal: 5 says so, with the move
         say(str(error))

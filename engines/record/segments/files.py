@@ -1,0 +1,140 @@
+"""The files of a run's journal: closed segments, `journal-000001.jsonl` …, and the one that grows.
+
+`journal.jsonl` is always the last; a short run's is the only one. A later one begins with a head,
+which names the last checksum of the one before: so the chain runs through all of them. What the
+growing one does not count as closed is none of its journal, such as what a kill left of a roll.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+from engines.core.codec import dumps
+from engines.core.errors import RecordError
+from engines.record import lines
+from engines.record.appender import sync_folder, write_atomic
+
+FORMAT = 9
+"""Of a head: older releases read no further than such a line, and say that they are too old."""
+BYTES = 2_000_000
+"""A growing segment is closed at the end of a step that made it longer: read in 0.2 seconds."""
+_MARK = b'{"v":%d,"segment":' % FORMAT
+_HEAD_BYTES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How a segment begins. The first has no such line: it is this one."""
+
+    segment: int = 1
+    after: str = ""  # the checksum of the last line before
+    events: int = 0  # before it, as the next two
+    bytes: int = 0
+    step: int = 0  # finished when the one before was closed
+
+
+def is_head(body: bytes) -> bool:
+    return body.startswith(_MARK)
+
+
+def parse_head(body: bytes) -> Head:
+    """Raises ValueError, TypeError: it is none."""
+    data = orjson.loads(body)
+    del data["v"]
+    return Head(**data)
+
+
+def read_head(path: Path) -> Head:
+    """That of one file; of what is damaged or gone the first, whose reader says so."""
+    try:
+        with path.open("rb", buffering=0) as file:  # a buffer would read more than the head
+            raw = file.read(_HEAD_BYTES)
+        body = lines.decode(raw[: raw.find(b"\n") + 1])
+        return parse_head(body) if body is not None and is_head(body) else Head()
+    except (OSError, ValueError, TypeError):
+        return Head()
+
+
+def closed_path(journal: Path, number: int) -> Path:
+    return journal.with_name(f"{journal.stem}-{number:06d}{journal.suffix}")
+
+
+def closed_number(path: Path) -> int:
+    """Of a closed segment by its name; 0: it is called otherwise."""
+    match = re.fullmatch(r"journal-(\d{6,})\.jsonl", path.name)
+    return int(match[1]) if match else 0
+
+
+def closed_files(folder: Path) -> list[Path]:
+    """Files that are called as closed segments are, in their order."""
+    found = ((closed_number(path), path) for path in folder.glob("journal-*.jsonl"))
+    return [path for number, path in sorted(found) if number]
+
+
+def segment_path(journal: Path, number: int) -> Path | None:
+    """Where a segment stands now; None: the journal has no such one."""
+    last = read_head(journal).segment
+    return None if number > last else journal if number == last else closed_path(journal, number)
+
+
+def segment_paths(journal: Path) -> tuple[Path, ...]:
+    """All files of a journal, the growing one last."""
+    closed = range(1, read_head(journal).segment)
+    return (*(closed_path(journal, number) for number in closed), journal)
+
+
+def find_segment(journal: Path, field: Literal["events", "step"], value: int) -> int:
+    """The last segment before which there were at most so many events, or finished steps."""
+    paths = segment_paths(journal)
+    return bisect_right(paths, value, key=lambda path: getattr(read_head(path), field))
+
+
+def first_line(journal: Path, most: int = -1) -> bytes:
+    """With which a journal begins, cheaply; raises RecordError where it cannot be read."""
+    try:
+        path = first if (first := closed_path(journal, 1)).exists() else journal
+        with path.open("rb") as file:
+            return file.readline(most)
+    except OSError as error:
+        raise lines.unreadable_error(journal, error) from error
+
+
+def started_at(journal: Path) -> float:
+    """The time stamp of the first entry, cheaply; 0.0 without one."""
+    match = re.search(rb'"at":([0-9.]+)', first_line(journal, _HEAD_BYTES))
+    return float(match[1]) if match else 0.0
+
+
+def journal_bytes(journal: Path) -> int:
+    """Of all its files; raises RecordError where it cannot be read."""
+    try:
+        return read_head(journal).bytes + journal.stat().st_size
+    except PermissionError as error:
+        raise lines.unreadable_error(journal, error) from error
+
+
+def begin_next(journal: Path, head: Head) -> str:
+    """Close the growing segment and let the next begin with this head; returns its checksum.
+
+    "": it goes on.
+
+    No moment is without a whole journal: the closed one gets its name beside that which it has,
+    until the next takes that. Where the disk has no room or knows no hard links, nothing changes.
+    """
+    closed = closed_path(journal, head.segment - 1)
+    try:
+        if not (closed.exists() and closed.samefile(journal)):  # left by a roll that was cut
+            os.link(journal, closed)
+        sync_folder(journal.parent)
+        raw, checksum = lines.encode(dumps({"v": FORMAT, **asdict(head)}))
+        write_atomic(journal, raw)
+    except (OSError, RecordError):
+        return ""
+    return checksum

@@ -1,0 +1,246 @@
+"""Runs packed into one compressed file each, and brought back from it.
+
+A file is verified, member by member, before anything is removed. What was removed stays in the
+lists by a note in `archives/`, which says where the file is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from engines.core.codec import dumps, from_dict
+from engines.core.errors import ConflictError, RecordError, StudioError
+from engines.record.appender import make_folder, make_private_folder, sync_folder, write_atomic
+from engines.record.catalogue import query
+from engines.record.catalogue.rows import load_run_rows, run_row
+from engines.record.libraries import check_name
+from engines.record.lock import write_lock
+from engines.record.run_dir import RunDir, Workspace
+from engines.record.run_index import NAME as INDEX
+from engines.record.seal import add_seal, seal_fits
+from studio.session.client import is_alive
+from studio.workspace.removal import check_removable, remove_run
+
+_MANIFEST = "manifest.json"
+_LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{re.escape(INDEX)}|{re.escape(query.NAME)}")
+"""Locks and half-written files, and what is made anew from the journal."""
+_BLOCK = 1 << 20
+_COPY = "Restore the file from a copy."
+_Files = dict[str, tuple[int, str]]
+"""Size and hash by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A run in its file."""
+
+    run: str
+    file: str
+    digest: str  # its sha256
+    bytes: int
+    files: int
+    unpacked_bytes: int
+    row: dict[str, Any]  # as `runs list` showed it
+
+
+def archive_run(
+    run: RunDir, workspace: Workspace, to: Path | None = None, *, remove: bool
+) -> Archived:
+    """Pack a run that no process works on, verify that, and `remove` the run if asked.
+
+    Raises ConflictError: it is alive, or is to be removed and something needs it; the file exists.
+    """
+    if is_alive(run):
+        move = f"Stop it first: studio ctl stop {run.run}"
+        raise ConflictError(f"run {run.run}", "its process is alive.", move)
+    if remove:
+        check_removable(run, workspace)
+        _check_unneeded(run, workspace)
+    file = (to or workspace.archives / f"{run.run}.tar.gz").absolute()
+    if os.path.lexists(file):
+        raise ConflictError(str(file), "it exists already.", "Choose another file with --to FILE.")
+    make_folder(file.parent)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    # Who may only read can pack as well: what is written meanwhile fails the verification.
+    locks = os.access(run.path, os.W_OK)
+    with write_lock(run.path) if locks else nullcontext():
+        try:
+            packed = _pack(run, temporary)
+            if _read(temporary, lambda _: None) != packed:
+                raise RecordError(str(file), "it is not what was packed.", "Try another disk.")
+            temporary.rename(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(file.parent)
+        made = Archived(
+            run=run.run,
+            file=str(file),
+            digest=_hash(file),
+            bytes=file.stat().st_size,
+            files=len(packed),
+            unpacked_bytes=sum(size for size, _ in packed.values()),
+            row=run_row(run),
+        )
+        if remove:  # before it goes: a kill in between leaves the run, and nothing else counts
+            make_folder(workspace.archives)
+            write_atomic(_note(workspace, run.run), add_seal(dumps(made)))
+    if remove:
+        remove_run(run, workspace)
+    return made
+
+
+def archived_runs(workspace: Workspace) -> Iterator[Archived]:
+    """Runs that are in their files alone, by name."""
+    for path in sorted(workspace.archives.glob("*.json")):
+        found = _read_note(path)
+        if found is not None and not os.path.lexists(workspace.runs_folder / found.run):
+            yield found
+
+
+def restore_run(what: str, workspace: Workspace) -> RunDir:
+    """Bring a run back by its name, or from a file; the file stays.
+
+    Raises ConflictError: there is no such archive, or there is a run of that name. RecordError: the
+    file is damaged, or no archive of a run.
+    """
+    note = None if "/" in what else _read_note(_note(workspace, what))
+    file = Path(note.file if note else what).expanduser()
+    if not file.is_file():
+        if note:
+            move = "Put it back, or give the path where it is now."
+            raise ConflictError(str(file), "the file of this run is not there.", move)
+        move = "`studio runs list` shows what is archived; or give the path of a file."
+        raise ConflictError(f"archive {what}", "there is none.", move)
+    if note and _hash(file) != note.digest:
+        raise RecordError(str(file), "it is not the file that was written.", _COPY)
+    name, packed = _read_manifest(file)
+    run = RunDir(workspace.runs_folder / name)
+    if os.path.lexists(run.path):
+        move = "Remove or archive that one first."
+        raise ConflictError(f"run {name}", "a run of that name is in the workspace.", move)
+    make_folder(workspace.runs_folder)
+    aside = workspace.path / f".{name}.{os.getpid()}.tmp"
+    try:
+        if _read(file, lambda member: aside / member) != packed:
+            raise RecordError(str(file), "a file in it is not as it was packed.", _COPY)
+        aside.rename(run.path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    sync_folder(workspace.runs_folder)
+    with suppress(StudioError):
+        load_run_rows(workspace)
+    return run
+
+
+def _check_unneeded(run: RunDir, workspace: Workspace) -> None:
+    """Refuse to remove a run whose library or whose followers still need it."""
+    state, again = run.state(), "or archive it without --remove."
+    if state.started is not None and (state.open_operations or state.reviewed_operations):
+        cause = f"library {state.started.library} waits for its decisions."
+        move = f"Decide them: studio review {run.run}, {again}"
+        raise ConflictError(f"run {run.run}", cause, move)
+    named = re.compile(rf"\brun:{re.escape(run.run)}(?![\w.-])".encode())
+    files = [other.run_file for other in workspace.runs() if other.run != run.run]
+    for path in (*files, *workspace.configs.rglob("*.yaml")):
+        if path.is_file() and named.search(path.read_bytes()):
+            cause = f"{path} names its weights, run:{run.run}."
+            raise ConflictError(f"run {run.run}", cause, f"Export them first, {again}")
+
+
+def _pack(run: RunDir, target: Path) -> _Files:
+    """Write the archive, its manifest first; size and hash of each file in it."""
+    every = sorted(path for path in run.path.rglob("*") if path.is_file())
+    names = {str(path.relative_to(run.path)): path for path in every}
+    names = {name: path for name, path in names.items() if not _LEFT_OUT.fullmatch(name)}
+    packed = {name: (path.stat().st_size, _hash(path)) for name, path in names.items()}
+    manifest = dumps({"run": run.run, "files": packed})
+    entry = tarfile.TarInfo(_MANIFEST)
+    entry.size = len(manifest)
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as raw:
+        with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6, dereference=True) as tar:
+            tar.addfile(entry, BytesIO(manifest))
+            for name, path in names.items():
+                tar.add(path, f"{run.run}/{name}", recursive=False)
+        raw.flush()
+        os.fsync(raw.fileno())
+    return packed
+
+
+def _read_manifest(file: Path) -> tuple[str, _Files]:
+    """The run of an archive, and what was packed. Raises RecordError: it is none."""
+    try:
+        with tarfile.open(file, "r:gz") as tar:
+            first = tar.next()
+            source = tar.extractfile(first) if first and first.name == _MANIFEST else None
+            data = orjson.loads(source.read()) if source else {}
+        check_name(data["run"])
+        return data["run"], {name: (size, digest) for name, (size, digest) in data["files"].items()}
+    except (OSError, EOFError, ValueError, KeyError, TypeError, StudioError) as error:
+        raise RecordError(str(file), "it is no archive of a run, or damaged.", _COPY) from error
+
+
+def _read(file: Path, place: Callable[[str], Path | None]) -> _Files:
+    """Size and hash of each file in an archive, which is written where `place` says."""
+    run, packed = _read_manifest(file)
+    found: _Files = {}
+    try:
+        with tarfile.open(file, "r:gz") as tar:
+            for member in tar:
+                name = member.name.removeprefix(f"{run}/")
+                if name not in packed or not member.isfile() or ".." in Path(name).parts:
+                    continue  # the manifest; anything else is missing from what was packed
+                source = tar.extractfile(member)
+                assert source is not None
+                found[name] = (member.size, _write(source, place(name), member.mtime))
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise RecordError(str(file), f"it cannot be read ({error}).", _COPY) from error
+    return found
+
+
+def _write(source: IO[bytes], target: Path | None, modified: float) -> str:
+    """Write a file of a restored run, where one is wanted; the hash of its content."""
+    digest = hashlib.sha256()
+    if target is not None:
+        make_private_folder(target.parent)
+    fd = os.open(target or os.devnull, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        while block := source.read(_BLOCK):
+            digest.update(block)
+            file.write(block)
+        file.flush()
+        if target is not None:
+            os.fsync(fd)
+            os.utime(target, (modified, modified))
+    return digest.hexdigest()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_note(path: Path) -> Archived | None:
+    with suppress(OSError, ValueError):
+        raw = path.read_bytes()
+        if seal_fits(raw):
+            data = orjson.loads(raw)
+            del data["sha256"]
+            return from_dict(Archived, data)
+    return None
+
+
+def _note(workspace: Workspace, run: str) -> Path:
+    return workspace.archives / f"{run}.json"
