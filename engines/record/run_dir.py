@@ -75,9 +75,12 @@ class RunDir:
         """Those behind the first so many; of a long run `read_journal` holds a part at a time."""
         return tuple(read_journal(self.journal, since=since))
 
-    def state(self) -> RunState:
-        """What the journal adds up to right now, also while the run goes on."""
-        return read_run(self.journal).state
+    def state(self, tell: Callable[[str], None] = lambda _: None) -> RunState:
+        """What the journal adds up to right now, also while the run goes on.
+
+        `tell` is told where all of a long one has to be read.
+        """
+        return read_run(self.journal, tell=tell).state
 
 
 @dataclass(frozen=True, slots=True)

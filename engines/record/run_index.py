@@ -152,17 +152,29 @@ def keep_state(journal: Path, state: RunState, last: float) -> None:
         _write(journal.with_name(STATE_NAME), run, journal, end, 0)
 
 
-def read_run(journal: Path, events: int | None = None, *, anew: bool = False) -> ReadRun:
+def read_run(
+    journal: Path,
+    events: int | None = None,
+    *,
+    anew: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> ReadRun:
     """What a journal says, or its first so many events, by what is kept as far as that reaches.
 
     `anew`: without that, and nothing is written; it is not to be changed, as the last is kept.
+    `tell` is told where closed segments had to be read.
 
     Raises DamagedError or RecordError as `segments.reading.read` and `parse_entry` do.
     """
     if anew:
         at = journal.stat() if journal.exists() else None
         return _read_anew(journal, events, at and (at.st_ino, at.st_size, at.st_ctime_ns))
-    return _read(journal, events, *_load_index(journal, events))
+    run, after = _load_index(journal, events)
+    if after is None and files.read_head(journal).segment > 1:
+        closed, end = load_closed(journal, tell)  # kept, so that the next one need not read them
+        if events is None or closed.state.events <= events:
+            run, after = closed, end
+    return _read(journal, events, run, after)
 
 
 @lru_cache(maxsize=1)
@@ -172,7 +184,7 @@ def _read_anew(journal: Path, events: int | None, seen: tuple[int, ...] | None) 
 
 
 def _read(
-    journal: Path, events: int | None, run: ReadRun, reach: Reach | None, *, keep: bool = True
+    journal: Path, events: int | None, run: ReadRun, after: Place | None, *, keep: bool = True
 ) -> ReadRun:
     known, last = run.state.events, None
 
@@ -184,7 +196,7 @@ def _read(
 
     with suppress(OSError):
         changed_ns = journal.stat().st_ctime_ns
-    contents = read(journal, take, reach.place if reach else None).contents
+    contents = read(journal, take, after).contents
     is_much = run.state.events - known > FEW_EVENTS or run.state.ending
     if last is not None and keep and events is None and is_much and not contents.newline_missing:
         _write(journal.with_name(NAME), run, journal, last, changed_ns)
@@ -231,14 +243,14 @@ def journal_mark(journal: Path) -> dict[str, Any]:
     return {"bytes": at.st_size, "changed_ns": at.st_ctime_ns, "code": code_digest()}
 
 
-def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Reach | None]:
+def _load_index(journal: Path, events: int | None) -> tuple[ReadRun, Place | None]:
     """By that of the two files which reaches further, and not too far."""
     for name in (NAME, STATE_NAME):
         with suppress(StudioError, ValueError, OSError):
             head, body = lines.read(journal.with_name(name), chained=True).lines
             reach = _current_reach(journal, head.body)
             if reach and (events is None or reach.events <= events):
-                return from_dict(ReadRun, orjson.loads(body.body)), reach
+                return from_dict(ReadRun, orjson.loads(body.body)), reach.place
     return ReadRun(), None
 
 

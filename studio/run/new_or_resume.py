@@ -116,7 +116,7 @@ def load_plan(
     if request.review is not None:
         open_reviewers(request.review, None)  # a finished run would never open it
     loaded = loaded or request.load()
-    plan = plan_run(request, loaded)
+    plan = plan_run(request, loaded, tell=tell)
     notes = [*loaded.warnings]
     if plan.mode == "resume" and request.source.resume is None:  # else its own file was read
         notes += removed_budget_limits(plan.run.run_file, loaded.config)
@@ -125,8 +125,14 @@ def load_plan(
     return plan
 
 
-def plan_run(request: RunRequest, loaded: LoadedRun, *, practises: bool = True) -> RunPlan:
-    """Decide what to do with a run file that was loaded.
+def plan_run(
+    request: RunRequest,
+    loaded: LoadedRun,
+    *,
+    practises: bool = True,
+    tell: Callable[[str], None] = to_stderr,
+) -> RunPlan:
+    """Decide what to do with a run file that was loaded; `tell` hears of what takes long.
 
     Raises ConfigError: it `practises`, and the run is one of curation.
     """
@@ -134,7 +140,7 @@ def plan_run(request: RunRequest, loaded: LoadedRun, *, practises: bool = True) 
     # Named before the runs are looked at: of two starts at the same moment both name this one.
     unused = request.workspace.new_run_dir(loaded.config.exp_id)
     newest = resumed or request.workspace.newest_run(loaded.config.exp_id)
-    state = newest.state() if newest is not None else None
+    state = newest.state(tell) if newest is not None else None
     # The file of a run that is resumed may still say how that run once began.
     restart_step = None if resumed else loaded.config.practice.restart_step
     if request.restart_step is not None:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _MANIFEST = "manifest.json"
 _LEFT_OUT = re.compile(rf"(?:.*/)?\..*|control\.sock|{re.escape(INDEX)}|{re.escape(query.NAME)}")
 """Locks and half-written files, and what is made anew from the journal."""
 _BLOCK = 1 << 20
+_UNREADABLE = (OSError, EOFError, tarfile.TarError, zlib.error)
 _COPY = "Restore the file from a copy."
 _Files = dict[str, tuple[int, str]]
 """Size and hash by name."""
@@ -71,6 +73,7 @@ def archive_run(
     file = (to or workspace.archives / f"{run.run}.tar.gz").absolute()
     if os.path.lexists(file):
         raise ConflictError(str(file), "it exists already.", "Choose another file with --to FILE.")
+    row = run_row(run)  # of a damaged one there is none
     make_folder(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     # Who may only read can pack as well: what is written meanwhile fails the verification.
@@ -91,7 +94,7 @@ def archive_run(
             bytes=file.stat().st_size,
             files=len(packed),
             unpacked_bytes=sum(size for size, _ in packed.values()),
-            row=run_row(run),
+            row=row,
         )
         if remove:  # before it goes: a kill in between leaves the run, and nothing else counts
             make_folder(workspace.archives)
@@ -188,7 +191,7 @@ def _read_manifest(file: Path) -> tuple[str, _Files]:
             data = orjson.loads(source.read()) if source else {}
         check_name(data["run"])
         return data["run"], {name: (size, digest) for name, (size, digest) in data["files"].items()}
-    except (OSError, EOFError, ValueError, KeyError, TypeError, StudioError) as error:
+    except (*_UNREADABLE, ValueError, KeyError, TypeError, StudioError) as error:
         raise RecordError(str(file), "it is no archive of a run, or damaged.", _COPY) from error
 
 
@@ -205,7 +208,7 @@ def _read(file: Path, place: Callable[[str], Path | None]) -> _Files:
                 source = tar.extractfile(member)
                 assert source is not None
                 found[name] = (member.size, _write(source, place(name), member.mtime))
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except _UNREADABLE as error:
         raise RecordError(str(file), f"it cannot be read ({error}).", _COPY) from error
     return found
 

@@ -86,6 +86,18 @@ def a_damaged(name: str, *, line: int | None = 0) -> Prepare:
     return prepare
 
 
+def an_archive(name: str, *, most: int | None = None) -> Prepare:
+    """Of the run, or its first so many bytes."""
+
+    def prepare(workspace: Path) -> None:
+        file = workspace.parent / name
+        made = studio("runs", "archive", "rehearsal", "--to", str(file), workspace=workspace)
+        assert made.code == 0
+        file.write_bytes(file.read_bytes()[:most])
+
+    return prepare
+
+
 def a_loop(name: str) -> Prepare:
     """A link to itself, beside the workspace."""
     return lambda workspace: (workspace.parent / name).symlink_to(name)
@@ -784,6 +796,33 @@ TABLE: tuple[Row, ...] = (
     bad("runs rm", "not there", "nobody --yes", "nobody", "rehearsal"),
     bad("runs rm", "locked", "rehearsal --yes", "rehearsal", "another process"),
     bad("runs rm", "wrong format", "../up --yes", "up", "letters"),
+    bad("runs archive", "missing", "", "Missing argument", "-h"),
+    bad("runs archive", "not there", "nobody", "nobody", "rehearsal"),
+    bad("runs archive", "locked", "rehearsal", "rehearsal", "another process"),
+    bad("runs archive", "wrong format", "../up", "up", "letters"),
+    bad("runs archive", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
+    bad(
+        "runs archive",
+        "unreadable",
+        "rehearsal --to x/y.tar.gz",
+        "x: the folder cannot be made",
+        do=a_file("x", ""),
+    ),
+    bad(
+        "runs archive",
+        "contradictory",
+        "rehearsal --to x",
+        "x: it exists already",
+        "--to FILE",
+        do=a_file("x", "mine"),
+    ),
+    bad("runs restore", "missing", "", "Missing argument", "-h"),
+    bad("runs restore", "not there", "nobody", "nobody", "runs list"),
+    bad("runs restore", "unreadable", "./x", "x: there is none", do=a_folder("x")),
+    bad("runs restore", "empty", "./x", "x: it is no archive", do=a_file("x", "")),
+    bad("runs restore", "wrong format", "./x", "x: it is no archive", do=a_file("x", "mine")),
+    bad("runs restore", "damaged", "./x", "it is no archive", do=an_archive("x", most=99)),
+    bad("runs restore", "contradictory", "./x", "run of that name", do=an_archive("x")),
     # presets, rehearsal
     bad("presets list", "wrong format", "extra", "extra", "unexpected"),
     *(
@@ -1037,6 +1076,8 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "damaged": "a damaged run can be removed",
         "contradictory": ONE_ARGUMENT,
     },
+    "runs archive": {"wrong type": ALL_TEXT, "empty": NO_FILE},
+    "runs restore": {"wrong type": ALL_TEXT, "locked": "there is no run of that name to be locked"},
     "rehearsal serve": {
         "not there": NO_FILE,
         "unreadable": NO_FILE,
