@@ -106,7 +106,7 @@ def open_run(
 ) -> tuple[Journal, RunState]:
     """Open the journal of a run whose lock is held, to go on with it, and what it adds up to.
 
-    What its growing segment holds since a step last began stays in `Journal.entries`. `tell` is told
+    What its growing segment holds since a step last began stays in `Journal.entries`. `tell` hears
     where closed segments had to be read. Raises as `Journal` does.
     """
     run, after = load_closed(journal, tell)
