@@ -241,8 +241,8 @@ def archive(
 
     Examples:
         studio runs archive rehearsal
+        studio runs archive rehearsal --to copy.tar.gz --json
         studio runs archive rehearsal --remove
-        studio runs archive rehearsal --to /backup/rehearsal.tar.gz --json
     """
     from engines.core.codec import to_dict
     from studio.report.next_step import tell_next
@@ -268,7 +268,6 @@ def restore(
 
     Examples:
         studio runs restore rehearsal
-        studio runs restore /backup/rehearsal.tar.gz
     """
     from studio.report.next_step import tell_next
     from studio.workspace.archive import restore_run

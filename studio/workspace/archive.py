@@ -71,22 +71,24 @@ def archive_run(
         check_removable(run, workspace)
         _check_unneeded(run, workspace)
     file = (to or workspace.archives / f"{run.run}.tar.gz").absolute()
-    if os.path.lexists(file):
-        raise ConflictError(str(file), "it exists already.", "Choose another file with --to FILE.")
     row = run_row(run)  # of a damaged one there is none
     make_folder(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     # Who may only read can pack as well: what is written meanwhile fails the verification.
     locks = os.access(run.path, os.W_OK)
     with write_lock(run.path) if locks else nullcontext():
-        try:
-            packed = _pack(run, temporary)
-            if _read(temporary, lambda _: None) != packed:
-                raise RecordError(str(file), "it is not what was packed.", "Try another disk.")
-            temporary.rename(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(file.parent)
+        packed = _packed_files(run)
+        if os.path.lexists(file):
+            _check_same(file, run, packed)
+        else:
+            try:
+                _pack(run, temporary, packed)
+                if _read(temporary, lambda _: None) != packed:
+                    raise RecordError(str(file), "it is not what was packed.", "Try another disk.")
+                temporary.rename(file)
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_folder(file.parent)
         made = Archived(
             run=run.run,
             file=str(file),
@@ -162,12 +164,23 @@ def _check_unneeded(run: RunDir, workspace: Workspace) -> None:
             raise ConflictError(f"run {run.run}", cause, f"Export them first, {again}")
 
 
-def _pack(run: RunDir, target: Path) -> _Files:
-    """Write the archive, its manifest first; size and hash of each file in it."""
+def _packed_files(run: RunDir) -> _Files:
     every = sorted(path for path in run.path.rglob("*") if path.is_file())
     names = {str(path.relative_to(run.path)): path for path in every}
-    names = {name: path for name, path in names.items() if not _LEFT_OUT.fullmatch(name)}
-    packed = {name: (path.stat().st_size, _hash(path)) for name, path in names.items()}
+    kept = {name: path for name, path in names.items() if not _LEFT_OUT.fullmatch(name)}
+    return {name: (path.stat().st_size, _hash(path)) for name, path in kept.items()}
+
+
+def _check_same(file: Path, run: RunDir, packed: _Files) -> None:
+    """Refuse a file that is there already, unless it is the archive of this run as it is now."""
+    with suppress(RecordError):
+        if _read_manifest(file) == (run.run, packed) and _read(file, lambda _: None) == packed:
+            return
+    raise ConflictError(str(file), "it exists already.", "Choose another file with --to FILE.")
+
+
+def _pack(run: RunDir, target: Path, packed: _Files) -> None:
+    """Write the archive, its manifest first."""
     manifest = dumps({"run": run.run, "files": packed})
     entry = tarfile.TarInfo(_MANIFEST)
     entry.size = len(manifest)
@@ -175,11 +188,10 @@ def _pack(run: RunDir, target: Path) -> _Files:
     with os.fdopen(fd, "wb") as raw:
         with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6, dereference=True) as tar:
             tar.addfile(entry, BytesIO(manifest))
-            for name, path in names.items():
-                tar.add(path, f"{run.run}/{name}", recursive=False)
+            for name in packed:
+                tar.add(run.path / name, f"{run.run}/{name}", recursive=False)
         raw.flush()
         os.fsync(raw.fileno())
-    return packed
 
 
 def _read_manifest(file: Path) -> tuple[str, _Files]:

@@ -51,8 +51,13 @@ def test_without_the_flag_the_run_stays(practised: Path, run: Path, tmp_path: Pa
     done = studio("runs", "archive", "rehearsal", "--to", str(to), workspace=practised)
     assert done.code == 0 and "still in the workspace" in done.stdout
     assert run.exists() and not (practised / "archives").exists()
+    whole = to.read_bytes()
+    again = studio("runs", "archive", "rehearsal", "--to", str(to), workspace=practised)
+    assert again.code == 0 and to.read_bytes() == whole, "it holds the run as it is"
+    to.write_bytes(whole[:-2_000])
     again = studio("runs", "archive", "rehearsal", "--to", str(to), workspace=practised)
     assert again.code == 2 and "it exists already" in again.stderr
+    to.write_bytes(whole)
     other = tmp_path / "other"
     assert studio("runs", "restore", str(to), workspace=other).code == 0
     assert contents(other / "runs/rehearsal") == contents(run)
