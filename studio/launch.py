@@ -1,6 +1,8 @@
 """`accelerate launch … -m studio.launch RUNFILE`: one training run in several processes.
 
-Rank 0 is `studio train`; the others only compute and have no run file, no journal and no screen.
+`python -m studio.launch --config_file FILE … RUNFILE` starts them so itself, once the machine is
+known to fit, and ends with the run's exit code. Rank 0 is `studio train`; the others only compute
+and have no run file, no journal and no screen.
 """
 
 from __future__ import annotations
@@ -35,10 +37,17 @@ from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets
 from studio.secrets.sanitize import sanitize
-from studio.training.distributed import DTYPES, PLACE, LaunchedProcess, check_devices, read_launch
+from studio.training.distributed import (
+    DTYPES,
+    PLACE,
+    LaunchedProcess,
+    check_devices,
+    is_started,
+    read_launch,
+)
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.distributed import DistributedRanks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -70,9 +79,12 @@ def launch(
         raise ConfigError(
             PLACE, "torch is not installed.", f"Install it: {install_command('grpo')}"
         )
-    from engines.grpo.ranks.distributed import gpu_count
+    if not process.on_cpu:
+        from engines.grpo.ranks.accelerated import gpu_count
 
-    check_devices(process, gpus=gpu_count(), cores=_core_count())
+        # accelerate's launcher does not pass use_cpu on where it starts several processes.
+        process = replace(process, on_cpu=gpu_count() == 0)
+    _check_devices(process)
     with _connect_ranks(process) as ranks:
         if ranks is not None and ranks.rank > 0:
             from engines.grpo.ranks.rank_worker import run_rank_worker
@@ -115,29 +127,33 @@ def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProc
     further = []
     if process.precision != "no" and config.policy.local.dtype == "auto":
         further.append(f"policy.local.dtype={DTYPES[process.precision]}")
-    if process.accumulation is not None and config.grpo.micro_batch is None:
+    if process.accumulation is not None:
         sequences = config.practice.batch_size * config.practice.group_size
-        cut = -(-sequences // (process.size * process.accumulation))
-        further.append(f"grpo.micro_batch={max(1, cut)}")
+        share = max(1, -(-sequences // process.size))
+        own = config.grpo.micro_batch
+        if own is None:
+            further.append(f"grpo.micro_batch={max(1, -(-share // process.accumulation))}")
+        elif (forwards := -(-share // own)) != process.accumulation:
+            raise ConfigError(
+                loaded.place("grpo.micro_batch"),
+                f"{own} makes {forwards} forwards of a process's {share} sequences, and "
+                f"gradient_accumulation_steps of the DeepSpeed config is {process.accumulation}.",
+                "Leave grpo.micro_batch out, which then follows from it, or make them fit.",
+            )
     return replace(source, overrides=(*source.overrides, *further))
 
 
 @contextmanager
-def _connect_ranks(process: LaunchedProcess) -> Iterator[DistributedRanks | None]:
+def _connect_ranks(process: LaunchedProcess) -> Iterator[AcceleratedRanks | None]:
     """The processes that train together, connected; None for a single process."""
-    from engines.grpo.ranks.distributed import DistributedRanks, RankProcess, gpu_count
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
     if process.size == 1:
         yield None
         return
-    on_gpus = gpu_count() > 0 and not process.on_cpu
-    if not on_gpus:
+    if process.on_cpu:
         _pin_cores(process)
-    ranks = DistributedRanks(
-        RankProcess(process.rank, process.size, process.local_rank, process.address),
-        gpu=on_gpus,
-        sharded=process.sharded,
-    )
+    ranks = AcceleratedRanks(gpu=not process.on_cpu)
     if process.rank > 0:
         # A signal goes to every process; rank 0 ends the run in order and then stops the others.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,6 +172,10 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     remember(environment_secrets())
     with mask_output():
         try:
+            if not is_started(environment) and any(
+                a.startswith("--config_file") for a in arguments
+            ):
+                return _start(arguments)
             process = read_launch(environment)
             command = typer.main.get_command(app)
             result = command.main(
@@ -173,6 +193,23 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
                     print(f"{who}: {sanitize(text)}", file=sys.stderr, flush=True)
             return code
     return result if isinstance(result, int) else exit_codes.DONE
+
+
+def _start(arguments: Sequence[str]) -> int:
+    from engines.grpo.ranks.launcher import read_request, start_processes
+
+    asked = read_request(arguments)
+    here = -(-asked.processes // asked.machines)
+    process = LaunchedProcess(size=asked.processes, local_size=here, on_cpu=asked.on_cpu)
+    process = replace(process, precision=asked.precision, deepspeed=asked.deepspeed)
+    _check_devices(process)
+    return start_processes(asked, PLACE)
+
+
+def _check_devices(process: LaunchedProcess) -> None:
+    from engines.grpo.ranks.accelerated import gpu_count
+
+    check_devices(process, gpus=gpu_count(), cores=_core_count())
 
 
 def _core_count() -> int:

@@ -115,6 +115,13 @@ class CallFailed(Exception):
         super().__init__(f"{kind}: {text}")
 
 
+class WorkerLost(Exception):
+    """The worker of a cluster that made or judged a try is gone: no fault of the try's."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(f"node {node} was lost: {reason}")
+
+
 def lost_usage(cut: CancelledError) -> Usage:
     """What a call that was cancelled after it was sent may have cost.
 

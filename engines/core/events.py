@@ -33,6 +33,13 @@ from engines.core.state.library_events import (
 from engines.core.state.library_events import (
     LibraryMeasured as LibraryMeasured,
 )
+from engines.core.state.passing_events import EvaluationProgressed as EvaluationProgressed
+from engines.core.state.passing_events import NodesChanged as NodesChanged
+from engines.core.state.passing_events import RolloutPlaced as RolloutPlaced
+from engines.core.state.passing_events import RolloutStarted as RolloutStarted
+from engines.core.state.passing_events import StageEntered as StageEntered
+from engines.core.state.passing_events import TextStreamed as TextStreamed
+from engines.core.state.passing_events import TransientEvent as TransientEvent
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -381,54 +388,6 @@ LibraryNote = LibraryCurated | LibraryCredited | LibraryMeasured | LibraryLabell
 LibraryEvent = LibraryCreated | LibraryNote | LibraryCommitted
 DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 
-
-@dataclass(frozen=True, slots=True)
-class RolloutStarted:
-    key: CallKey
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class TextStreamed:
-    """A piece of visible text of a reply under way."""
-
-    key: CallKey
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class StageEntered:
-    """The batch as a whole moved on: "consolidation", "choice" (of `lessons`), "gate", "review".
-
-    In "gate" so many `operations` are tried together: `made` tries of `most`, so far.
-    Before a process takes up training, "restore" says that it brings the weights to `step`.
-
-    Within a review "hold" says that a person is waited for, since rules left `undecided`, and
-    "ready" that all is decided and the commit is held: so many `approved`, `edited`,
-    `rejected` and `deferred`, which would make library `version`.
-    """
-
-    step: int
-    stage: str
-    detail: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationProgressed:
-    """One more held-out rollout is through, judged or not: `key` and `reward` are its own."""
-
-    step: int
-    data: str
-    done: int
-    total: int
-    known: int = 0  # of those done that have a reward
-    right: float = 0.0  # the sum of their rewards
-    k: int = 1  # rollouts of a problem
-    key: CallKey | None = None  # None: the set begins
-    reward: float | None = None
-
-
-TransientEvent = RolloutStarted | TextStreamed | StageEntered | EvaluationProgressed
 
 _BY_NAME: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*DurableEvent.__args__, *TransientEvent.__args__)

@@ -291,6 +291,9 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         """Embed texts; no text is paid for twice. Raises CallFailed as `Policy.complete` does."""
 
+    async def ping(self) -> None:
+        """Return when the model answers; raises PolicyError else."""
+
 
 class Reviewer(Protocol):
     """Decides operations."""

@@ -93,6 +93,7 @@ class Usage:
     completion_tokens: int = 0
     calls: int = 0
     cost_usd: float | None = None
+    cached_tokens: int = 0  # of the prompt, as far as endpoints say that a cache had them
 
     @property
     def tokens(self) -> int:
@@ -110,6 +111,7 @@ class Usage:
             self.completion_tokens + other.completion_tokens,
             self.calls + other.calls,
             (self.cost_usd or 0.0) + (other.cost_usd or 0.0) if known else None,
+            self.cached_tokens + other.cached_tokens,
         )
 
 

@@ -78,6 +78,7 @@ class RunContext:
     learns: Callable[[int], Learns] = lambda step: ""  # of a step that begins now
     first_weights: FirstWeights | None = None  # None: no four cells are measured at the end
     remarks: Callable[[], tuple[str, ...]] = tuple  # on endpoints, so far
+    nodes: Callable[[], Mapping[str, tuple[str, ...]]] = dict  # of a cluster: the tries on each
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.record.journal import Journal
+from engines.record.journal import Entry, Journal
 from engines.record.run_index import keep_state
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
@@ -23,6 +23,7 @@ class Recorder:
         self._text_readers: list[Callable[[], bool]] = []
         self._recording = 0  # events that are not in the state yet
         self.state = state
+        self.entry: Entry | None = None  # of the journal, whose event is passed on right now
 
     def listen(
         self, listener: Listener, *, reads_text: Callable[[], bool] | None = None
@@ -54,11 +55,15 @@ class Recorder:
         """
         self._recording += 1
         try:
-            event = await self._journal.append(event)
-            fold(self.state, event)
+            entry = await self._journal.append(event)
+            fold(self.state, entry.event)
         finally:
             self._recording -= 1
-        self.emit(event)
+        self.entry = entry
+        try:
+            self.emit(entry.event)
+        finally:
+            self.entry = None
 
     async def roll(self, step: int) -> bool:
         """After a step, begin another segment of a journal that is long, and keep the state."""

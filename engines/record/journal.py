@@ -99,17 +99,17 @@ class Journal:
         entries, self.entries = self.entries, ()
         return entries
 
-    async def append(self, event: DurableEvent) -> DurableEvent:
-        """Return the event as it was written, which is without secrets, once it is on disk."""
-        raw, event = self._encode_event(event)
+    async def append(self, event: DurableEvent) -> Entry:
+        """Return the entry as it was written, which is without secrets, once it is on disk."""
+        raw, entry = self._encode_event(event)
         await self._file.append(raw)
-        return event
+        return entry
 
-    def append_now(self, event: DurableEvent) -> DurableEvent:
+    def append_now(self, event: DurableEvent) -> Entry:
         """The same, without an event loop."""
-        raw, event = self._encode_event(event)
+        raw, entry = self._encode_event(event)
         self._file.append_now(raw)
-        return event
+        return entry
 
     async def wait_idle(self) -> None:
         """Wait until nothing is being written."""
@@ -137,18 +137,19 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
-    def _encode_event(self, event: DurableEvent) -> tuple[bytes, DurableEvent]:
+    def _encode_event(self, event: DurableEvent) -> tuple[bytes, Entry]:
         self._seq += 1
+        at = self._clock()
         # As `event_to_dict`, without encoding it twice.
         own = {field.name: getattr(event, field.name) for field in fields(event)}
         kind = type(event).__name__
-        self.at = self._clock()
-        body = dumps({"v": FORMAT, "seq": self._seq, "at": self.at, "kind": kind, **own})
+        self.at = at
+        body = dumps({"v": FORMAT, "seq": self._seq, "at": at, "kind": kind, **own})
         masked = self._mask.line(body)
         if masked is not body:
             event = _parse_event(orjson.loads(masked))
         raw, self._chain = lines.encode(masked, self._chain)
-        return raw, event
+        return raw, Entry(self._seq, at, event)
 
 
 def read_journal(

@@ -42,7 +42,7 @@ TOOL = "tool:"
 """What `Record.policy` begins with where a tool answered: its name follows."""
 _STARTED = "started"
 """`Record.lost` of a call of a tool with an effect, written before it runs."""
-_INTERRUPTED = ToolResult(
+INTERRUPTED = ToolResult(
     "interrupted: the studio ended while this call ran. It may have had its effect, so it was not "
     "made again.",
     "interrupted",
@@ -181,12 +181,14 @@ class RecordLedger:
                 on_restored(call)
                 return found
             begun = Record(key=tool_key, request=request, policy=TOOL + call.name)
-            began, result = time.monotonic(), _INTERRUPTED
+            began, result = time.monotonic(), INTERRUPTED
             if (tool_key, request) not in self._begun:
                 if call.name in effects:
+                    self._begun.add((tool_key, request))
                     at = self.clock()
                     await asyncio.shield(self._write(replace(begun, at=at, lost=_STARTED))[2])
-                result = await run(call)
+                with name_call(tool_key):
+                    result = await run(call)
             answer = Completion(
                 result.text,
                 tool_calls=(replace(call, arguments=""),),

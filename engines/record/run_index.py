@@ -20,6 +20,7 @@ import orjson
 
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import StudioError
+from engines.core.events import StepStarted
 from engines.core.ids import digest_bytes
 from engines.core.state import fold as folding
 from engines.core.state.list_row import list_row
@@ -105,12 +106,18 @@ def open_run(
 ) -> tuple[Journal, RunState]:
     """Open the journal of a run whose lock is held, to go on with it, and what it adds up to.
 
-    `tell` is told where closed segments had to be read. Raises as `Journal` does.
+    What its growing segment holds since a step last began stays in `Journal.entries`. `tell` hears
+    where closed segments had to be read. Raises as `Journal` does.
     """
     run, after = load_closed(journal, tell)
     opened = open_journal(journal, tell=tell, mask=mask, after=after)
+    recent: list[Entry] = []
     for entry in opened.take_entries():
         run.take(entry)
+        if isinstance(entry.event, StepStarted):
+            recent.clear()
+        recent.append(entry)
+    opened.entries = tuple(recent)
     return opened, run.state
 
 

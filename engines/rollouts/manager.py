@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from engines.core.errors import CallFailed, StudioError, lost_usage
+from engines.core.errors import CallFailed, StudioError, WorkerLost, lost_usage
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.text.citations import guidance_ids, without_citations
 from engines.core.text.tool_marks import clean_text
@@ -83,6 +83,11 @@ class RecordedPolicy:
             text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
             raise CallFailed("too long", text)
         return reply
+
+    def begin_again(self) -> None:
+        """From the first turn: what was asked until now is in the record, and found there."""
+        self.turn, self.chars, self.usage, self.ran_tools = 0, 0, NO_USAGE, False
+        self.refs, self.turns = [], []
 
     @property
     def conversation(self) -> tuple[RecordRef, ...]:
@@ -220,7 +225,7 @@ class RolloutManager:
             try:
                 with self.attending() if self.attending else nullcontext():
                     async with under_way.cut, deadline(self.task_timeout_s):
-                        attempt = await self.agent.attempt(job, recorded, on_text)
+                        attempt = await self._attempt(job, recorded, on_text)
             except StudioError:
                 raise
             except TimeoutError:
@@ -242,6 +247,16 @@ class RolloutManager:
                 judged = without_citations(attempt.answer, guidance_ids(job.guidance))
                 attempt = replace(attempt, answer=judged)
             return attempt, recorded.conversation
+
+    async def _attempt(self, job: Job, recorded: RecordedPolicy, on_text: OnText | None) -> Attempt:
+        """Make a try, and once more where its worker is lost."""
+        try:
+            return await self.agent.attempt(job, recorded, on_text)
+        except WorkerLost as lost:
+            if on_text is not None:
+                on_text(f"\n[{lost}; the try is made again]\n")
+            recorded.begin_again()
+            return await self.agent.attempt(job, recorded, on_text)
 
     async def rejoin_batch(self, job: Job) -> None:
         """Take part once more with a try whose result is known; nothing comes of it.

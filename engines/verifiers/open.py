@@ -252,6 +252,11 @@ def _parse_entry(
     return own or _default_name(settings, verifier), float(weight), verifier, own is not None
 
 
+def loads_weights(spec: Spec) -> bool:
+    """Whether a reward model is loaded for it."""
+    return _any_verifier(spec, lambda name: name == "reward_model")
+
+
 def grades_tasks(spec: Spec) -> bool:
     """Whether it runs the graders of task folders."""
     return _any_verifier(spec, lambda name: name == "harbor")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from engines.record.cassette.file import Tape
     from engines.record.run_dir import Workspace
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -63,6 +64,20 @@ TokenEnv = Annotated[
     str | None,
     typer.Option(metavar="VARIABLE", help="Environment variable that holds it."),
 ]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--record", metavar="FILE", help="Keep every reply of models and tools in this new file."
+    ),
+]
+PlayedCassette = Annotated[
+    Path | None,
+    typer.Option(
+        "--cassette",
+        metavar="FILE",
+        help="Take every reply from such a file: nothing is asked, and it costs nothing.",
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only print what it would cost; nothing is asked.")
 ]
@@ -72,6 +87,21 @@ def open_workspace(context: typer.Context) -> Workspace:
     from engines.record.run_dir import Workspace  # a good third of the start of `ctl status`
 
     return Workspace(context.obj)
+
+
+def read_tape(record: Path | None, cassette: Path | None) -> Tape | None:
+    """The cassette that is to be recorded or played."""
+    path = record or cassette
+    if path is None:
+        return None
+    from engines.record.cassette.file import Tape
+
+    if record is not None and cassette is not None:
+        from engines.core.errors import ConfigError
+
+        cause = "what --cassette plays is recorded already."
+        raise ConfigError("--record", cause, "Leave one of the two out.")
+    return Tape(path.expanduser().absolute(), plays=record is None)
 
 
 def ask_line(prompt: str) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,8 +18,15 @@ from studio.commands import (
     DryRun,
     FromYoutu,
     Overrides,
+    PlayedCassette,
+    Record,
     open_workspace,
+    read_tape,
 )
+
+if TYPE_CHECKING:
+    from engines.record.run_dir import RunDir
+    from studio.config.loading import LoadedRun
 
 _Library = Annotated[
     str | None,
@@ -66,6 +75,8 @@ def evaluate(
     from_youtu: FromYoutu = None,
     config_name: ConfigName = None,
     step: _Step = "all",
+    record: Record = None,
+    cassette: PlayedCassette = None,
     dry_run: DryRun = False,
     json: AsObject = False,
 ) -> int:
@@ -84,15 +95,11 @@ def evaluate(
     source = parse_source(
         "studio eval", "eval", runfile, overrides, from_youtu=from_youtu, config_name=config_name
     )
-    loaded = load_eval(source, context.obj, agent=agent, k=k, keyless=dry_run)
-    plan = plan_eval(
-        loaded,
-        open_workspace(context),
-        library=library,
-        baseline=baseline,
-        agent=agent is not None,
-        step=step,
-    )
+    keyless = dry_run or cassette is not None
+    loaded = load_eval(source, context.obj, agent=agent, k=k, keyless=keyless)
+    loaded = replace(loaded, tape=read_tape(record, cassette))
+    workspace, own = open_workspace(context), agent is not None
+    plan = plan_eval(loaded, workspace, library=library, baseline=baseline, agent=own, step=step)
     return print_eval_dry_run(plan, json=json) if dry_run else run_eval(plan, json=json)
 
 
@@ -143,14 +150,61 @@ def compare(
     from studio.compare.pairs import compare_logs
     from studio.compare.report import Report, print_report
 
-    if json and format not in (None, "json"):
-        cause = f"it contradicts --format {format}."
-        raise ConfigError("--json", cause, "Leave one of the two out.")
+    form = _choose_form(json, format)
     found = open_logs(logs, open_workspace(context), metric)
     report = Report(found, compare_logs(found, only, seed), min_effect)
-    print_report(report, "json" if json else format or "text")
+    print_report(report, form)
     failed = (fail_if_worse and report.worse) or report.short_of_effect
     return exit_codes.WORSE if failed else exit_codes.DONE
+
+
+def sweep(
+    context: typer.Context,
+    runfile: Annotated[
+        str, typer.Argument(metavar="RUNFILE|PRESET", help="A run file, or a preset.")
+    ],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=A,B…", help="Values to try, separated by commas; others hold for all."
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the sweep. Default: exp_id.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="How many runs at a time.")
+    ] = 1,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="USD", help="Of all runs together, those before included."),
+    ] = None,
+    format: Annotated[
+        Literal["text", "md", "json", "html"] | None,
+        typer.Option(metavar="text|md|json|html", help="How to print it.", show_default="text"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
+) -> int:
+    """Run a grid of settings and compare what they gain.
+
+    Each run is one of the workspace. The same command goes on where it was stopped or killed.
+    It tells how much of a gain is the seed's.
+
+    Examples:
+        studio sweep my-run.yaml seed=1,2,3 practice.group_size=4,8
+    """
+    from studio.compare.sweep.command import sweep as carry_out
+
+    form = _choose_form(json, format)
+    workspace = open_workspace(context)
+    return carry_out(workspace, runfile, words, name=name, jobs=jobs, budget_usd=budget, form=form)
+
+
+def _choose_form(json: bool, form: str | None) -> str:
+    if json and form not in (None, "json"):
+        cause = f"it contradicts --format {form}."
+        raise ConfigError("--json", cause, "Leave one of the two out.")
+    return "json" if json else form or "text"
 
 
 def try_once(
@@ -179,12 +233,13 @@ def try_once(
     without: Annotated[
         str | None, typer.Option(metavar="ID", help="Try it again without this experience.")
     ] = None,
+    record: Record = None,
+    cassette: PlayedCassette = None,
     json: AsObject = False,
 ) -> int:
     """Take one problem from prompt to verdict. Nothing is kept.
 
     Examples:
-        studio try rehearsal
         studio try rehearsal --question "What is 17 + 25?" --answer 42
         studio try rehearsal --versus rehearsal
         studio try rehearsal --library rehearsal --without E1
@@ -197,19 +252,26 @@ def try_once(
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
 
-    loaded = load_run(runfile, overrides or [], context.obj)
+    given = runfile, overrides or []
+    loaded = load_run(*given, context.obj, keyless=cassette is not None)
+    loaded = replace(loaded, tape=read_tape(record, cassette))
     if limits_of(loaded.config):
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     workspace = open_workspace(context)
     run = None if versus is None else workspace.run(versus)
     if problem is None and question is None:
         problem = suggest_problem(loaded, workspace, run, library, without)
-    chosen = choose_problem(loaded, problem, question, answer)
-    again = runfile, overrides or []
-    trials = trials_of(loaded, run, chosen, workspace, library, without, *again)
-    code = print_trials(trials, workspace, json=json)
+    one = choose_problem(loaded, problem, question, answer)
+    tries = trials_of(loaded, run, one, workspace, library, without, *given)
+    code = print_trials(tries, workspace, json=json)
     if not json and code == exit_codes.DONE and (run or Path(runfile).name != "run.yaml"):
-        practise = "train" if loaded.config.trains else "headless"
-        words = ["runs", "show", run.run] if run else [practise, runfile, *(overrides or [])]
-        tell_next(shlex.join(["studio", *words]), context.obj)  # the file of a run is practised
+        tell_next(_after_try(loaded, run, *given), context.obj)  # the file of a run is practised
     return code
+
+
+def _after_try(
+    loaded: LoadedRun, run: RunDir | None, runfile: str, overrides: Sequence[str]
+) -> str:
+    practise = "train" if loaded.config.trains else "headless"
+    words = ["runs", "show", run.run] if run else [practise, runfile, *overrides]
+    return shlex.join(["studio", *words])

@@ -15,9 +15,12 @@ from studio.commands import (
     FromYoutu,
     Name,
     Overrides,
+    PlayedCassette,
+    Record,
     RestartStep,
     RunFile,
     open_workspace,
+    read_tape,
 )
 
 _Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run, by its id.")]
@@ -45,6 +48,8 @@ def headless(
     from_youtu: FromYoutu = None,
     config_name: ConfigName = None,
     accept_changes: AcceptChanges = False,
+    record: Record = None,
+    cassette: PlayedCassette = None,
     dry_run: DryRun = False,
     json: EventsAsJson = False,
     ready_fd: _ReadyFd = None,
@@ -56,6 +61,8 @@ def headless(
     Examples:
         studio headless my-run.yaml practice.epochs=2 --review rules:my-rules.yaml
         studio headless --resume rehearsal
+        studio headless rehearsal --name taped --record rehearsal.cassette
+        studio headless rehearsal --name again --cassette rehearsal.cassette
     """
     import asyncio
 
@@ -65,18 +72,14 @@ def headless(
     from studio.run.new_or_resume import RunRequest, load_plan
 
     source = parse_source(
-        "studio headless",
-        "practice",
-        runfile,
-        overrides,
+        *("studio headless", "practice", runfile, overrides),
         resume=resume,
         from_youtu=from_youtu,
         config_name=config_name,
     )
     if resume is not None and (source.runfile is not None or name is not None):
-        raise ConfigError(
-            "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
-        )
+        cause = "it takes the run's own run file and name."
+        raise ConfigError("--resume", cause, "Leave RUNFILE and --name out.")
     take_pipe(ready_fd)
     request = RunRequest(
         workspace=open_workspace(context),
@@ -85,9 +88,9 @@ def headless(
         restart_step=restart_step,
         review=review,
         accept_changes=accept_changes,
-        # Whoever waits to attach is a person.
-        default_review="auto" if ready_fd is None else "wait",
+        default_review="auto" if ready_fd is None else "wait",  # who waits to attach is a person
         keyless=dry_run,
+        tape=read_tape(record, cassette),
     )
     plan = load_plan(request)
     if dry_run:

@@ -107,6 +107,86 @@ def show(
 
 
 @app.command()
+def replay(
+    context: typer.Context,
+    run: Run,
+    speed: Annotated[
+        float,
+        typer.Option(min=0.1, max=1000, metavar="X", help="How much faster than it went."),
+    ] = 1.0,
+) -> int:
+    """Play a run through the screen as it went, text and all. Nothing in it can be changed.
+
+    Long waits are cut. Behind s: p pauses or goes on, s plays one step, + and - set the speed.
+
+    Examples:
+        studio runs replay rehearsal --speed 10
+    """
+    from studio.commands.screen import show_replay
+
+    return show_replay(open_workspace(context), run, speed)
+
+
+@app.command()
+def trace(
+    context: typer.Context,
+    run: Run,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Address of the collector. Default: the run file's, else $PHOENIX_ENDPOINT.",
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Send the spans of a run to Phoenix.
+
+    Any other collector of OpenTelemetry takes them, too. A span has the same id whenever it is
+    sent, so that Phoenix keeps it once.
+
+    Examples:
+        studio runs trace rehearsal --endpoint http://127.0.0.1:6006
+    """
+    from studio.config.loading import load_run
+    from studio.tracing.run_spans import send_run
+
+    workspace = open_workspace(context)
+    folder = workspace.run(run)
+    given = [] if endpoint is None else [f"tracing.base_url={endpoint}"]
+    loaded = load_run(str(folder.run_file), given, workspace.path, keyless=True)
+    sent = send_run(loaded, folder)
+    print_result({"run": run, "spans": sent}, f"run {run}: {sent} spans sent", json=json)
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    run: Run,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder to write to.")],
+    rollout: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this rollout, such as s1p0r2.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Write the rollouts of a run as ATIF.
+
+    Each is a JSON file, with tools, tokens and the reward.
+
+    Examples:
+        studio runs export rehearsal --to trajectories
+    """
+    from studio.secrets.workspace import masking_workspace
+    from studio.tracing.trajectories import export_trajectories
+
+    workspace = masking_workspace(context.obj)
+    folder = to.expanduser().absolute()
+    written = export_trajectories(workspace.run(run), folder, workspace.mask, rollout)
+    text = f"{written} rollouts: {sanitize(str(folder))}"
+    print_result({"run": run, "rollouts": written, "folder": str(folder)}, text, json=json)
+
+
+@app.command()
 def rm(
     context: typer.Context,
     run: Run,

@@ -22,6 +22,8 @@ from studio.commands import (
     Name,
     NewestRun,
     Overrides,
+    PlayedCassette,
+    Record,
     RestartStep,
     RunFile,
     open_workspace,
@@ -77,6 +79,8 @@ def run(
         ),
     ] = None,
     accept_changes: AcceptChanges = False,
+    record: Record = None,
+    cassette: PlayedCassette = None,
 ) -> int:
     """Practise with the screen. It starts a run, resumes it, or attaches where it goes on.
 
@@ -96,7 +100,8 @@ def run(
     is_run = _is_run(context.obj, runfile)
     check_terminal("studio run")
     # The new process checks the rest: reading the run file twice would take a second.
-    options = {"name": name, "restart-step": restart_step, "review": review}
+    options: dict[str, object] = {"name": name, "restart-step": restart_step, "review": review}
+    options |= {"record": record, "cassette": cassette}
     choices = [f"--{option}={value}" for option, value in options.items() if value is not None]
     changes = ["--accept-changes"] if accept_changes else []
     what = [f"--resume={runfile}"] if is_run else ["--", runfile]
@@ -135,6 +140,18 @@ def attach(context: typer.Context, run: NewestRun = None) -> int:
         folder.state()  # a damaged journal is reported before the screen is drawn
         check_terminal("studio attach")
         return show(context.obj, run=folder.run)
+
+
+def show_replay(workspace: Workspace, run: str, speed: float) -> int:
+    """Play a run through the screen."""
+    folder = workspace.run(run)
+    folder.state()  # a damaged journal is reported before the screen is drawn
+    check_terminal("studio runs replay")
+    with opening_line():
+        from studio.session.replay import ReplaySession
+
+        _, code = _load_screen()(workspace.path, session=ReplaySession(workspace, folder, speed))
+    return code
 
 
 def demo(context: typer.Context) -> int:

@@ -13,9 +13,12 @@ from studio.commands import (
     EventsAsJson,
     Name,
     Overrides,
+    PlayedCassette,
+    Record,
     RestartStep,
     RunFile,
     open_workspace,
+    read_tape,
 )
 
 STAGES = ("sft", "grpo", "all", "distil", "reward")
@@ -44,6 +47,8 @@ def train(
         ),
     ] = None,
     accept_changes: AcceptChanges = False,
+    record: Record = None,
+    cassette: PlayedCassette = None,
     json: EventsAsJson = False,
     pipeline: Annotated[
         Path | None,
@@ -67,9 +72,7 @@ def train(
 
     if pipeline is not None:
         return _run_pipeline(pipeline, runfile, context.obj, json)
-    if stage not in STAGES:
-        move = f"Choose {', '.join(STAGES[:-1])} or {STAGES[-1]}."
-        raise ConfigError(f"--stage {stage}", "there is no such stage.", move)
+    _check_stage(stage, taped=bool(record or cassette))
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
     asked = RunRequest(
         workspace=open_workspace(context),
@@ -78,8 +81,18 @@ def train(
         restart_step=restart_step,
         review=review,
         accept_changes=accept_changes,
+        tape=read_tape(record, cassette),
     )
     return asyncio.run(stages.train(asked, cast("stages.Stage", stage), json=json))
+
+
+def _check_stage(stage: str, *, taped: bool) -> None:
+    if stage not in STAGES:
+        move = f"Choose {', '.join(STAGES[:-1])} or {STAGES[-1]}."
+        raise ConfigError(f"--stage {stage}", "there is no such stage.", move)
+    if taped and stage not in ("grpo", "sft"):
+        move = "Carry out one stage at a time: --stage sft, or --stage grpo."
+        raise ConfigError(f"--stage {stage}", "a cassette is of one run that asks models.", move)
 
 
 def _run_pipeline(file: Path, runfile: str | None, workspace: Path, json: bool) -> int:

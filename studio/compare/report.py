@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -200,22 +200,22 @@ def _practice(report: Report) -> Block:
     return Block("Practice", (), headings, rows)
 
 
-def as_text(report: Report) -> str:
+def as_text(found: Sequence[Block]) -> str:
     parts = []
-    for block in blocks(report):
+    for block in found:
         shown = table(block.headings, block.rows, columns=78) if block.rows else ""
         lines = [wrap_text(f"  {one_line(line, 400)}", 80) for line in block.lines]
         parts.append("\n".join([block.heading, *lines, *([indent_text(shown)] if shown else [])]))
     return "\n\n".join(parts)
 
 
-def as_page(report: Report) -> Page:
+def as_page(title: str, found: Sequence[Block], captions: Mapping[str, str] = _CAPTIONS) -> Page:
     parts = []
-    for one in blocks(report):
+    for one in found:
         shown: list[Items | Table] = [Items(one.lines)] if one.lines else []
-        shown += [Table(_CAPTIONS[one.heading], one.headings, one.rows)] if one.rows else []
+        shown += [Table(captions[one.heading], one.headings, one.rows)] if one.rows else []
         parts.append(Part(one.heading, shown))
-    return Page("studio compare", parts)
+    return Page(title, parts)
 
 
 def as_data(report: Report) -> dict[str, Any]:
@@ -254,5 +254,13 @@ def print_report(report: Report, form: str) -> None:
     if form == "json":
         print_json(as_data(report))
     else:
-        page = {"md": render_markdown, "html": render_html}.get(form)
-        print((page(as_page(report)) if page else as_text(report)).rstrip("\n"), flush=True)
+        print_blocks("studio compare", blocks(report), form)
+
+
+def print_blocks(
+    title: str, found: Sequence[Block], form: str, captions: Mapping[str, str] = _CAPTIONS
+) -> None:
+    """Print blocks as text, Markdown (`form` md) or a page (html)."""
+    page = {"md": render_markdown, "html": render_html}.get(form)
+    text = page(as_page(title, found, captions)) if page else as_text(found)
+    print(text.rstrip("\n"), flush=True)

@@ -41,6 +41,8 @@ ALIASES = {
     "judge_model": "judge",
     "evaluation.judge_concurrency": "judge.concurrency",
     "judge_concurrency": "judge.concurrency",
+    "tracing.endpoint": "tracing.base_url",
+    "grpo.tensorboard": "tensorboard",
 }
 """Alias → our name. Moved in this order: an agent mounted below `evaluation` comes first."""
 

@@ -19,6 +19,7 @@ from engines.core.errors import DataError
 from engines.core.text.masking import MASK, Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from engines.policies.open import is_scripted
+from engines.record.cassette.file import Tape
 from engines.tools.settings import TOOL_KEYS
 from studio.config.agent_file import mount_agent, mount_parts
 from studio.config.aliases import apply_aliases, normalise_verifier
@@ -28,6 +29,7 @@ from studio.config.paths import pin_data, pin_models, pin_programs, pin_sources,
 from studio.config.roles import expand_roles, model_keys, read_endpoints, share_temperature
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.run import RunConfig, section_of
+from studio.config.settings.tracing import find_collector
 from studio.config.source import find_run_file
 from studio.config.tree import (
     ABSENT,
@@ -46,6 +48,7 @@ from studio.presets import presets_folder
 from studio.secrets.output import remember
 from studio.secrets.rules import (
     environment_secrets,
+    is_address,
     is_common,
     is_kept_as_written,
     is_masked,
@@ -69,6 +72,7 @@ class LoadedRun:
     warnings: tuple[str, ...]
     place: Callable[[str], str]  # dotted key → where its value was written
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    tape: Tape | None = None  # what is asked is recorded there, or played from it
 
     @property
     def mask(self) -> Mask:
@@ -188,6 +192,10 @@ def _validate(
         raise explain_error(composed, error) from error
     config.origins.update(origins)
     config.tool_keys.update({name: environ[name] for name in TOOL_KEYS if name in environ})
+    try:
+        config.set_collector(find_collector(config.tracing, environ))
+    except ValueError as error:
+        composed.warnings.append(f"no spans are sent: {error}.")
     return config
 
 
@@ -305,7 +313,7 @@ def unknown_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[K
     for key, text in walk_texts(composed.tree):
         if is_masked(key, text):
             found[key] = ""
-        elif is_secret(key) or names_secret(text) or key[-1] == "base_url":
+        elif is_secret(key) or names_secret(text) or is_address(key):
             for name in _UNCONDITIONAL.findall(text):
                 if name not in environ:
                     found[key] = name
@@ -323,7 +331,7 @@ def masked_environment(
 def leave_out(tree: Tree) -> None:
     """Take keys and addresses away that are not known; in other places the mask does no harm."""
     for key, value in walk_texts(tree):
-        if MASK in value and key[-1] in ("api_key", "base_url"):
+        if MASK in value and (key[-1] == "api_key" or is_address(key)):
             pop_value(tree, key)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from studio import exit_codes
+from studio.config.scripted import rehearsal_note
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
 from studio.estimate.cost import Estimate, estimate, estimate_doublings
@@ -21,7 +22,6 @@ from studio.report.progress import to_stderr
 from studio.report.tables import print_result
 from studio.run.assemble import check_verifier
 from studio.run.budget import check_budget, limits_of, open_budget
-from studio.run.models import rehearsal_note
 from studio.run.new_or_resume import RunPlan
 
 NO_PRICE = (

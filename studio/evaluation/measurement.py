@@ -20,6 +20,7 @@ from engines.pipeline.evaluation.evaluate import MeasurementSetup
 from engines.pipeline.outage import Outage
 from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots
+from engines.record.cassette.file import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
@@ -57,7 +58,9 @@ async def open_measuring(
     budget = open_budget(loaded, config, records, partial(give_up, "budget"))
     unjudged = UnjudgedTries() if step == "rollout" else None
     asked = config if unjudged is None else config.model_copy(update={"verifier": _ASKS_NONE})
-    roles = open_roles(asked, stack, tell, workspace=workspace.path)
+    what = f"an evaluation of {config.exp_id}"
+    tape = open_cassette(loaded.tape, what, stack, loaded.mask, tell, resumes=True)
+    roles = open_roles(asked, stack, tell, workspace=workspace.path, cassette=tape)
     roles = apply_budget(roles, config, budget)
     roles.acting.folder = programs = records / "programs"
     stack.callback(shutil.rmtree, programs, ignore_errors=True)  # the unscored are made again

@@ -16,6 +16,8 @@ from engines.pipeline.evaluation.metrics import (
     pass_rate,
     question_means,
 )
+from engines.record.cassette.file import is_played
+from studio.config.scripted import played_note
 from studio.evaluation.evaluate import EvalPlan, EvaluationResult, SetResult
 from studio.report.rates import (
     comparison_data,
@@ -25,17 +27,16 @@ from studio.report.rates import (
     rate_text,
     signs_text,
 )
-from studio.report.summary import REHEARSAL, usage_text
+from studio.report.summary import REHEARSAL, usage_data, usage_text
 from studio.report.tables import indent_text, table
 from studio.run.held_out import detectable_effect, set_size_line
 from studio.secrets.sanitize import one_line
-
-_USAGE = ("calls", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> str:
     """The whole result as plain lines, with a table of before and after at the end."""
     lines = [REHEARSAL] if rehearsal else []
+    lines += filter(None, [played_note(plan.loaded.tape)])
     lines += [eval_title(plan), ""]
     for result in found.sets:
         lines += [*_set_lines(result, plan.k), ""]
@@ -70,10 +71,11 @@ def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> di
     return {
         "kind": "Evaluation",
         "rehearsal": rehearsal,
+        "cassette": is_played(plan.loaded.tape),
         "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
         "sets": [_set_data(result, plan.k) for result in found.sets],
-        "paid": {name: getattr(found.paid, name) for name in _USAGE},
+        "paid": usage_data(found.paid),
         "rollouts": plan.total,
         "reused": found.reused,
     }

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from engines.core.types import NO_USAGE, Usage
 from studio import exit_codes
+from studio.config.scripted import is_rehearsal, played_note
 from studio.estimate.cost import Estimate, estimate_evaluation
 from studio.estimate.dry_run import NO_PRICE, costs_money
 from studio.estimate.facts import gather_eval_facts
@@ -31,7 +32,6 @@ from studio.report.summary import count_text
 from studio.report.tables import print_json, print_result
 from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import set_power_lines
-from studio.run.models import is_rehearsal
 from studio.run.verifier import fingerprint_of, masked_answers_warning
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -102,6 +102,8 @@ def tell_eval_notes(plan: EvalPlan) -> bool:
     rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
     if rehearsal:
         to_stderr("rehearsal: replies are scripted, no model is asked")
+    if note := played_note(plan.loaded.tape):
+        to_stderr(note)
     if plan.agent and len(plan.subjects) > 1:
         to_stderr("note: both sides have the agent's instructions; only experiences differ")
     if len(plan.guidances) < len(plan.subjects):

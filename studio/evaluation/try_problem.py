@@ -23,15 +23,17 @@ from engines.data.dataset import read_problems
 from engines.data.fields import ID_BYTES
 from engines.pipeline.judging import add_own_figures
 from engines.policies.limits.throttle import Slots
+from engines.record.cassette.file import open_cassette
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.verifiers.open import asks_judge, needs_answer
 from studio import exit_codes
 from studio.config.loading import LoadedRun
+from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.report.progress import to_stderr
 from studio.run.held_out import prompt_writer
-from studio.run.models import is_rehearsal, make_rollouts, open_roles
+from studio.run.models import make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
@@ -132,7 +134,10 @@ async def run_trial(
         on_text(text)
 
     async with AsyncExitStack() as stack:
-        roles = open_roles(config, stack)
+        tape = open_cassette(
+            *(trial.loaded.tape, "a try", stack, trial.loaded.mask, to_stderr), resumes=False
+        )
+        roles = open_roles(config, stack, cassette=tape)
         stack.callback(roles.tell_strays, to_stderr)
         folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
         roles.acting.folder = Path(folder) / "programs"

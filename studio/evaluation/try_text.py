@@ -9,14 +9,15 @@ from typing import Any
 
 from engines.core.codec import to_dict
 from engines.core.text.tool_text import count_acts
+from engines.record.cassette.file import is_played
 from engines.record.run_dir import Workspace
 from studio import exit_codes
+from studio.config.scripted import played_note, rehearsal_note
 from studio.evaluation.try_problem import Trial, TrialResult, exit_code, run_trial
 from studio.report.rates import metrics_text, try_acts_text
 from studio.report.rollout import streamed_text
 from studio.report.summary import count_text, usage_text
 from studio.report.tables import print_result
-from studio.run.models import rehearsal_note
 from studio.secrets.sanitize import sanitize
 
 
@@ -46,6 +47,7 @@ def before_text(trial: Trial) -> str:
     problem = trial.problem
     note, adapter = rehearsal_note(trial.loaded.config), trial.loaded.config.policy.adapter
     lines = [note] if note and trial.rehearsal else []
+    lines += filter(None, [played_note(trial.loaded.tape)])
     count = len(trial.library.experiences) if trial.library else 0
     lines += [
         f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
@@ -93,6 +95,7 @@ def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
     turns, calls, failed = count_acts(attempt.messages)
     return {
         "rehearsal": trial.rehearsal,
+        "cassette": is_played(trial.loaded.tape),
         "model": trial.loaded.config.policy.model,
         "problem": to_dict(trial.problem),
         "library": trial.called,

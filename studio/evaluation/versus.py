@@ -11,6 +11,7 @@ from engines.core.errors import ConfigError
 from engines.core.state.step_history import StepHistory
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
+from engines.record.cassette.file import is_played
 from engines.record.run_dir import RunDir, Workspace
 from engines.record.step_history import read_history
 from studio.config.loading import LoadedRun, load_run
@@ -117,7 +118,10 @@ def _before_and_after(
     """
 
     def load(more: str) -> LoadedRun:
-        return load_run(runfile, [*overrides, more], workspace.path)
+        again = load_run(
+            runfile, [*overrides, more], workspace.path, keyless=is_played(loaded.tape)
+        )
+        return replace(again, tape=loaded.tape)
 
     first, last, learned = loaded, loaded, library
     if loaded.config.trains:

@@ -62,6 +62,12 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
         move = f"{did_you_mean(name or reference, libraries)}Libraries: {', '.join(libraries)}."
     forms = "Write NAME@V, NAME@LABEL, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file."
     cause = "it is no library, no run's epoch or step, and no file."
+    begun = {path.parent.name for path in workspace.path.glob("libraries/*/journal.jsonl")}
+    if (name or reference) in begun and not libraries.get(name or reference):
+        emptied = workspace.library(name or reference)
+        cause = "its journal tells of no version."
+        move = emptied.describe_survivors() or emptied.describe_nothing()
+        raise ConflictError(str(emptied.journal_path), cause, move[0].upper() + move[1:])
     raise ConflictError(reference, cause, f"{forms} {move}")
 
 

@@ -103,6 +103,8 @@ class LinePrinter:
                 return [f"{of}: mean reward {evaluation_text(found)}"]
             case ev.RunEnded(how="budget" | "failed" | "waiting"):
                 return [f"ended early: {one_line(event.reason, 300)}"]
+            case ev.NodesChanged(lost=str(lost)) if lost:
+                return [f"{one_line(lost, 300)}; its tries are made again"]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():
@@ -242,6 +244,8 @@ def display_lines(
     head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
     if state.started and state.started.rehearsal:
         head += "  rehearsal"
+    if state.cassette:
+        head += "  cassette"
     if evaluating is not None:
         bar = progress_bar(evaluating.done, evaluating.total)
         return [head, f"held-out {evaluating.data}  {bar}"]

@@ -29,7 +29,7 @@ from studio.report.summary import (
     counted_outcomes,
     curation_lines,
     lost_text,
-    scripted_line,
+    origin_note,
     shared_facts,
     usage_data,
     usage_text,
@@ -88,7 +88,7 @@ def _plan_facts(state: RunState) -> dict[str, Any]:
     started = state.started
     return {
         "rehearsal": bool(started and started.rehearsal),
-        "scripted": scripted_line(started) if started and started.rehearsal else None,
+        "scripted": origin_note(state),
         "reviewer": state.reviewer,
         "seed": started.seed if started else None,
         "forked_from": started.forked_from if started else None,

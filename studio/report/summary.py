@@ -51,8 +51,18 @@ GROUP_OUTCOMES: tuple[GroupOutcome, ...] = (
 )  # fmt: skip
 
 
-def scripted_line(started: ev.RunStarted) -> str:
-    """What a run with scripted replies shows: only the loop, or more."""
+def origin_note(state: RunState) -> str | None:
+    """Where replies come from and what a run with them shows; None where models were asked."""
+    started, notes = state.started, list[str]()
+    if started is not None and started.rehearsal:
+        notes.append(_scripted_text(started))
+    if state.cassette:
+        cassette = one_line(state.cassette, 80)
+        notes.append(f"replies were played from the cassette {cassette}: nothing was asked or paid")
+    return "; ".join(notes) or None
+
+
+def _scripted_text(started: ev.RunStarted) -> str:
     policy = str(started.settings.get("policy.model", "rehearsal")).partition(":")
     if "rehearsal" in policy:
         return REHEARSAL
@@ -72,6 +82,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         "reason": state.reason,
         "next": next_command(state),
         "rehearsal": started.rehearsal,
+        "cassette": state.cassette or None,
         "steps": state.steps_finished,
         "epochs": {
             str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
@@ -197,8 +208,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     assert started is not None
     diff = after.diff(before)
     lines = [status_line(state)]
-    if started.rehearsal:
-        lines.append(scripted_line(started))
+    if note := origin_note(state):
+        lines.append(note)
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
     for heading, texts in practice_sections(state, place=place):
@@ -388,13 +399,17 @@ def diff_lines(diff: LibraryDiff) -> list[str]:
 
 
 def usage_data(usage: Usage) -> dict[str, Any]:
-    return fields_of(usage, "calls", "prompt_tokens", "completion_tokens", "cost_usd")
+    counts = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+    return fields_of(usage, *counts)
 
 
 def usage_text(usage: Usage) -> str:
     """Calls, tokens, and cost where a price is known: an unknown cost is not shown as zero."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
-    return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cost}"
+    cached = ""
+    if usage.cached_tokens:
+        cached = f" ({usage.cached_tokens / usage.prompt_tokens:.0%} of prompts from a cache)"
+    return f"{count_text(usage.calls, 'call')}, {usage.tokens:,} tokens{cached}{cost}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,19 +16,22 @@ from engines.agents.team import Member, Team
 from engines.agents.tool_loop import ToolLoop
 from engines.core.errors import ConfigError
 from engines.core.process.scratch_folder import ScratchFolder
-from engines.core.protocols import Agent, Embedder, OnText, Policy
+from engines.core.protocols import Agent, Embedder, OnText, Policy, Toolbox
 from engines.core.team.replies import FIXED, Speaker
 from engines.core.types import Completion, Message, Sampling
 from engines.core.waiting.slow_stage import slow_stage
 from engines.policies.team.policy import TeamPolicy
 from engines.policies.tool_use.policy import Protocol, ToolUsePolicy
+from engines.record.cassette.file import Cassette, Entry, is_played, plain_request
+from engines.record.cassette.tools import taped_toolbox
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.settings.tool import ToolConfig
 
 if TYPE_CHECKING:
-    from engines.policies.chat.embedding import EmbeddingClient, RehearsalEmbeddings, Reserve
+    from engines.policies.chat.embedding import Reserve
+    from engines.rollouts.remote.dispatcher import Dispatcher
     from engines.tools.sandbox.sandbox import Sandbox
     from engines.tools.settings import ToolSettings
     from engines.tools.toolbox import CheckedToolbox
@@ -79,8 +82,11 @@ class Acting:
     members: Mapping[Speaker, Member] = field(default_factory=dict)  # of a team, but the planner
     named: dict[str, tuple[Policy, Sampling]] = field(default_factory=dict)  # `agent.models`
     folder: Path | None = None
-    embedders: list[EmbeddingClient | RehearsalEmbeddings] = field(default_factory=list)
+    embedders: list[Embedder] = field(default_factory=list)
     reserve: Callable[[EmbeddingConfig], Reserve] | None = None  # counts what vectors cost
+    cassette: Cassette | None = None
+    dispatcher: Dispatcher | None = None  # of `dispatch: ray`; None: tries are made here
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def open_models(self, open_model: Callable[[PolicyConfig], Policy]) -> None:
         for name, settings in self.config.agent.models.items():
@@ -104,8 +110,25 @@ class Acting:
     async def check(self) -> dict[str, Any]:
         """Start and test all of it, before anything is spent; returns `AgentOpened.facts`.
 
+        Tools that are played from a cassette are not started.
+
         Raises ToolError, SandboxError: something cannot work.
         """
+        if self.dispatcher is not None:
+            return await self.dispatcher.check()
+        tape = self.cassette if self.toolbox is not None else None
+        if tape is not None and tape.plays:
+            await self._tools().check()
+            return dict(tape.tools["facts"])
+        unstarted = () if self.toolbox is None else self.toolbox.specs
+        facts = await self._start()
+        if tape is not None and self.toolbox is not None:
+            specs = self.toolbox.specs
+            offered = plain_request(specs=specs, unstarted=unstarted, facts=facts)
+            await tape.write(Entry(kind="tools", reply=offered))
+        return facts
+
+    async def _start(self) -> dict[str, Any]:
         facts: dict[str, Any] = {}
         if self.sandbox is not None:
             with slow_stage(self.tell, "testing the sandbox"):
@@ -130,18 +153,23 @@ class Acting:
             facts["network"] = self.config.agent.network
         return facts
 
+    def _tools(self) -> Toolbox:
+        assert self.toolbox is not None
+        return self.toolbox if self.cassette is None else taped_toolbox(self.toolbox, self.cassette)
+
     def make_agent(self, sampling: Sampling) -> Agent:
         agent = self.config.agent
+        if self.dispatcher is not None:
+            return self.dispatcher.agent(sampling)
         match agent.kind:
             case "tools":
-                assert self.toolbox is not None
-                return ToolLoop(agent.instructions, sampling, self.toolbox, agent.max_turns)
+                return ToolLoop(agent.instructions, sampling, self._tools(), agent.max_turns)
             case "team":
-                assert self.toolbox is not None and agent.team is not None
+                assert agent.team is not None
                 return Team(
                     agent.instructions,
                     sampling,
-                    self.toolbox,
+                    self._tools(),
                     self.members,
                     agent.max_turns,
                     agent.team.plan_as,
@@ -174,7 +202,7 @@ class Acting:
         from engines.agents.command import CommandAgent
 
         assert self.sandbox is not None
-        env = {name: os.environ[name] for name in agent.pass_env if name in os.environ}
+        env = {name: self.environ[name] for name in agent.pass_env if name in self.environ}
         return CommandAgent(
             command=agent.command,
             problem_as=agent.problem_as,
@@ -210,7 +238,9 @@ def open_acting(
     agent = config.agent
     if agent.kind not in ("tools", "team", "command"):
         return
-    check_variables(agent)
+    played = is_played(acting.cassette)
+    if not played or agent.kind == "command":
+        check_variables(agent, acting.environ)
     from engines.tools.open import open_toolbox
     from engines.tools.sandbox.limits import Limits
     from engines.tools.sandbox.sandbox import Sandbox
@@ -242,12 +272,22 @@ def open_acting(
             open_embedder=open_vectors,
             cache=workspace and workspace / "cache" / "web",
             tell=acting.tell,
-            environment={**config.tool_keys, **os.environ},
+            environment=_AllSet() if played else {**config.tool_keys, **acting.environ},
         )
         stack.push_async_callback(toolbox.aclose)
     if agent.team is not None:
         acting.members = _open_members(agent, open_tool_model)
     acting.toolbox, acting.sandbox, acting.models = toolbox, sandbox, tuple(models)
+
+
+class _AllSet(dict[str, str]):
+    """Every variable is set to something: what is played from a cassette needs no key."""
+
+    def get(self, name: str, default: str | None = None) -> str:  # type: ignore[override]
+        return "played"
+
+    def __missing__(self, name: str) -> str:
+        return "played"
 
 
 def _open_members(
@@ -319,12 +359,12 @@ def _is_contained(tool: ToolConfig) -> bool:
     return bool(tool.command) and tool.network == "none"
 
 
-def check_variables(agent: AgentConfig) -> None:
+def check_variables(agent: AgentConfig, environ: Mapping[str, str] = os.environ) -> None:
     """Refuse a variable that is to be passed on and is not set."""
     named: Sequence[tuple[str, str]] = [("agent.pass_env", name) for name in agent.pass_env]
     for number, tool in enumerate(agent.tools):
         named = [*named, *((f"agent.tools.{number}.pass_env", name) for name in tool.pass_env)]
     for place, name in named:
-        if name not in os.environ:
+        if name not in environ:
             cause = f"it names {name}, which is not set."
             raise ConfigError(place, cause, f"Set {name} in the environment, or leave it out.")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.errors import ConflictError
-from engines.core.events import AgentOpened
+from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
 from engines.core.protocols import Engine, Reviewer
 from engines.core.types import Learns
 from engines.core.waiting.slow_stage import slow_stage
@@ -23,6 +23,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.open import open_reviewers
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.appender import write_atomic
+from engines.record.cassette.file import is_played, open_cassette
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.lock import check_lockable, write_lock
@@ -68,9 +69,11 @@ from studio.run.training import (
     recorded_threads,
 )
 from studio.run.verifier import open_run_verifier
+from studio.secrets.remembered import remember_secrets
+from studio.tracing.curves import check_curves, write_curves
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
 
 async def open_run_context(
@@ -81,7 +84,7 @@ async def open_run_context(
     open_journal: Callable[..., Journal] = Journal,
     reviewers: Sequence[Reviewer] | None = None,
     watched: bool = False,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
 ) -> RunContext:
     """Open everything a planned run needs; what is opened is closed with the stack.
 
@@ -99,11 +102,13 @@ async def open_run_context(
     await run.open_record(open_journal)
     # Closed before the journal, whose events refer to its records.
     stack.push_async_callback(run.ledger.aclose)
-    run.training = await open_training(plan, run.roles, run.recorder, stack, tell, ranks=ranks)
+    run.training = await open_training(plan, run.roles, run.recorder, tell, ranks=ranks)
     run.control = RunControl(run.recorder)
     if run.training is not None:
         reviewers = (run.training.bounds, *reviewers)
-    return run.put_together(reviewers, watched)
+    context = run.put_together(reviewers, watched)
+    run.write_curves(context.gate)
+    return context
 
 
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
@@ -111,6 +116,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     config = plan.loaded.config
     roles = open_roles(config, stack, workspace=plan.workspace.path)
     check_training(config)
+    _check_monitors(plan)
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
@@ -122,6 +128,14 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     )
     await verifier.check()
     await roles.acting.check()
+
+
+def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:
+    check_curves(plan.loaded)
+    if plan.loaded.config.collector is not None:  # what it imports, few runs need
+        from studio.tracing.run_spans import check_tracing
+
+        check_tracing(plan.loaded, tell)
 
 
 class _RunParts:
@@ -139,7 +153,12 @@ class _RunParts:
         plan, stack, tell, config = self.plan, self.stack, self.tell, self.config
         loaded, records = plan.loaded, plan.run.records
         check_start(plan)
+        _check_monitors(plan, tell)
         check_lockable(plan.run.path)
+        tape = open_cassette(
+            *(loaded.tape, f"run {plan.run.run}", stack, loaded.mask, tell),
+            resumes=plan.mode == "resume",
+        )
         roles = open_roles(
             config,
             stack,
@@ -147,6 +166,7 @@ class _RunParts:
             training=config.trains,
             threads=recorded_threads(plan),
             workspace=plan.workspace.path,
+            cassette=tape,
         )
         check_training(config)
         self.budget = open_budget(
@@ -181,7 +201,7 @@ class _RunParts:
                 check_weights(*plan.origin, plan.fingerprint, roles.local.local)
         with slow_stage(tell, "asking the embedding model for a first reply"):
             self.embedder = await open_run_embedder(
-                loaded, plan.workspace, stack, self.budget, self.ledger
+                loaded, plan.workspace, stack, self.budget, self.ledger, tape
             )
 
     def remove_left_files(self) -> None:
@@ -204,9 +224,17 @@ class _RunParts:
         self.library.head()  # a damaged one is reported before anything is written
         journal, state = open_run(run.journal, open_journal, tell=self.tell, mask=mask)
         self.stack.push_async_callback(journal.aclose)
+        self.recent = journal.entries
         self.recorder = Recorder(journal, state)
+        if self.config.collector is not None:
+            from studio.tracing.run_spans import open_tracing
+
+            open_tracing(
+                *(self.plan.loaded, run, self.recorder, self.recent, self.stack, self.tell)
+            )
         self.stack.callback(self.remove_left_files)
         write_atomic(run.run_file, add_seal(dump_run_yaml(self.config, mask).encode()))
+        remember_secrets(self.plan.workspace.path, self.plan.loaded.secrets)
         await self.recorder.record(opening_event(self.plan, state, self.library, self.past))
         if self.agent_facts != dict(state.agent_facts):
             await self.recorder.record(AgentOpened(self.agent_facts))
@@ -220,9 +248,9 @@ class _RunParts:
         outage = Outage(lambda reason: control.give_up("failed", reason))
         recorder.listen(outage.watch(state))
         linter = open_run_linter(plan, self.sets, state, self.embedder)
-        reflector = self._training_free_engine(linter)
-        slots = rollout_slots(config, self.slots)
-        wait, pace = control.wait_while_paused, pace_of(config, watched=watched)
+        reflector, slots = self._training_free_engine(linter), rollout_slots(config, self.slots)
+        wait = control.wait_while_paused
+        pace = pace_of(config, watched=watched, played=is_played(roles.cassette))
         setup, trials = (
             measuring_setup(
                 *(config, roles, ledger, slots, self.verifier),
@@ -271,7 +299,17 @@ class _RunParts:
             learns=config.practice.learns,
             first_weights=training.first_weights if training and config.practice.reflects else None,
             remarks=lambda: tuple(map(plan.loaded.mask, roles.notes)),
+            nodes=self._tell_nodes(),
         )
+
+    def _tell_nodes(self) -> Callable[[], Mapping[str, tuple[str, ...]]]:
+        """Have whoever watches told of nodes and where tries are made; returns who knows it."""
+        dispatcher, emit = self.roles.acting.dispatcher, self.recorder.emit
+        if dispatcher is None:
+            return dict
+        dispatcher.on_nodes = lambda nodes, lost: emit(NodesChanged(nodes, lost))
+        dispatcher.on_placed = lambda key, node: emit(RolloutPlaced(key, node))
+        return dispatcher.tries_by_node
 
     def _gate(self, reviewers: Sequence[Reviewer], linter: OperationLinter) -> Gate:
         return Gate(
@@ -283,6 +321,22 @@ class _RunParts:
             linter=linter,
             apply=self.training.engine.apply if self.training else None,
         )
+
+    def write_curves(self, gate: Gate) -> None:
+        plan, folder = self.plan, self.plan.run.path / "tensorboard"
+        if self.training is not None:
+            folder = self.training.folder / "monitor" / "tensorboard"
+        write_curves(
+            plan.loaded,
+            plan.run.run,
+            self.recorder,
+            self.stack,
+            self.tell,
+            folder=folder,
+            recent=self.recent,
+            count_experiences=lambda: len(gate.library.experiences),
+        )
+        self.recent = ()  # a step's may be many
 
     def _engine(self, library: TrainingFreeEngine) -> Engine:
         training, practice, state = self.training, self.config.practice, self.recorder.state

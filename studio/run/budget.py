@@ -16,6 +16,7 @@ from engines.pipeline.budget import (
     earlier_amounts,
 )
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.record.cassette.file import is_played
 from engines.record.catalogue.usage import usage_sums
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
@@ -102,7 +103,7 @@ def open_budget(
     Raises ConfigError: see `check_budget`. DamagedError: a record cannot be read.
     """
     limits = limits_of(config)
-    if not limits:
+    if not limits or is_played(loaded.tape):  # what is played is free
         return None
     check_budget(loaded, config)
     # Replies of a log were paid for by the run that made the log.

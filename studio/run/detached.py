@@ -112,6 +112,14 @@ class StartingProcess:
         return not read
 
 
+def studio_command(workspace: Path, *words: str) -> list[str]:
+    """A command line of the studio for another process, whatever folder that is begun in."""
+    # Not `-m studio`, which would put the current folder before the installed modules.
+    program = "import sys; sys.path.append(sys.argv.pop(1)); from studio.cli import main; main()"
+    code = str(Path(__file__).resolve().parents[2])
+    return [sys.executable, "-P", "-c", program, code, "--workspace", str(workspace), *words]
+
+
 def start(
     arguments: Sequence[str],
     workspace: Path,
@@ -120,12 +128,7 @@ def start(
 ) -> StartingProcess:
     """Start `studio headless ARGUMENTS` on a workspace, as a process of its own."""
     ours, theirs = os.pipe()
-    # Not `-m studio`, which would put the current folder before the installed modules.
-    program = "import sys; sys.path.append(sys.argv.pop(1)); from studio.cli import main; main()"
-    command = [
-        *(sys.executable, "-P", "-c", program, str(Path(__file__).resolve().parents[2])),
-        *("--workspace", str(workspace), "headless", f"--ready-fd={theirs}", *arguments),
-    ]
+    command = studio_command(workspace, "headless", f"--ready-fd={theirs}", *arguments)
     try:
         child = popen(
             command,

@@ -23,6 +23,7 @@ from engines.record.catalogue.rows import write_run_row
 from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
+from studio.config.scripted import played_note, rehearsal_note
 from studio.process import silence_stream
 from studio.report.next_step import command_after_run, tell_next
 from studio.report.progress import Display, LinePrinter, to_stderr
@@ -31,14 +32,14 @@ from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
 from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import choice_text, set_power_lines, trial_text
-from studio.run.models import rehearsal_note, short_log_note
+from studio.run.models import short_log_note
 from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import ignored_settings
 from studio.session.client import is_alive
 from studio.session.server import serve
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
 
 HOLDER_TIMEOUT_S = 5.0
 """Two starts at the same moment: how long the second waits for the first to answer."""
@@ -52,7 +53,7 @@ async def run_headless(
     json: bool,
     tell_estimate: TellEstimate,
     ready_fd: int | None = None,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
     tells_next: bool = True,
 ) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.
@@ -199,7 +200,8 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
         "new run",
     }
     to_stderr(f"run {plan.run.run}{what[plan.mode]}")
-    if note := rehearsal_note(plan.loaded.config):
+    loaded = plan.loaded
+    for note in filter(None, (rehearsal_note(loaded.config), played_note(loaded.tape))):
         to_stderr(note)
     if pace_tokens_per_s is not None:
         to_stderr(f"paced: each reply streams {pace_tokens_per_s:g} tokens a second, to be watched")

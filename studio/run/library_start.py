@@ -16,9 +16,9 @@ from engines.record.journal import read_journal
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
+from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.library.references import find_version, follow_version
-from studio.run.models import is_rehearsal
 from studio.run.new_or_resume import RunPlan, forked_library
 
 PROMPTS_OF = (
@@ -64,13 +64,15 @@ def opening_event(
     plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[HistorySegment, ...]
 ) -> ev.DurableEvent:
     """The first event of this process; `past` is the training restored before the first step."""
-    config = plan.loaded.config
+    config, tape, settings = plan.loaded.config, plan.loaded.tape, plan.fingerprint
+    if played := tape.path.name if tape is not None and tape.plays else state.cassette:
+        settings = settings | {"cassette": played}
     if state.started is not None:
         return ev.RunResumed(
             os.getpid(),
             config.practice.epochs,
             plan.reviewer,
-            plan.fingerprint,
+            settings,
             again=True,
             steps_per_epoch=plan.sampler.steps_per_epoch,
             prompts=prompt_hashes(PROMPTS_OF),
@@ -87,7 +89,7 @@ def opening_event(
         library_version=head.version,
         reviewer=plan.reviewer,
         rehearsal=is_rehearsal(config),
-        settings=plan.fingerprint,
+        settings=settings,
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,

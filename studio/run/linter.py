@@ -14,12 +14,9 @@ from engines.core.types import NO_USAGE, CallKey, Flag, Operation, Problem, Usag
 from engines.data.dataset import read_problems
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
 from engines.pipeline.evaluation.evaluate import HeldOutSet
-from engines.policies.chat.embedding import (
-    EmbeddingClient,
-    RehearsalEmbeddings,
-    Reserve,
-    open_embedder,
-)
+from engines.policies.chat.embedding import Reserve
+from engines.record.cassette.file import Cassette
+from engines.record.cassette.replies import OpenEmbedder
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
@@ -27,10 +24,8 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.policy import EmbeddingConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
-from studio.run.models import embedding_endpoint
+from studio.run.models import open_vectors
 from studio.run.new_or_resume import RunPlan
-
-Embedder = EmbeddingClient | RehearsalEmbeddings
 
 
 async def open_run_embedder(
@@ -39,7 +34,8 @@ async def open_run_embedder(
     stack: AsyncExitStack,
     budget: Budget | None = None,
     ledger: RecordLedger | None = None,
-) -> Embedder | None:
+    cassette: Cassette | None = None,
+) -> OpenEmbedder | None:
     """The embedding model of a run file, once it has answered; closed with the stack.
 
     Requests come out of the budget. The ledger records what each has cost, so that a resumed run
@@ -49,12 +45,8 @@ async def open_run_embedder(
     if (wanted := config.lint.embedding) is None:
         return None
 
-    embedder = open_embedder(
-        wanted.model,
-        embedding_endpoint(config, wanted),
-        workspace.path / "embeddings",
-        count_vectors(wanted, budget, ledger),
-    )
+    reserve = count_vectors(wanted, budget, ledger)
+    embedder = open_vectors(config, wanted, workspace.path, reserve, cassette)
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
@@ -92,7 +84,7 @@ def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequen
 
 
 def open_run_linter(
-    plan: RunPlan, sets: Sequence[HeldOutSet], state: RunState, embedder: Embedder | None
+    plan: RunPlan, sets: Sequence[HeldOutSet], state: RunState, embedder: OpenEmbedder | None
 ) -> OperationLinter:
     loaded = plan.loaded
     if not sets and not loaded.config.evaluation.do_eval:

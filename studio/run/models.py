@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engines.core.protocols import Ledger, Policy
-from engines.core.team.replies import FIXED
 from engines.core.types import Problem, Usage
 from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
-from engines.policies.chat.embedding import EmbeddingClient, RehearsalEmbeddings, open_embedder
+from engines.policies.chat.embedding import Reserve, open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.handoff.policy import HandoffPolicy, folder_remarks
 from engines.policies.hf_local.settings import LocalSettings
@@ -29,6 +28,13 @@ from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.limits.wrapped import WrappedPolicy
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
+from engines.record.cassette.file import Cassette, is_played
+from engines.record.cassette.replies import (
+    OpenEmbedder,
+    PlayedPolicy,
+    RecordingPolicy,
+    TapedEmbedder,
+)
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge import JudgeContext
 from engines.verifiers.open import asks_judge
@@ -37,10 +43,10 @@ from studio.config.settings.policy import (
     WATCHABLE_TOKENS_PER_S,
     EmbeddingConfig,
     PolicyConfig,
-    Role,
 )
 from studio.config.settings.run import RunConfig
 from studio.run.acting import Acting, open_acting, sampling_of
+from studio.run.remote.work import RemoteWork, open_remote_work
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -64,11 +70,13 @@ class Roles:
     acting: Acting
     local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
     rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
+    cassette: Cassette | None = None  # of what all of them say
+    remote: RemoteWork | None = None  # where tries are made; None: in this process
 
     @property
     def join_batch(self) -> Callable[[], AbstractContextManager[None]] | None:
         """Entered by a try that the policy's batches then wait for; None: it has no batches."""
-        if self.local is None or self.rollouts is not None:
+        if self.local is None or self.rollouts is not None or is_played(self.cassette):
             return None
         return self.local.join_batch
 
@@ -104,12 +112,13 @@ class Roles:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which fields endpoints refused, so that requests left them out, and who answered."""
-        return tuple(
+        found = tuple(
             f"{policy.name}: {note}"
             for policy in self.distinct
             if isinstance(policy, OpenAICompat)
             for note in policy.dialect.notes
         )
+        return found if self.cassette is None else self.cassette.notes(found)
 
     def tell_strays(self, tell: Tell) -> None:
         """Tell which files of handoffs belong to no call that was made."""
@@ -125,18 +134,20 @@ def open_roles(
     training: bool = False,
     threads: int | None = None,
     workspace: Path | None = None,
+    cassette: Cassette | None = None,
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
     With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
-    earlier process of the run trained with. What tools find is kept in the workspace.
+    earlier process of the run trained with. What tools find is kept in the workspace. Where a
+    `cassette` is played none is opened but weights to train.
 
     Raises PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
     opened: list[tuple[object, Policy]] = []
     trained, frozen = LocalModels(config, tell, training, threads), LocalModels(config, tell)
 
-    def open_one(settings: PolicyConfig, local: LocalModels = trained) -> Policy:
+    def open_new(settings: PolicyConfig, local: LocalModels) -> Policy:
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
         # Equal settings share one client, so that its limits hold for both roles together.
@@ -147,35 +158,74 @@ def open_roles(
         opened.append((which, policy))
         return policy
 
+    def open_one(settings: PolicyConfig, local: LocalModels = trained) -> Policy:
+        if cassette is None or settings.model.startswith("replay:"):
+            return open_new(settings, local)
+        if not cassette.plays:
+            return RecordingPolicy(open_new(settings, local), cassette)
+        return PlayedPolicy(_policy_name(settings.model), cassette)
+
+    weights_here = is_local(config.policy.model) and (training or not is_played(cassette))
+    own = cast("HFLocal", open_new(config.role("policy"), trained)) if weights_here else None
     policy = open_one(config.role("policy"))
     # GRPO alone asks no reflector; an endpoint of its own is not even pinged then.
     reflector = open_one(config.role("reflector")) if config.practice.reflects else policy
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_one(config.role("judge")) if asked else None
-    acting = Acting(config, tell)
+    acting = Acting(config, tell, cassette=cassette)
     acting.open_models(lambda other: open_one(other, frozen))
+    vectors = _open_tool_vectors(acting, stack, workspace)
+    open_acting(acting, stack, policy, open_one, vectors, workspace)
+    remote, served = open_remote_work(acting, stack, tell), None
+    if own and training and config.policy.local.rollouts_url and not is_played(cassette):
+        served = open_vllm_rollouts(config, own, tell)
+        stack.push_async_callback(served.aclose)
+        opened.append((None, served))
+        policy = served if cassette is None else RecordingPolicy(served, cassette)
+    distinct = tuple(one for _, one in opened)
+    return Roles(policy, reflector, judge, distinct, acting, own, served, cassette, remote)
 
-    def open_vectors(wanted: object) -> EmbeddingClient | RehearsalEmbeddings:
+
+def _open_tool_vectors(
+    acting: Acting, stack: AsyncExitStack, workspace: Path | None
+) -> Callable[[object], OpenEmbedder]:
+    def open_one(wanted: object) -> OpenEmbedder:
         assert isinstance(wanted, EmbeddingConfig)
 
         async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
             # Budget and records are opened after the models.
             return await acting.reserve(wanted)(texts) if acting.reserve else lambda usage: None
 
-        folder = workspace and workspace / "embeddings"
-        embedder = open_embedder(wanted.model, embedding_endpoint(config, wanted), folder, reserve)
+        embedder = open_vectors(acting.config, wanted, workspace, reserve, acting.cassette)
         stack.push_async_callback(embedder.aclose)
         acting.embedders.append(embedder)
         return embedder
 
-    open_acting(acting, stack, policy, open_one, open_vectors, workspace)
-    own = cast("HFLocal", policy) if is_local(config.policy.model) else None
-    distinct = tuple(policy for _, policy in opened)
-    if own is None or not training or config.policy.local.rollouts_url is None:
-        return Roles(policy, reflector, judge, distinct, acting, own)
-    served = open_vllm_rollouts(config, own, tell)
-    stack.push_async_callback(served.aclose)
-    return Roles(served, reflector, judge, (*distinct, served), acting, own, served)
+    return open_one
+
+
+def open_vectors(
+    config: RunConfig,
+    wanted: EmbeddingConfig,
+    workspace: Path | None,
+    reserve: Reserve,
+    cassette: Cassette | None,
+) -> OpenEmbedder:
+    """The embedding model of one setting; what it gave is kept in the workspace."""
+
+    def open_inner(reserve: Reserve) -> OpenEmbedder:
+        folder = workspace and workspace / "embeddings"
+        return open_embedder(wanted.model, embedding_endpoint(config, wanted), folder, reserve)
+
+    if cassette is None:
+        return open_inner(reserve)
+    return TapedEmbedder(wanted.model, cassette, reserve, open_inner)
+
+
+def _policy_name(model: str) -> str:
+    """What the policy that this opens is called."""
+    kind, _, rest = model.partition(":")
+    return f"{kind}:{Path(rest).name}" if kind == "handoff" else model.removesuffix(":")
 
 
 def tell_each(tell: Tell, remarks: Sequence[str]) -> None:
@@ -188,10 +238,10 @@ def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:
     return roles.wrap(lambda policy, _: PausablePolicy(policy, wait))
 
 
-def pace_of(config: RunConfig, *, watched: bool) -> float | None:
-    """Tokens a second at which each scripted rollout streams; None: all of it at once."""
+def pace_of(config: RunConfig, *, watched: bool, played: bool = False) -> float | None:
+    """Tokens a second at which each scripted or `played` rollout streams; None: all at once."""
     pace = config.policy.pace_tokens_per_s
-    if pace is None and watched and is_scripted(config.policy.model):
+    if pace is None and watched and (played or is_scripted(config.policy.model)):
         return WATCHABLE_TOKENS_PER_S
     return pace
 
@@ -247,6 +297,8 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
         headers={name: value.get_secret_value() for name, value in settings.headers.items()},
         price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
         price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
+        price_cached_usd_per_mtok=settings.price_cached_usd_per_mtok,
+        replicas=settings.replicas,
     )
 
 
@@ -311,37 +363,6 @@ def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int)
     )
 
 
-def is_rehearsal(config: RunConfig) -> bool:
-    """Whether any reply of the run is scripted, also one that a real endpoint sends."""
-    return bool(_scripted_roles(config))
-
-
-def rehearsal_note(config: RunConfig) -> str | None:
-    """Which replies are scripted, for people; None where none are."""
-    if not (scripted := _scripted_roles(config)):
-        return None
-    if "policy" in scripted:
-        return "rehearsal: replies are scripted, no model is asked"
-    model = config.policy.model
-    asked = "comes from a log" if model.startswith("replay:") else "is asked"
-    if config.verifier.name == "recorded" and "reflector" in scripted:
-        asked += "; it draws no lesson from your tries: name a model, as reflector=openai:MODEL"
-    return f"rehearsal: what {', '.join(scripted)} said is scripted; the policy {model} {asked}"
-
-
-def _scripted_roles(config: RunConfig) -> list[str]:
-    """Also the members of a team that do not play the policy."""
-    roles: list[Role] = ["policy"]
-    if config.practice.reflects:
-        roles.append("reflector")  # a weight update is computed, no model draws a lesson
-    if asks_judge(config.verifier.spec):
-        roles.append("judge")
-    asked: dict[str, PolicyConfig | None] = {role: config.role(role) for role in roles}
-    if config.agent.team is not None:
-        asked |= {name: getattr(config.agent.team, name) for name in FIXED}
-    return [n for n, one in asked.items() if one and "rehearsal" in one.model.split(":")[:2]]
-
-
 @dataclass(frozen=True, slots=True)
 class LocalModels:
     """How `hf:` models of a run are opened."""
@@ -371,19 +392,22 @@ class LocalModels:
             adapter=None if settings.adapter is None else Path(settings.adapter),
             lora=self.config.grpo.lora if trained else None,
             threads=self.threads or local.threads,
-            rollouts_url=None,  # two roles may share one model, whoever samples
+            # Two roles may share one model, whoever samples.
+            rollouts_url=None,
+            rollouts_sleep=False,
             seed=self.config.seed,
         )
 
 
 def open_vllm_rollouts(config: RunConfig, local: HFLocal, tell: Tell) -> VLLMRollouts:
-    """The vLLM server of `policy.local.rollouts_url`, asked with the ids of a local model."""
+    """The vLLM servers of `policy.local.rollouts_url`, asked with the ids of a local model."""
     from engines.policies.hf_local.chat_template import encode_prompt
     from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
 
-    policy, url = config.policy, config.policy.local.rollouts_url
+    policy, (first, *others) = config.policy, config.policy.local.rollouts_url or ("",)
+    endpoint = replace(endpoint_of(policy), model="", base_url=first, replicas=tuple(others))
     server = RolloutServer(
-        replace(endpoint_of(policy), model="", base_url=url, extra_body={}),
+        replace(endpoint, extra_body={}),
         lambda messages, tools: encode_prompt(local.local, messages, tools),
         local.local.window,
         config.practice.temperature,

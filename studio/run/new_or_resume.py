@@ -17,6 +17,7 @@ from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
 from engines.pipeline.replay_training import load_history
 from engines.pipeline.reviewers.open import open_reviewers
+from engines.record.cassette.file import Tape, is_played
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, load_run
@@ -78,19 +79,21 @@ class RunRequest:
     accept_changes: bool = False  # resume although settings that change results differ
     default_review: str = "auto"  # the reviewer where nothing names one
     keyless: bool = False  # no model can be asked, see `load_run`
+    tape: Tape | None = None
 
     def load(self) -> LoadedRun:
         """The run file with all overrides; that of the run where one is resumed by its id."""
         if self.name is not None:
             _check_name(self.name)
         source, named = self.source, [] if self.name is None else [f"exp_id={self.name}"]
-        return load_run(
+        loaded = load_run(
             str(self.resumed_run.run_file) if self.resumed_run else source.runfile or "",
             [*source.overrides, *named],
             self.workspace.path,
             youtu=source.youtu,
-            keyless=self.keyless,
+            keyless=self.keyless or is_played(self.tape),
         )
+        return replace(loaded, tape=self.tape)
 
     @property
     def resumed_run(self) -> RunDir | None:

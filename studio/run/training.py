@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core import events as ev
-from engines.core.errors import ConfigError
 from engines.core.protocols import Engine
-from engines.core.state.run_state import RunState
-from engines.core.types import Lesson, WeightUpdate
 from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.evaluation.cells import FirstWeights
@@ -27,12 +23,13 @@ from studio.run.new_or_resume import RunPlan
 from studio.run.resume_checks import weight_facts
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
     from engines.policies.hf_local.policy import HFLocal
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
+    folder: Path  # of the experiment
     engine: Engine
     checkpoints: Checkpoints
     bounds: MetricLimits
@@ -47,9 +44,6 @@ def check_training(config: RunConfig) -> None:
     """Refuse settings that the engine would refuse, before anything is written."""
     if config.practice.algorithm in ("grpo", "both"):
         grpo_settings(config)
-    if config.trains and (monitor := config.grpo.monitor) and find_spec(monitor) is None:
-        cause = f"{monitor} is not installed."
-        raise ConfigError(f"grpo.monitor={monitor}", cause, f"Run: pip install {monitor}")
 
 
 def training_warnings(config: RunConfig) -> list[str]:
@@ -80,10 +74,9 @@ async def open_training(
     plan: RunPlan,
     roles: Roles,
     recorder: Recorder,
-    stack: AsyncExitStack,
     tell: Tell,
     *,
-    ranks: Ranks | None = None,
+    ranks: AcceleratedRanks | None = None,
 ) -> Training | None:
     """The parts of a run that trains weights; None of one that does not.
 
@@ -96,20 +89,20 @@ async def open_training(
     if not plan.loaded.config.trains or roles.local is None:
         return None
     folder = experiment_folder(plan)
-    engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
     local = roles.local.local
     first = local.adapter_state()  # nothing is restored yet
+    engine, publish = _open_engine(plan, roles.local, tell, ranks), _publish_nothing
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served")
+        sleeps = plan.loaded.config.policy.local.rollouts_sleep
+        synced = VLLMSyncedEngine(engine, local, roles.rollouts, folder / "served", sleeps=sleeps)
         await synced.publish()
         engine, publish = synced, synced.publish
     # Once a run: a later process trains with the threads of the first.
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(local)))
     grpo = plan.loaded.config.grpo
-    recorder.listen(_curve_listener(plan, folder, recorder.state, stack, tell))
 
     @asynccontextmanager
     async def first_weights() -> AsyncIterator[None]:
@@ -119,6 +112,7 @@ async def open_training(
         await publish()
 
     return Training(
+        folder,
         engine,
         Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
         MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
@@ -130,11 +124,11 @@ async def _publish_nothing() -> None:
     """Whoever samples has the weights themselves."""
 
 
-def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> Engine:
+def _open_engine(
+    plan: RunPlan, local: HFLocal, tell: Tell, ranks: AcceleratedRanks | None
+) -> Engine:
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine
-    from engines.grpo.ranks.distributed import DistributedRanks
-    from engines.grpo.ranks.rank_zero import RankZeroEngine
 
     config, total = plan.loaded.config, plan.sampler.total_steps
     steps = total - config.practice.library_steps(total)
@@ -146,13 +140,14 @@ def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None)
             instructions=config.agent.instructions,
             tell=tell,
         )
-    settings = grpo_settings(config)
-    if not isinstance(ranks, DistributedRanks):
-        return GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
-    engine = RankZeroEngine(
-        ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
-    )
-    engine.share_sampling(local)
+    settings, seed = grpo_settings(config), config.seed
+    if ranks is None:
+        return GRPOEngine(settings, local.local, total_steps=steps, seed=seed, tell=tell)
+    from engines.grpo.ranks.rank_worker import open_engine
+    from engines.grpo.ranks.sampling import share_sampling
+
+    engine = open_engine(ranks, local.local, settings, total_steps=steps, seed=seed, tell=tell)
+    share_sampling(ranks, local)
     return engine
 
 
@@ -181,29 +176,3 @@ def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
     if plan.state is None:
         return ()
     return load_history(plan.run, plan.workspace, to_restore=True)
-
-
-def _curve_listener(
-    plan: RunPlan, folder: Path, state: RunState, stack: AsyncExitStack, tell: Tell
-) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
-    """A listener that writes a training run's curves, beside its checkpoints or to a service."""
-    from engines.grpo.engine.tensorboard import ScalarWriter, Tracker
-
-    config, place = plan.loaded.config, folder / "monitor" / "tensorboard"
-    writers: list[ScalarWriter | Tracker] = []
-    if config.grpo.tensorboard:
-        writers.append(ScalarWriter(place, first_step=state.steps_finished, tell=tell))
-    if config.grpo.monitor is not None:
-        writers.append(Tracker(config.grpo.monitor, config.exp_id, plan.run.run, tell))
-    for scalars in writers:
-        stack.callback(scalars.close)
-
-    def listen(event: ev.DurableEvent | ev.TransientEvent) -> None:
-        for scalars in writers:
-            match event:
-                case ev.LessonProposed(lesson=Lesson(update=WeightUpdate(metrics=found))):
-                    scalars.write(event.step, found)
-                case ev.EvaluationFinished(mean=float() as mean):
-                    scalars.write(event.step, {event.data: mean}, group="held-out")
-
-    return listen

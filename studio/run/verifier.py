@@ -22,7 +22,13 @@ from engines.policies.limits.throttle import Slots
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.learned import LearnedSettings, LearnedVerifier
-from engines.verifiers.open import ParsedVerifier, grades_tasks, open_verifier, parse_spec
+from engines.verifiers.open import (
+    ParsedVerifier,
+    grades_tasks,
+    loads_weights,
+    open_verifier,
+    parse_spec,
+)
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
 from studio.config.paths import own_programs
@@ -56,12 +62,16 @@ def open_run_verifier(
     judging = make_judging(config, roles, ledger, slots)
     with _locate_errors(loaded):
         spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
+        columns = shared_columns(*sets)
+        if (dispatcher := roles.acting.dispatcher) and roles.remote and not loads_weights(spec):
+            roles.remote.want_verifier(spec, folders, columns, judging)
+            return MaskedAnswers(dispatcher.verifier(), loaded.mask)
         grading = roles.acting.grading() if grades_tasks(spec) else None
         verifier = open_verifier(
             spec,
             judging,
             folders,
-            columns=shared_columns(*sets),
+            columns=columns,
             grading=grading,
             open_learned=lambda folder: _open_reward_model(folder, loaded, workspace),
         )

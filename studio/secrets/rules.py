@@ -59,7 +59,8 @@ _HARMLESS_HEADERS = _words(
     "accept accept-language content-type http-referer referer user-agent x-title"
 )
 _SCHEMES = ("bearer", "basic", "token")
-_KEPT = ("headers", "extra_body", "base_url")
+_ADDRESSES = ("base_url", "replicas")
+_KEPT = ("headers", "extra_body", *_ADDRESSES)
 
 
 def is_secret(key: tuple[str, ...], value: object = "") -> bool:
@@ -84,7 +85,12 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
         return False
     if _LOOKS_SECRET.match(value):  # under whatever name it stands
         return True
-    return key[-1] == "base_url" and _mask_url(value) != value
+    return is_address(key) and _mask_url(value) != value
+
+
+def is_address(key: tuple[str, ...]) -> bool:
+    """Whether a setting is an address, or stands in a list of them."""
+    return any(name in _ADDRESSES for name in key[-2:])
 
 
 Named = Literal["sure", "likely", "perhaps", ""]
@@ -128,7 +134,7 @@ def storable_text(key: tuple[str, ...], text: str) -> str:
     Names of variables stay, and so do schemes such as `Bearer`; what a default spells out
     is as literal as the rest.
     """
-    if key[-1] == "base_url":
+    if is_address(key):
         return _mask_url(text)
     if not is_secret(key):
         return text
@@ -229,11 +235,12 @@ def known_secrets(
             found.update(_secrets_in(key, value))
     for dotted, text in origins.items():
         key = tuple(dotted.split("."))
-        if is_secret(key) and key[-1] != "base_url":
+        if is_secret(key) and not is_address(key):
             found.update(_literals(text))
         for name in _ASKED_VARIABLE.findall(text):
             value = environ.get(name, "")
-            if is_secret(key) or key[-1] != "base_url" or _is_secret_url_part(name, value, text):
+            plain = is_address(key) and not _is_secret_url_part(name, value, text)
+            if is_secret(key) or not plain:
                 found.add(value)
     return frozenset(found - {"", MASK})
 
@@ -244,13 +251,31 @@ def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[s
     Only those that look random: `AUTH=required` must not be masked wherever that word occurs. The
     path of a file, as in GOOGLE_APPLICATION_CREDENTIALS, is no secret.
     """
-    return frozenset(
+    given = os.environ if environ is None else environ
+    named = (
         value
-        for name, value in (os.environ if environ is None else environ).items()
+        for name, value in given.items()
         if _SECRET_NAME.search(name)
         and looks_random(value)
         and not (os.sep in value and os.path.exists(value))
     )
+    return frozenset((*named, *_collector_secrets(given))) - {""}
+
+
+def _collector_secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """What the variables of tracing hold: headers as `name=value,…`, and addresses."""
+    from urllib.parse import unquote
+
+    for name, value in environ.items():
+        if not name.startswith(("OTEL_EXPORTER_OTLP_", "PHOENIX_")):
+            continue
+        if name.endswith("_ENDPOINT"):
+            yield from _url_secrets(value)
+        for pair in value.split(",") if name.endswith("_HEADERS") else ():
+            header, _, written = pair.partition("=")
+            if header.strip().lower() not in _HARMLESS_HEADERS:
+                for text in (written.strip(), unquote(written.strip())):
+                    yield from (text, text.partition(" ")[2].strip())
 
 
 def looks_random(value: str) -> bool:

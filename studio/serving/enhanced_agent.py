@@ -30,6 +30,7 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio.config.loading import load_run
+from studio.config.scripted import is_rehearsal
 from studio.config.settings.run import RunConfig
 from studio.evaluation.try_problem import KEY, without_lessons
 from studio.library.references import follow_version
@@ -38,7 +39,7 @@ from studio.report.summary import usage_text
 from studio.run.acting import sampling_of
 from studio.run.held_out import prompt_writer
 from studio.run.library_start import choose_library
-from studio.run.models import endpoint_of, is_rehearsal, make_rollouts, open_roles
+from studio.run.models import endpoint_of, make_rollouts, open_roles
 from studio.secrets.output import mask_text, remember
 
 _SAMPLING = {"temperature", "top_p", "seed"}

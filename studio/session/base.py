@@ -197,6 +197,11 @@ class Session(ABC):
     controller = ""  # who may decide, "" where nobody does
     pace_tokens_per_s: float | None = None  # of scripted replies; None: unpaced
 
+    @property
+    def label(self) -> str:
+        """Of a replay, in which nothing can be decided: "replay 10×"; "" of a run itself."""
+        return ""
+
     def __init__(self, run: RunDir, who: str) -> None:
         self.run = run
         self.state = RunState()

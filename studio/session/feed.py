@@ -179,6 +179,8 @@ class Feed:
         self._evaluation: ev.EvaluationProgressed | None = None  # the last, of the running one
         self._restoring: ev.StageEntered | None = None  # weights, before the first step
         self._held_out: dict[_Place, ev.RolloutStarted] = {}  # tries of it that are under way
+        self._nodes: ev.NodesChanged | None = None  # of a cluster
+        self._placed: dict[_Place, ev.RolloutPlaced] = {}  # tries under way there
 
     @property
     def rollouts(self) -> list[str]:
@@ -208,12 +210,12 @@ class Feed:
     def add(self, outbox: Outbox) -> None:
         """Send this client every event from now on, and what a step's own events do not tell."""
         self._outboxes[outbox] = None
-        if self._evaluation or self._restoring:  # later: its answer comes first
+        if self._evaluation or self._restoring or self._nodes:  # later: its answer comes first
             asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
     def _send_progress(self, outbox: Outbox) -> None:
-        now: tuple[ev.TransientEvent | None, ...] = (self._restoring, self._evaluation)
-        for event in (*now, *self._held_out.values()):
+        now: tuple[ev.TransientEvent | None, ...] = (self._restoring, self._evaluation, self._nodes)
+        for event in (*now, *self._held_out.values(), *self._placed.values()):
             if event is not None and outbox in self._outboxes:
                 outbox.enqueue(self._event_line(event))
 
@@ -245,6 +247,7 @@ class Feed:
         return text
 
     def _end_text(self, place: _Place) -> None:
+        self._placed.pop(place, None)
         text = self._texts.pop(place, None)
         if text is not None and text.watched:
             text.merge_recent(whole=True)
@@ -261,6 +264,10 @@ class Feed:
                 self._begin_text(key)
                 if key.purpose == "evaluation":
                     self._held_out[_place(key)] = event
+            case ev.RolloutPlaced(key=key):
+                self._placed[_place(key)] = event
+            case ev.NodesChanged():
+                self._nodes = event
             case ev.RolloutFinished():
                 self._end_text(("rollout", event.step, event.position, event.index))
             case ev.StepFinished():

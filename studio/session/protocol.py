@@ -29,6 +29,8 @@ PROTOCOL = 2
 """2: `attach` and what comes with it; requests that are sent again."""
 MAX_LINE = 4_000_000
 """Bytes of one request: an edit is short, a mended reply is not. An answer may be longer."""
+MAX_ID = 2**53 - 1
+"""Of a request: what every reader of JSON takes for the same number."""
 _ENVELOPE = frozenset({"v", "id", "ok"})
 
 
@@ -68,6 +70,11 @@ def parse_request(line: bytes) -> dict[str, Any]:
             f"it speaks protocol {version}, this run speaks {PROTOCOL}.",
             "Use the studio release that started the run.",
         )
+    number = request.get("id")
+    if isinstance(number, int) and not -MAX_ID <= number <= MAX_ID:
+        raise ConflictError("request", "its id has too many digits.", f"Send at most {MAX_ID}.")
+    if not isinstance(number, int | None):
+        raise ConflictError("request", "its id is no whole number.", "Number your requests.")
     return request
 
 

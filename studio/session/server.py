@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConflictError, StudioError
+from engines.core.events import NodesChanged
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
 from studio.report.progress import to_stderr
@@ -75,6 +76,8 @@ class _Server:
         self._stop_listening = context.recorder.listen(
             self._feed, reads_text=self._feed.is_followed
         )
+        if nodes := context.nodes():
+            self._feed(NodesChanged(tuple(nodes)))
         self._connections: dict[asyncio.Task[None], _Client] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
         self._controller: _Client | None = None

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from engines.core.errors import ConfigError
+from engines.core.extras import install_command
 from studio.presets import presets_folder
 
 PLACE = "studio.launch"
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
-Precision = Literal["no", "fp16", "bf16"]
 
 
 def config_path(name: str) -> Path:
-    """The config named cpu, ddp or zero2 that ships for `accelerate launch`."""
+    """The config named cpu, ddp, fsdp or zero2 that ships for `accelerate launch`."""
     return presets_folder() / "accelerate" / f"{name}.yaml"
 
 
 def launch_command(name: str) -> str:
-    return f"accelerate launch --config_file {config_path(name)} -m studio.launch RUNFILE"
+    return f"python -m studio.launch --config_file {config_path(name)} RUNFILE"
 
 
 def _refusal(cause: str, move: str) -> ConfigError:
@@ -39,9 +39,8 @@ class LaunchedProcess:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    address: str = ""  # where they meet; "" for a single process
-    precision: Precision = "no"
-    sharded: bool = False  # the optimiser's state is divided over the processes
+    precision: str = "no"
+    deepspeed: bool = False
     accumulation: int | None = None  # of a DeepSpeed config
     clipping: float | None = None  # of a DeepSpeed config
     on_cpu: bool = False  # asked for, even if the machine has GPUs
@@ -54,26 +53,22 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
         ConfigError: nobody started several processes, or a config asks for what is not done here.
     """
     _check_kind(environment)
-    precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in ("no", *DTYPES):
-        raise _refusal(
-            f"mixed_precision {precision} is not done here.", "Set it to bf16, fp16 or no."
-        )
     started = LaunchedProcess(
-        precision=precision,  # type: ignore[arg-type]  # checked above
+        precision=environment.get("ACCELERATE_MIXED_PRECISION", "no"),
         on_cpu=_is_set(environment, "ACCELERATE_USE_CPU"),
     )
     if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         started = replace(
             started,
-            sharded=_number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 0,
+            deepspeed=True,
             accumulation=_number(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1),
             clipping=_parse_float(environment.get("ACCELERATE_GRADIENT_CLIPPING", "")),
         )
     if "WORLD_SIZE" not in environment:
         _check_single(environment)
         return started
-    host, port = (_required(environment, f"MASTER_{part}") for part in ("ADDR", "PORT"))
+    for part in ("ADDR", "PORT"):
+        _required(environment, f"MASTER_{part}")
     size = _number(environment, "WORLD_SIZE")
     return replace(
         started,
@@ -81,49 +76,58 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
         size=size,
         local_rank=_number(environment, "LOCAL_RANK"),
         local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
-        address=f"tcp://{host}:{port}",
-        sharded=started.sharded and size > 1,
     )
 
 
+def is_started(environment: Mapping[str, str]) -> bool:
+    """Whether accelerate or torchrun started this process."""
+    return "WORLD_SIZE" in environment or "ACCELERATE_MIXED_PRECISION" in environment
+
+
 def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
-    """Refuse a config that names more devices than there are, or GPUs where there are none."""
-    on_gpus = gpus > 0 and not process.on_cpu
-    if not on_gpus and process.precision != "no":
+    """Refuse a config that names more devices than there are, or a package that is not."""
+    if process.deepspeed and find_spec("deepspeed") is None:
         raise _refusal(
-            f"mixed_precision {process.precision} is for GPUs, and this machine shows none to "
-            "its processes.",
+            "deepspeed is not installed, and the config asks for it.",
+            f"Install it: {install_command('deepspeed')}",
+        )
+    if process.precision not in ("no", *DTYPES):
+        raise _refusal(
+            f"mixed_precision {process.precision} is not done here.", "Set it to bf16, fp16 or no."
+        )
+    if process.on_cpu and process.precision != "no":
+        raise _refusal(
+            f"mixed_precision {process.precision} is for GPUs, and none is used here.",
             f"Set it to no, or train on the CPU: {launch_command('cpu')}.",
         )
-    have, what = (gpus, "GPU") if on_gpus else (cores, "core")
+    have, what = (cores, "core") if process.on_cpu else (gpus, "GPU")
     if process.local_size > have:
-        plural = "" if have == 1 else "s"
-        single = "" if have > 1 else ", or train with one process: studio train RUNFILE"
+        fewer = f"Start {have} with --num_processes {have}, or t" if have > 1 else "T"
         raise _refusal(
-            f"{process.local_size} processes were started, and this machine has {have} {what}"
-            f"{plural}: each needs one of its own.",
-            f"Start {have} with --num_processes {have}{single}.",
+            f"{process.local_size} processes with a {what} each are asked for, and this machine "
+            f"has {have or 'no'} {what}{'' if have == 1 else 's'}.",
+            f"{fewer}rain with one process: studio train RUNFILE.",
         )
 
 
 def _check_kind(environment: Mapping[str, str]) -> None:
-    """Refuse what divides the weights: here every process holds them whole."""
+    """Refuse what the forwards or the rollouts here cannot go with."""
     for variable, what in (
-        ("ACCELERATE_USE_FSDP", "FSDP divides the weights"),
-        ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM divides the weights"),
-        ("ACCELERATE_USE_PARALLELISM_CONFIG", "a parallelism config divides the weights"),
+        ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "a parallelism config"),
     ):
         if _is_set(environment, variable):
-            raise _refusal(f"{what}, which is not done here.", f"Use {launch_command('ddp')}.")
+            raise _refusal(f"{what} is not done here.", f"Use {launch_command('fsdp')}.")
+    if _is_set(environment, "ACCELERATE_USE_FSDP") and environment.get("FSDP_VERSION") != "2":
+        raise _refusal("version 1 of FSDP is not done here.", "Write fsdp_version: 2.")
     if not _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         return
     if environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
         move = f"Write its fields into deepspeed_config, as {config_path('zero2')} does."
         raise _refusal("a DeepSpeed config file of its own is not read here.", move)
     if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
-        raise _refusal(
-            "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
-        )
+        move = f"Use zero_stage 2, or {launch_command('fsdp')}, which divides the weights, too."
+        raise _refusal("ZeRO stage 3 is not done here.", move)
     for which in ("OPTIMIZER", "PARAM"):
         where = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE", "none")
         if where != "none":

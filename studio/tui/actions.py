@@ -161,8 +161,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         """Send the run a command, and tell the answer once it was taken."""
 
         async def send_request(session: Session) -> str:
-            await session.control(command, **options)
-            return answer
+            return str((await session.control(command, **options)).get("told", answer))
 
         self._host.ask_run(send_request)
 
@@ -177,6 +176,13 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         answer = "paused: tries under way hold at their next call (s p goes on)"
         self._control("pause", answer, now=True)
 
+    def action_speed(self, command: str) -> None:
+        session = self._host.session
+        if session is None or not session.label:
+            self._host.tell("only a replay has a speed: studio runs replay RUN", "failed")
+        else:
+            self._control(command, "")
+
     def action_step(self) -> None:
         self._control("step", "one batch through its commit, then it holds")
 
@@ -188,7 +194,7 @@ class MainScreen(FirstScreen, inherit_bindings=False):
         if session is not None and not session.living:
             with contextlib.suppress(StudioError):
                 await session.control("status")  # it looks whether a process is back
-        if session is None or not session.living:
+        if session is None or not session.living or session.label:
             self._host.tell("no process of a run is there to stop", "failed")
             return
         keys = {"s": "after this step", "n": "now; what is recorded is kept"}
@@ -208,6 +214,8 @@ class MainScreen(FirstScreen, inherit_bindings=False):
             page.resume()
         elif session is None or state is None or state.started is None:
             self._host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif session.label:
+            self._host.tell(f"a {session.label} resumes nothing: studio attach RUN", "failed")
         elif session.living:
             self._host.tell("its process is at work; s p goes on where it is paused")
         elif state.ending == "finished":

@@ -262,14 +262,20 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
 
 def open_screen(
-    workspace: Path, *, run: str | None = None, starting: StartingProcess | None = None
+    workspace: Path,
+    *,
+    run: str | None = None,
+    starting: StartingProcess | None = None,
+    session: Session | None = None,
 ) -> tuple[Attachment, int]:
     """Open the screen, and return what it was attached to and an exit code when it is left."""
     from studio.tui.settings.file import read_settings
 
     settings = read_settings(workspace)
     remap_keys(settings.keys, settings.place)
-    app = StudioApp(Workspace(workspace), run=run, starting=starting, settings=settings)
+    app = StudioApp(
+        Workspace(workspace), run=run, starting=starting, session=session, settings=settings
+    )
     with exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.leave):
         code = app.run(mouse=settings.mouse)
     return app.attachment, (app.return_code or 0) if code is None else code

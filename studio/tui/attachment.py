@@ -94,6 +94,7 @@ class Attachment:
             ),
             rate_of_shown=self._throughput.is_shown_only(now),
             budget=self._budget,
+            replay=session.label if session is not None else "",
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
             eta=eta,
         )
@@ -191,7 +192,7 @@ class Attachment:
         """Show this session, and handle its messages as they come."""
         self.session = session
         self._is_cut, self._budget = False, {}
-        self.drafts = Drafts(session.run)
+        self.drafts = Drafts(None if session.label else session.run)  # a replay writes none
         self._throughput = Throughput()
         self._reader = asyncio.create_task(self._read_messages(session))
 
@@ -238,6 +239,8 @@ class Attachment:
                 self._is_ready = False
                 if not ended:
                     self._host.tell(f"{reason}; trying again", "failed")
+                elif self.session is not None and self.session.label:
+                    self._host.tell(reason)
                 elif self.state is not None and self.state.ending == "finished":
                     over = "the run is finished, and its process has ended"
                     self._host.tell(curation_text(self.state) or over)

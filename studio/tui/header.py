@@ -33,6 +33,7 @@ class SessionStatus:
     pace_tokens_per_s: float | None = None  # that each scripted reply is given
     eta: str = ""
     budget: Mapping[str, float] = field(default_factory=dict)  # calls, tokens, cost_usd: limits
+    replay: str = ""  # "replay 10×": the run is over, and is played again
     rate_of_shown: bool = False  # the tokens a second are those of the panes in view
 
 
@@ -155,7 +156,11 @@ def _run_fields(
         fields.append((0, ("rehearsal", "dim")))
         if facts.living and facts.pace_tokens_per_s is not None:
             fields.append((7, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
-    if facts.living and not facts.drives:
+    if state.cassette:
+        fields.append((0, ("cassette", "dim")))
+    if facts.replay:
+        fields.append((0, (facts.replay, "flag")))
+    elif facts.living and not facts.drives:
         driver = fit(sanitize(facts.driver), 16)
         who = f"{driver} decides, T takes over" if driver else "T decides"
         fields += [(0, ("OBSERVER", "flag")), (3, (who, "flag"))]

@@ -175,6 +175,8 @@ _WRITTEN = {
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "equals_sign": "=",
+    "plus": "+",
+    "minus": "-",
     "dollar_sign": "$",
     "escape": "esc",
     "pagedown": "PgDn",

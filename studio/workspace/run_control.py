@@ -95,6 +95,9 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
             for name, amount in left.items()
         )
         lines.append(f"left of the budget: {', '.join(amounts)}")
+    for node, tries in answer.get("nodes", {}).items():
+        shown = ", ".join(tries[:12]) + (f" and {len(tries) - 12} more" if len(tries) > 12 else "")
+        lines.append(f"node {sanitize(node)}: {shown or 'idle'}")
     if waiting := answer.get("repairs"):
         from studio.report.summary import unparsed_replies_text
 

@@ -48,7 +48,7 @@ def practise(workspace: Path, arm: str, seed: int, steps: int) -> RunDir:
     words = [*STUDIO, "--workspace", str(workspace), "headless", "both-tiny", "--name", name]
     words += [f"seed={seed}", f"practice.algorithm={arm}", f"practice.epochs={steps // AN_EPOCH}"]
     words += ["policy.local.threads=1", "evaluation.strategy=steps"]
-    words += [f"evaluation.every_steps={EVERY}", "grpo.tensorboard=false"]
+    words += [f"evaluation.every_steps={EVERY}", "tensorboard=false"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-2000:]}")

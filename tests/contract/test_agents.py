@@ -12,11 +12,12 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
 from engines.core.types import Completion, Sampling, ToolCall, Usage
 from tests.support.builders import a_job, a_library, a_problem, a_timeout, answering
+from tests.support.memory_cluster import OnWorker
 
 INSTRUCTIONS = "Solve it."
-every_agent = pytest.mark.parametrize(
-    "agent", [open_agent(kind, INSTRUCTIONS, Sampling(0.3)) for kind in KINDS], ids=KINDS
-)
+AGENTS: dict[str, Agent] = {kind: open_agent(kind, INSTRUCTIONS, Sampling(0.3)) for kind in KINDS}
+AGENTS |= {f"{kind} on a worker": OnWorker(agent) for kind, agent in AGENTS.items()}
+every_agent = pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
 
 
 @every_agent

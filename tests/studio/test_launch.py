@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +18,27 @@ import pytest
 import yaml
 
 from engines.core.errors import ConfigError
+from engines.grpo.ranks.launcher import LaunchRequest, read_request, start_processes
 from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.source import Source
 from studio.launch import apply_launch_config, run
 from studio.presets import list_presets
 from studio.training.distributed import LaunchedProcess, check_devices, config_path, read_launch
+from tests.engines.grpo.follower import KINDS
 
+SHORT = (
+    "practice.epochs=1",
+    "policy.max_tokens=48",
+    "practice.batch_size=2",
+    "practice.group_size=4",
+    "data.truncate=4",
+    "evaluation.do_eval=false",
+    "tensorboard=false",
+)
+DIVIDED = ("--use_fsdp", "--fsdp_version", "2")
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+SHIPPED = ("cpu", "ddp", "fsdp", "zero2")
 SINGLE = {"ACCELERATE_MIXED_PRECISION": "no"}
 RANK_1 = {
     **SINGLE,
@@ -28,8 +46,7 @@ RANK_1 = {
     "WORLD_SIZE": "4",
     "LOCAL_RANK": "1",
     "LOCAL_WORLD_SIZE": "4",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
+    **MEETING,
 }
 ZERO_2 = {
     **RANK_1,
@@ -45,14 +62,16 @@ ZERO_2 = {
 def test_rank_size_and_meeting_place_are_read_from_what_accelerate_sets() -> None:
     process = read_launch(RANK_1)
     assert (process.rank, process.size, process.local_rank, process.local_size) == (1, 4, 1, 4)
-    assert process.address == "tcp://127.0.0.1:29500"
-    assert not process.sharded
+    assert not process.deepspeed
 
 
-def test_a_deepspeed_config_divides_the_optimisers_state() -> None:
+def test_a_deepspeed_config_says_its_accumulation_and_clipping() -> None:
     process = read_launch(ZERO_2)
-    assert (process.sharded, process.accumulation, process.clipping) == (True, 4, 1.0)
-    assert not read_launch(ZERO_2 | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}).sharded
+    assert (process.deepspeed, process.accumulation, process.clipping) == (True, 4, 1.0)
+
+
+def test_version_2_of_fsdp_is_taken() -> None:
+    assert read_launch(RANK_1 | {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}).size == 4
 
 
 def test_one_process_of_accelerate_trains_alone() -> None:
@@ -66,9 +85,9 @@ def test_one_process_of_accelerate_trains_alone() -> None:
         (SINGLE | {"MASTER_PORT": "29500", "ACCELERATE_USE_CPU": "True"}, "one was started"),
         (RANK_1 | {"MASTER_ADDR": ""}, "MASTER_ADDR is not"),
         (RANK_1 | {"RANK": "first"}, "'first', which is no number"),
-        (RANK_1 | {"ACCELERATE_MIXED_PRECISION": "fp8"}, "fp8 is not done here"),
-        (RANK_1 | {"ACCELERATE_USE_FSDP": "true"}, "FSDP divides the weights"),
-        (ZERO_2 | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "stage 3 divides the weights"),
+        (RANK_1 | {"ACCELERATE_USE_FSDP": "true"}, "version 1 of FSDP"),
+        (RANK_1 | {"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM"),
+        (ZERO_2 | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "ZeRO stage 3 is not done here"),
         (ZERO_2 | {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device"),
         (ZERO_2 | {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "is not read here"),
     ],
@@ -82,16 +101,12 @@ def test_what_is_not_done_here_is_refused_by_name(environment: dict[str, str], c
 @pytest.mark.parametrize(
     ("process", "gpus", "cores", "cause"),
     [
-        (LaunchedProcess(size=4, local_size=4), 2, 64, "4 processes were started, .* has 2 GPUs"),
-        (LaunchedProcess(size=4, local_size=4), 0, 2, "4 processes were started, .* has 2 cores"),
-        (LaunchedProcess(size=2, local_size=2), 0, 1, "1 core: each"),
-        (LaunchedProcess(size=2, local_size=2, precision="bf16"), 0, 8, "bf16 is for GPUs"),
-        (
-            LaunchedProcess(size=2, local_size=2, on_cpu=True, precision="fp16"),
-            8,
-            8,
-            "fp16 is for GPUs",
-        ),
+        (LaunchedProcess(size=4, local_size=4), 2, 64, "4 processes with a GPU .* has 2 GPUs"),
+        (LaunchedProcess(size=4, local_size=4), 0, 64, "4 processes with a GPU .* has no GPUs"),
+        (LaunchedProcess(local_size=4, on_cpu=True), 8, 2, "4 processes with a core .* 2 cores"),
+        (LaunchedProcess(local_size=2, on_cpu=True), 0, 1, "this machine has 1 core"),
+        (LaunchedProcess(on_cpu=True, precision="fp16"), 8, 8, "fp16 is for GPUs"),
+        (LaunchedProcess(precision="fp8"), 8, 8, "fp8 is not done here"),
     ],
 )
 def test_a_config_that_the_machine_does_not_match_is_refused(
@@ -104,7 +119,7 @@ def test_a_config_that_the_machine_does_not_match_is_refused(
 
 def test_as_many_processes_as_devices_are_accepted() -> None:
     check_devices(LaunchedProcess(size=8, local_size=4, precision="bf16"), gpus=4, cores=1)
-    check_devices(LaunchedProcess(size=2, local_size=2), gpus=0, cores=2)
+    check_devices(LaunchedProcess(size=2, local_size=2, on_cpu=True), gpus=0, cores=2)
 
 
 def fitted_to(process: LaunchedProcess, *overrides: str) -> tuple[str, ...]:
@@ -117,8 +132,10 @@ def test_accelerates_config_decides_what_the_run_file_leaves_open_and_nothing_el
     zero = LaunchedProcess(size=4, precision="bf16", accumulation=4, clipping=1.0)
     # 16 problems × 8 rollouts over 4 processes, each share in 4 parts
     assert fitted_to(zero) == ("policy.local.dtype=bfloat16", "grpo.micro_batch=8")
-    own = ("policy.local.dtype=float32", "grpo.micro_batch=3")
+    own = ("policy.local.dtype=float32", "grpo.micro_batch=8")
     assert fitted_to(zero, *own) == own
+    with pytest.raises(ConfigError, match=r"3 makes 11 forwards .* 32 .* gradient_accum.* is 4"):
+        fitted_to(zero, "grpo.micro_batch=3")
     with pytest.raises(ConfigError, match="gradient_clipping of the DeepSpeed config is 1"):
         fitted_to(zero, "grpo.max_grad_norm=0.5")
 
@@ -138,7 +155,7 @@ def test_a_refusal_is_one_line_exit_2_and_said_by_one_process_of_a_machine(
     first = many | {"RANK": "0", "LOCAL_RANK": "0"}
     assert run(["grpo-tiny"], first) == exit_codes.USER_ERROR
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("studio: studio.launch: 4096 processes were started")
+    assert line.startswith("studio: studio.launch: 4096 processes with a core")
     assert run([], SINGLE) == exit_codes.USER_ERROR
     assert "it needs a run file or a preset" in capsys.readouterr().err
     assert run(["grpo-tiny", "--nosuch"], SINGLE) == exit_codes.USER_ERROR
@@ -150,21 +167,61 @@ def a_config(name: str) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("name", ["cpu", "ddp", "zero2"])
-def test_accelerate_reads_every_config_of_ours(name: str) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
+SEED = Path(__file__).parent / "accelerate"
+"""Files as the seed has them and `accelerate config` writes them: A13, A14, X04."""
 
-    read = load_config_from_file(str(config_path(name)))
-    assert read.num_machines == 1
-    assert read.num_processes == (2 if name == "cpu" else 4)
+
+@pytest.mark.parametrize(
+    "path", [*sorted(SEED.glob("*.yaml")), *map(config_path, SHIPPED)], ids=str
+)
+def test_accelerates_own_classes_read_every_file(path: Path) -> None:
+    asked = read_request(["--config_file", str(path), "grpo-tiny", "--name", "x"])
+    of_two = path.stem == "two_machines"
+    assert (asked.processes, asked.machines) == (
+        2 if path.stem == "cpu" else 8 if of_two else 4,
+        1 + of_two,
+    )
+    assert asked.deepspeed == (path.stem == "zero2")
+    assert asked.options.training_script_args == ["--name", "x"]
+
+
+def test_the_seeds_files_are_refused_for_missing_hardware_or_package_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(name: str, *options: str) -> str:
+        arguments = ["--config_file", str(SEED / f"{name}.yaml"), *options, "grpo-tiny"]
+        assert run(arguments, {}) == exit_codes.USER_ERROR
+        return capsys.readouterr().err
+
+    monkeypatch.setattr("engines.grpo.ranks.accelerated.gpu_count", lambda: 2)
+    assert "4 processes with a GPU each are asked for, and this machine has 2 GPUs" in start("ddp")
+    assert "4 processes with a GPU each" in start("two_machines", "--machine_rank", "1")
+    monkeypatch.setattr("studio.training.distributed.find_spec", lambda name: None)
+    assert "deepspeed is not installed" in start("zero2")
+    assert "there is no such file" in start("nowhere")
+    started: list[LaunchRequest] = []
+    monkeypatch.setattr("engines.grpo.ranks.accelerated.gpu_count", lambda: 4)
+    monkeypatch.setattr("studio.training.distributed.find_spec", lambda name: object())
+    monkeypatch.setattr(
+        "engines.grpo.ranks.launcher.start_processes", lambda asked, _: started.append(asked) or 5
+    )
+    for name in ("ddp", "zero2", "two_machines"):
+        assert run(["--config_file", str(SEED / f"{name}.yaml"), "grpo-tiny"], {}) == 5
+    assert [asked.precision for asked in started] == ["fp16", "bf16", "fp16"]
+
+
+def test_a_file_that_accelerate_cannot_read_is_refused_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd.yaml").write_text("num_processes: 2\n")
+    assert run(["--config_file", str(tmp_path / "odd.yaml"), "x"], {}) == exit_codes.USER_ERROR
+    assert f"{tmp_path}/odd.yaml: accelerate cannot read it (A `distributed_type`" in (
+        capsys.readouterr().err
+    )
 
 
 def test_the_configs_say_what_they_should() -> None:
-    """A13 and A14."""
-    ddp, zero = a_config("ddp"), a_config("zero2")
-    assert (ddp["distributed_type"], ddp["gpu_ids"]) == ("MULTI_GPU", "all")
-    assert (ddp["num_processes"], ddp["num_machines"], ddp["mixed_precision"]) == (4, 1, "bf16")
-    assert zero["distributed_type"] == "DEEPSPEED"
+    zero, fsdp = a_config("zero2"), a_config("fsdp")
     assert zero["deepspeed_config"] == {
         "zero_stage": 2,
         "gradient_accumulation_steps": 4,
@@ -173,70 +230,87 @@ def test_the_configs_say_what_they_should() -> None:
         "offload_param_device": "none",
         "zero3_init_flag": False,
     }
+    assert (fsdp["distributed_type"], fsdp["fsdp_config"]["fsdp_version"]) == ("FSDP", 2)
 
 
 def test_the_configs_are_no_run_files() -> None:
-    assert not {"cpu", "ddp", "zero2"} & {name for name, _ in list_presets()}
+    assert not set(SHIPPED) & {name for name, _ in list_presets()}
 
 
-def test_deepspeeds_own_config_class_accepts_the_zero_2_file() -> None:
-    pytest.importorskip("deepspeed", reason="deepspeed is not installed")
-    from accelerate.utils import DeepSpeedPlugin
-    from deepspeed.runtime.config import DeepSpeedConfig
+@pytest.fixture
+def signals_put_back() -> Iterator[None]:
+    """Torch's launcher takes them for its whole process."""
+    taken = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
+    before = [signal.getsignal(number) for number in taken]
+    yield
+    for number, handler in zip(taken, before, strict=True):
+        signal.signal(number, handler)
 
-    said = a_config("zero2")["deepspeed_config"]
-    plugin = DeepSpeedPlugin(
-        zero_stage=said["zero_stage"],
-        gradient_accumulation_steps=said["gradient_accumulation_steps"],
-        gradient_clipping=said["gradient_clipping"],
-        offload_optimizer_device=said["offload_optimizer_device"],
-        offload_param_device=said["offload_param_device"],
-        zero3_init_flag=said["zero3_init_flag"],
+
+def test_processes_are_started_by_accelerate_and_their_exit_code_is_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals_put_back: None
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "")  # set for the processes, and put back
+    (tmp_path / "ending.py").write_text(
+        "import json, os, sys\n"
+        "told = {n: v for n, v in os.environ.items() if n.startswith(('ACC', 'FSDP_V', 'RANK'))}\n"
+        "open(f\"{sys.argv[1]}/{told['RANK']}.json\", 'w').write(json.dumps([told, sys.argv]))\n"
+        "sys.exit(5)\n"
     )
-    sizes = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
-    read = DeepSpeedConfig({**plugin.deepspeed_config, **sizes})
-    assert (read.zero_config.stage, read.gradient_accumulation_steps) == (2, 4)
-    assert (read.gradient_clipping, read.zero_config.offload_optimizer.device) == (1.0, "none")
-
-
-def launch(workspace: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """In two processes, on a port that is free: the config names none.
-
-    `accelerate launch` itself imports the modules of its other commands too, a second more.
-    """
-    command = ["accelerate.commands.launch", "--config_file", str(config_path("cpu"))]
-    command += ["-m", "studio.launch"]
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")
-    }
-    return subprocess.run(
-        [sys.executable, "-m", *command, *words, "--workspace", str(workspace)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env=environment | {"PYTHONPATH": os.getcwd()},
-    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = ["--config_file", str(config_path("cpu")), *DIVIDED, str(tmp_path), "a=1"]
+    assert start_processes(read_request(words), "ending") == 5
+    told, argv = orjson.loads((tmp_path / "0.json").read_bytes())  # the other is ended with it
+    assert argv[1:] == [str(tmp_path), "a=1"]
+    process = read_launch(told | MEETING | {"WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+    assert (process.rank, process.on_cpu) == (0, True)
+    assert (told["ACCELERATE_USE_FSDP"], told["FSDP_VERSION"]) == ("true", "2")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores")
-def test_two_processes_train_the_tiny_policy_and_leave_one_journal(tmp_path: Path) -> None:
-    done = launch(
-        tmp_path,
-        "grpo-tiny",
-        "practice.epochs=1",
-        "policy.max_tokens=48",
-        "practice.batch_size=2",
-        "practice.group_size=4",
-        "data.truncate=4",
-        "evaluation.do_eval=false",
-        "grpo.tensorboard=false",
+def test_two_processes_train_the_tiny_policy_divided_and_leave_one_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 is this process, by FSDP: what DDP needs is part of it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**KINDS["fsdp"], **MEETING, "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    environment |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    for name, value in (environment | {"RANK": "0", "LOCAL_RANK": "0"}).items():
+        monkeypatch.setenv(name, value)
+    cores = os.sched_getaffinity(0)
+    other = subprocess.Popen(
+        [sys.executable, "-m", "studio.launch", "grpo-tiny"],
+        env=os.environ | {"RANK": "1", "LOCAL_RANK": "1"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("2 processes train together") == 1
+    try:
+        code = run(["grpo-tiny", *SHORT, "--workspace", str(tmp_path)], os.environ)
+        said = capsys.readouterr().err
+        assert (code, other.wait(60)) == (0, 0), said
+    finally:
+        os.sched_setaffinity(0, cores)
+        other.kill()
+    assert said.count("2 processes train together") == 1
     (run_folder,) = (tmp_path / "runs").iterdir()
     lines = (run_folder / "journal.jsonl").read_bytes().splitlines()
     kinds = Counter(orjson.loads(line)["e"]["kind"] for line in lines)
     assert (kinds["RunStarted"], kinds["RunEnded"], kinds["CheckpointSaved"]) == (1, 1, 1)
     assert (kinds["StepFinished"], kinds["RolloutFinished"]) == (2, 4 * 4)
     assert kinds["LessonCommitted"] == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "zero2"])
+def test_two_gpus_train_the_tiny_policy(name: str, tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    if name == "zero2" and find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed (extra deepspeed)")
+    command = [sys.executable, "-m", "studio.launch", "--config_file", str(config_path(name))]
+    command += ["--num_processes", "2", "grpo-tiny", *SHORT, "--workspace", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -182,6 +182,11 @@ class RunState:
         return str(self.settings.get("curates", ""))
 
     @property
+    def cassette(self) -> str:
+        """The file that replies were played from; "" where models were asked."""
+        return str(self.settings.get("cassette", ""))
+
+    @property
     def proposed(self) -> int:
         """How many operations persons have put into its queue so far."""
         return len(self.own)
@@ -218,6 +223,11 @@ class RunState:
         """Those of the open ones that a person left for later, now or in an earlier step."""
         later = self.deferred - self.own
         return tuple(op for op in self.open_operations if op.id in self.decisions or op.id in later)
+
+    def is_put_off_already(self, decision: Decision) -> bool:
+        """Whether it puts off what an earlier step has put off for the same reason."""
+        known = decision.operation_id in self.deferred and decision.action == "defer"
+        return known and self.notes.get(decision.operation_id, "") == decision.reason
 
     def is_withdrawn_by_undo(self, operation_id: str, decision: Decision) -> bool:
         """Whether it goes with its decision: one key proposes a pin and approves it."""

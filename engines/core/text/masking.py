@@ -124,15 +124,18 @@ _BASE64 = re.compile(r"[A-Za-z0-9/+]{40}")
 
 _Found = tuple[int, int]
 _Tell = Callable[[str], object]
+_Find = Callable[[str], Iterable[_Found]]
 
 
 class Mask:
     """Replaces secrets in text: these values, whatever they look like, and known shapes.
 
-    Very short values and placeholders (`PLACEHOLDERS`) are left to their shape.
+    Very short values and placeholders (`PLACEHOLDERS`) are left to their shape. `find_more` finds
+    what is known to be secret without its value.
     """
 
-    def __init__(self, values: Iterable[str] = ()) -> None:
+    def __init__(self, values: Iterable[str] = (), find_more: _Find | None = None) -> None:
+        self._find_more = find_more
         known_words = PLACEHOLDERS | PROTOCOL
         spelled = {
             form
@@ -149,7 +152,10 @@ class Mask:
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
-        return hide_spans(text, [*_find_by_shape(text)], tell)
+        spans = [*_find_by_shape(text)]
+        if self._find_more is not None:
+            spans += self._find_more(text)
+        return hide_spans(text, spans, tell)
 
     def line(self, raw: bytes) -> bytes:
         """A line of JSON without its secrets; the very same object where it holds none.

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem, too_long_reason
@@ -103,13 +103,17 @@ def find_objects(text: str, fields: Collection[str] = ()) -> FoundObjects:
     try:
         value = _DECODER.decode((fenced[1] if fenced else text).strip())
     except (ValueError, RecursionError):
-        spans = list(_find_spans(text, fields))
+        foreign: list[Row] = []
+        spans = list(_find_spans(text, fields, foreign))
         if not spans and (packed := _PACKED.search(text)):
             start, end = packed.start(), max(text.rfind("]"), text.rfind("}")) + 1
             inner = text[start:end].rstrip("]")
             with suppress(ValueError):
                 return find_objects(_DECODER.decode(f'"[{inner}]"'), fields)
-        return _choose_answer(text, spans)
+        found = _choose_answer(text, spans)
+        names = sorted({str(name) for row in foreign for name in row})
+        left = f"It holds objects of other names, left out: {', '.join(names)[:80]}."
+        return replace(found, notes=(*found.notes, left)) if names else found
     if isinstance(value, str) and "{" in value:
         return find_objects(value, fields)
     if (rows := _as_rows(value)) is None:
@@ -154,7 +158,8 @@ def drop_thoughts(text: str) -> str:
     return "" if start.startswith("<think") else text
 
 
-def _find_spans(text: str, fields: Collection[str]) -> Iterator[_Span]:
+def _find_spans(text: str, fields: Collection[str], foreign: list[Row]) -> Iterator[_Span]:
+    """What may be the answer; `foreign` gets the objects whose names no answer has."""
     at = wasted = unread = 0
     while found := _START.search(text, at):
         start = found.start()
@@ -179,6 +184,8 @@ def _find_spans(text: str, fields: Collection[str]) -> Iterator[_Span]:
             not rows or not fields or any(str(k).strip().lower() in fields for r in rows for k in r)
         ):
             yield _Span(start, at, rows)
+        else:
+            foreign += rows or ()
 
 
 def _group_spans(text: str, spans: list[_Span]) -> list[list[_Span]]:

@@ -9,8 +9,9 @@ from typing import get_args
 import orjson
 
 from engines.core.team.replies import spoken_lines
-from engines.core.tools import ToolStatus
-from engines.core.types import Message
+from engines.core.text.tool_marks import MARK_END, call_mark, clean_text, result_mark
+from engines.core.tools import ToolResult, ToolStatus
+from engines.core.types import Message, ToolCall
 
 STATUSES: tuple[ToolStatus, ...] = get_args(ToolStatus)
 _FAILED = re.compile(rf"({'|'.join(name for name in STATUSES if name != 'ok')}): ?")
@@ -67,3 +68,22 @@ def count_acts(messages: Sequence[Message]) -> tuple[int, int, int]:
     results = (message for message in messages if message.role == "tool")
     failed = sum(split_status(message.content)[0] != "ok" for message in results)
     return len(said), sum(len(message.tool_calls) for message in said), failed
+
+
+def transcript_text(messages: Sequence[Message]) -> str:
+    """The replies of a try with the tools they called, as its text streamed."""
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    parts: list[str] = []
+    for message in messages:
+        if message.role == "assistant":
+            if said := said_text(message):
+                lead = "\n" if parts and not parts[-1].endswith(MARK_END) else ""
+                name = f"[{message.speaker}] " if message.speaker else ""
+                parts.append(lead + name + clean_text(said))
+            parts += [call_mark(call) for call in message.tool_calls]
+        elif message.role == "tool":
+            call_id = message.tool_call_id or ""
+            call = calls.get(call_id) or ToolCall(call_id, "tool", "")
+            status = split_status(message.content)[0]
+            parts.append(result_mark(call, ToolResult(message.content, status)))
+    return "".join(parts)

@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from typing import NoReturn
+
+from engines.core.types import Usage
 
 _RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=())
 
@@ -30,6 +33,10 @@ class Deadline:
     @property
     def expired(self) -> bool:
         return self._timeout.expired()
+
+    def expire(self) -> None:
+        """End now, as if the time were over."""
+        self._timeout.reschedule(asyncio.get_running_loop().time())
 
     def pause(self) -> None:
         """Stand still until `go_on` was called as often."""
@@ -69,3 +76,21 @@ def pause_deadlines() -> Iterator[None]:
     finally:
         for one in running:
             one.go_on()
+
+
+def expired_deadline() -> int | None:
+    """Which of the deadlines that this work runs under is over, the outermost being 0."""
+    return next((at for at, one in enumerate(_RUNNING.get()) if one.expired), None)
+
+
+async def expire_deadline(at: int, usage: Usage) -> NoReturn:
+    """Have that deadline end this work, as a call that has cost `usage`."""
+    running = _RUNNING.get()
+    if at >= len(running):
+        raise TimeoutError
+    running[at].expire()
+    try:
+        await asyncio.get_running_loop().create_future()
+    except asyncio.CancelledError:
+        raise asyncio.CancelledError(usage) from None
+    raise AssertionError("nobody fulfils it")

@@ -246,10 +246,10 @@ class CollapseRollback:
         self._watch = replace(self._watch, given_up=step)
         self._kept = {}
 
-    def roll_back(self, to: int, step: int) -> None:
-        """Give the model the adapter of step `to`; `step` is the one that asked for it."""
-        self._local.load_adapter_state(self._kept[to])
+    def roll_back(self, to: int, step: int) -> dict[str, Tensor]:
+        """The adapter of step `to`, which is gone back to; `step` is the one that asked for it."""
         self._watch = record_rollback(self._watch, to, step)
+        return self._kept[to]
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Plain values, and the kept adapters, each tensor's name behind `STEP/`."""

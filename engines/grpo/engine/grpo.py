@@ -54,8 +54,10 @@ class GRPOEngine(WeightEngine):
     ) -> None:
         self.steps_per_batch = settings.optimiser_steps_per_batch
         optimiser = make_optimiser(local, settings)
-        super().__init__(settings, local, optimiser, total_steps=total_steps, tell=tell)
-        self._settings, self._seed, self._ranks = settings, seed, ranks
+        super().__init__(
+            settings, local, optimiser, total_steps=total_steps, tell=tell, ranks=ranks
+        )
+        self._settings, self._seed = settings, seed
         self._halved_to: int | None = None  # sequences to a forward since memory ran out
         self._guard = CollapseRollback(settings, local)
 
@@ -113,8 +115,7 @@ class GRPOEngine(WeightEngine):
         )
 
     def _roll_back(self, to: int, step: int) -> None:
-        self._guard.roll_back(to, step)
-        self.optimiser.restart()
+        self.optimiser.restart(self._guard.roll_back(to, step))
         self._weights = to
         self.learning_scale *= SLOWER
 

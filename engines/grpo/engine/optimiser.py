@@ -1,14 +1,14 @@
-"""AdamW over everything that learns, laid out as one vector of float32.
+"""AdamW over everything that learns, and the state of it that is kept, put back and saved.
 
-A model in bfloat16 would round small steps away, so sums are kept here and rounded copies are
-given to it. One vector also makes snapshots and sums over ranks single operations.
+Adapters are float32 whatever the base model is, as PEFT makes them: a bfloat16 would round small
+steps away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -17,34 +17,22 @@ from engines.core.errors import PolicyError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.forward.forward import TokenScores
     from engines.grpo.settings import GRPOSettings, SFTSettings
     from engines.policies.hf_local.model import LocalModel
 
+T = TypeVar("T")
 
-MOMENTS = ("first_moment", "second_moment")
-"""What the last two tensors of a snapshot are called in a checkpoint; the first is `master`."""
+MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
+"""What a checkpoint calls AdamW's means of gradients and of their squares, and what torch does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Weights and moments at one moment; nothing else refers to the tensors."""
+    """Weights and moments at one moment, this process's part of them; nothing else has them."""
 
-    master: Tensor  # (P,) float32
-    first: Tensor  # (P,) float32, mean of gradients
-    second: Tensor  # (P,) float32, mean of their squares
+    tensors: tuple[Tensor, ...]
     moments: int  # steps that the two means have seen
-
-    def tensors(self) -> dict[str, Tensor]:
-        """On the CPU, under the names that a checkpoint has for them."""
-        moments = zip(MOMENTS, (self.first.cpu(), self.second.cpu()), strict=True)
-        return {"master": self.master.cpu(), **dict(moments)}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], moments: int) -> Snapshot:
-        """What `tensors` gave, with `moments` beside it."""
-        first, second = (tensors[name] for name in MOMENTS)
-        return cls(tensors["master"], first, second, moments)
 
 
 class Optimiser:
@@ -61,116 +49,120 @@ class Optimiser:
                 "none of its weights can be trained.",
                 "Give it an adapter: policy.local.lora.rank, for instance 8.",
             )
-        self._parameters = [parameter for _, parameter in named]
-        self._home: torch.device = self._parameters[0].device
-        self._weight_decay = settings.weight_decay
-        self.restart()
+        self._local, self._max_grad_norm = local, settings.max_grad_norm
+        self._shapes = {name: parameter.shape for name, parameter in named}
+        self._adamw: Any = torch.optim.AdamW(
+            [parameter for _, parameter in named], lr=0.0, weight_decay=settings.weight_decay
+        )
+        self._begin()
 
-    def restart(self) -> None:
-        """Begin anew from the weights that the model has."""
-        flat = [p.detach().reshape(-1).float().to(self._home) for p in self._parameters]
-        self._set_master(torch.cat(flat), None)
+    def restart(self, adapter: Mapping[str, Tensor]) -> None:
+        """Begin anew from an adapter. Raises ValueError: it is not of the model's shape."""
+        self._local.check_adapter(adapter)
+        self._write(None, [adapter[name] for name in self._shapes])
+        self._forget_moments()
 
     def snapshot(self) -> Snapshot:
-        state = self._adamw.state[self._master]
-        return Snapshot(
-            self._master.detach().clone(),
-            state["exp_avg"].clone(),
-            state["exp_avg_sq"].clone(),
-            int(state["step"].item()),
-        )
-
-    def load(self, snapshot: Snapshot) -> None:
-        """Take weights and moments over, into the model too."""
-        self._set_master(snapshot.master.to(self._home).clone(), snapshot)
-        self._copy_to_model(snapshot.master)
-
-    def zero_grad(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def gradient(self) -> Tensor:
-        """(P,) float32: what has accumulated since `zero_grad`."""
-        return torch.cat(
-            [
-                (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).float()
-                for p in self._parameters
-            ]
-        )
-
-    def step(self, gradient: Tensor, learning_rate: float) -> None:
-        """Move against a gradient, already clipped."""
-        self._master.grad = gradient
-        self._adamw.param_groups[0]["lr"] = learning_rate
-        self._adamw.step()
-        self._master.grad = None
-        self._update_model()
-
-    def _set_master(self, master: Tensor, snapshot: Snapshot | None) -> None:
-        self._master = torch.nn.Parameter(master)
-        self._adamw = torch.optim.AdamW([self._master], weight_decay=self._weight_decay)
-        zeros = torch.zeros_like(master)
-        self._adamw.state[self._master] = {
-            "step": torch.tensor(float(snapshot.moments if snapshot else 0)),
-            "exp_avg": snapshot.first.to(master.device).clone() if snapshot else zeros,
-            "exp_avg_sq": snapshot.second.to(master.device).clone() if snapshot else zeros.clone(),
-        }
-
-    def _update_model(self) -> None:
-        """After a step."""
-        self._copy_to_model(self._master)
+        return Snapshot(tuple(own.clone() for own in self._own_tensors()), self.moments)
 
     @torch.no_grad()
-    def _copy_to_model(self, weights: Tensor) -> None:
-        sizes = [parameter.numel() for parameter in self._parameters]
-        for parameter, piece in zip(self._parameters, torch.split(weights, sizes), strict=True):
-            parameter.copy_(piece.view_as(parameter))
-
-
-class ShardedOptimiser(Optimiser):
-    """AdamW whose moments are spread over the ranks: each keeps those of its part of the weights.
-
-    Every rank has the whole gradient (its norm is clipped) and the whole weights; after a step
-    each has moved its part and they exchange the results. Moments in its snapshots are those of
-    this rank's part; `load` also takes those of all weights, as checkpoints have them.
-
-    Source: ZeRO, arXiv:1910.02054 §5.1 (optimiser states).
-    """
-
-    def __init__(self, local: LocalModel, settings: GRPOSettings, *, ranks: Ranks) -> None:
-        self._ranks = ranks
-        super().__init__(local, settings)
+    def load(self, snapshot: Snapshot) -> None:
+        for own, kept in zip(self._own_tensors(), snapshot.tensors, strict=True):
+            own.copy_(kept)
+        self._set_moments(snapshot.moments)
 
     @property
-    def part(self) -> slice:
-        """Which elements of the vector of weights are this rank's."""
-        whole, size = self._whole.numel(), self._ranks.size
-        return slice(whole * self._ranks.rank // size, whole * (self._ranks.rank + 1) // size)
+    def moments(self) -> int:
+        """Steps that the moments have seen."""
+        return int(next(iter(self._states()))["step"])
 
-    def snapshot(self) -> Snapshot:
-        own = super().snapshot()
-        return Snapshot(self._whole.clone(), own.first, own.second, own.moments)
+    def adapter(self) -> dict[str, Tensor]:
+        """Copies of the weights, by name."""
+        return dict(zip(self._shapes, self._read(None), strict=True))
 
-    def step(self, gradient: Tensor, learning_rate: float) -> None:
-        super().step(gradient[self.part].contiguous(), learning_rate)
+    def moment_vectors(self) -> dict[str, Tensor]:
+        """(P,) each, on the CPU: the moments of all weights, in order of their names."""
+        return {
+            name: torch.cat([part.reshape(-1).cpu() for part in self._read(key)])
+            for name, key in MOMENTS.items()
+        }
 
-    def _set_master(self, master: Tensor, snapshot: Snapshot | None) -> None:
-        self._whole = master
-        if snapshot is not None and snapshot.first.numel() == master.numel():
-            snapshot = replace(
-                snapshot, first=snapshot.first[self.part], second=snapshot.second[self.part]
-            )
-        super()._set_master(master[self.part].clone(), snapshot)
+    def load_moments(self, vectors: Mapping[str, Tensor], moments: int) -> None:
+        """Take over what `moment_vectors` gave, after so many steps."""
+        sizes = [shape.numel() for shape in self._shapes.values()]
+        for name, key in MOMENTS.items():
+            parts = zip(torch.split(vectors[name], sizes), self._shapes.values(), strict=True)
+            self._write(key, [part.view(shape) for part, shape in parts])
+        self._set_moments(moments)
 
-    def _update_model(self) -> None:
-        """After a step: fetch what the other ranks made of their parts. All call it."""
-        moved = torch.zeros_like(self._whole)
-        moved[self.part] = self._master.detach()
-        self._whole = self._ranks.all_sum(moved)  # each element has one term that is not 0
-        self._copy_to_model(self._whole)
+    def zero_grad(self) -> None:
+        self._adamw.zero_grad()
 
+    def forward(self, work: Callable[[], T]) -> T:
+        """Do work with the model; all passes whose gradient counts are made here."""
+        return work()
 
-def clip_gradient(gradient: Tensor, max_norm: float) -> tuple[Tensor, float]:
-    """The gradient at no more than a norm, and the norm that it had."""
-    norm = float(gradient.norm())
-    return (gradient * (max_norm / norm) if norm > max_norm else gradient), norm
+    def backward(self, loss: Tensor) -> None:
+        """Add a loss's gradient; those of all ranks are summed."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, learning_rate: float, score: Callable[[], TokenScores] | None = None) -> float:
+        """Clip what has accumulated and move; returns the norm that it had.
+
+        Where ranks train together, `score` is a last pass of each, whose loss does not count.
+        """
+        self._adamw.param_groups[0]["lr"] = learning_rate
+        norm = torch.nn.utils.clip_grad_norm_(self._held(), self._max_grad_norm)
+        self._adamw.step()
+        return float(norm)
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the last step moved nothing, since scaled gradients in float16 overflowed."""
+        return False
+
+    def share_weights(self) -> None:
+        """After a change that stays: give the model what others may read of it at any time."""
+
+    def _begin(self) -> None:
+        """The state of AdamW, which torch makes at its first step."""
+        for held in self._held():
+            self._adamw.state[held] = {
+                "step": torch.tensor(0.0),
+                **{key: torch.zeros_like(held.detach()) for key in MOMENTS.values()},
+            }
+
+    def _held(self) -> Sequence[Tensor]:
+        """What AdamW moves: a parameter for each name, or this rank's part of it."""
+        held: Sequence[Tensor] = self._adamw.param_groups[0]["params"]
+        return held
+
+    def _states(self) -> list[dict[str, Tensor]]:
+        return [self._adamw.state[held] for held in self._held()]
+
+    def _own_tensors(self) -> list[Tensor]:
+        """Everything that a step changes, as far as it lies in this process."""
+        moments = [state[key] for state in self._states() for key in MOMENTS.values()]
+        return [tensor.detach() for tensor in (*self._held(), *moments)]
+
+    def _forget_moments(self) -> None:
+        for state in self._states():
+            for key in MOMENTS.values():
+                state[key].zero_()
+        self._set_moments(0)
+
+    def _set_moments(self, moments: int) -> None:
+        for state in self._states():
+            state["step"].fill_(moments)
+
+    def _read(self, key: str | None) -> list[Tensor]:
+        """By name, whole: copies of the weights (None), or of a moment of each."""
+        found = self._held() if key is None else [state[key] for state in self._states()]
+        return [tensor.detach().clone() for tensor in found]
+
+    @torch.no_grad()
+    def _write(self, key: str | None, values: Sequence[Tensor]) -> None:
+        """The reverse of `_read`."""
+        held = self._held() if key is None else [state[key] for state in self._states()]
+        for tensor, value in zip(held, values, strict=True):
+            tensor.copy_(value)

@@ -11,14 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engines.core.types import Group, GroupOutcome, LostWork
-from engines.grpo.engine.optimiser import Optimiser, clip_gradient
+from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.schedule import learning_rate
 from engines.grpo.engine.weight_engine import (
     NonFiniteUpdate,
     OutOfMemory,
     PreparedBatch,
     TrainedBatch,
-    UpdateCancelled,
     WeightEngine,
 )
 from engines.grpo.loss.sft import FORWARD_TOKENS, accumulate, is_packing_exact
@@ -28,6 +27,7 @@ from engines.grpo.loss.sft_data import (
     parse_demonstration,
     tokenise_demonstration,
 )
+from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.lora import lora_dropout
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
@@ -87,15 +87,14 @@ class SFTEngine(WeightEngine):
         """`left_out` counts demonstrations that are longer than the model's window."""
         settings = self._settings
         loss, tokens = self._accumulate(examples, is_stopped)
-        gradient, norm = clip_gradient(self.optimiser.gradient(), settings.max_grad_norm)
+        rate = learning_rate(settings, self._optimiser_steps, self._planned)
+        norm = self.optimiser.step(rate)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NonFiniteUpdate(
                 f"loss {loss:g} and gradient norm {norm:g}; the weights stay as they were. "
                 f"Set sft.learning_rate lower than {settings.learning_rate:g}, or look for odd "
                 "demonstrations."
             )
-        rate = learning_rate(settings, self._optimiser_steps, self._planned)
-        self.optimiser.step(gradient, rate)
         metrics = {
             "loss": loss,
             "grad_norm": norm,

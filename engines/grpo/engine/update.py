@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from engines.grpo.engine.optimiser import Optimiser, clip_gradient
+from engines.core.errors import PolicyError
+from engines.grpo.engine.optimiser import Optimiser
 from engines.grpo.engine.schedule import learning_rate
-from engines.grpo.engine.weight_engine import NonFiniteUpdate, OutOfMemory, UpdateCancelled
-from engines.grpo.forward.forward import completion_logps
+from engines.grpo.engine.weight_engine import NonFiniteUpdate, OutOfMemory
+from engines.grpo.forward.forward import TokenScores, completion_logps
 from engines.grpo.loss.collate import CollatedBatch, Rows, pad_samples, split_micro_batches
 from engines.grpo.loss.loss import aggregate, divergences, token_losses
+from engines.grpo.ranks.ranks import UpdateCancelled
 from engines.policies.hf_local.model import LocalModel, is_out_of_memory
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ POSITIONS_AT_ONCE = {"cpu": 2048, "cuda": 32768}
 
 On a CPU with a tiny model, 2048 take 8 % less time than 4096: their activations stay in its cache.
 """
+
+SCALES = 20
+"""Tries of a step whose gradient overflows float16: each halves what it was scaled with."""
 
 PROBED = 16
 """Sequences on which KL is measured after an update: one of each group, more of fewer groups."""
@@ -108,11 +113,13 @@ class BatchUpdate:
         self._collated, self._samples = collated, collated.samples
         self._ranks, self._is_stopped = plan.ranks, is_stopped
         self._groups = list(dict.fromkeys(sample.group for sample in self._samples))
-        shared = frozenset(plan.ranks.share(self._groups))
-        # Indices of the samples that this rank computes, and of those on which KL is measured.
-        self._own = [i for i, sample in enumerate(self._samples) if sample.group in shared]
-        every = probe_indices([sample.group for sample in self._samples])
-        self._probed = [i for i in every if self._samples[i].group in shared]
+        of_ranks = [plan.ranks.share(self._groups, rank) for rank in range(plan.ranks.size)]
+        owner = {group: rank for rank, groups in enumerate(of_ranks) for group in groups}
+        self._owner = [owner[sample.group] for sample in self._samples]  # the rank of each
+        # Indices of all samples, and of those on which KL is measured, here and on all ranks.
+        self._all = range(len(self._samples))
+        self._probed_anywhere = probe_indices([sample.group for sample in self._samples])
+        self._probed = [i for i in self._probed_anywhere if self._owner[i] == plan.ranks.rank]
         self._first: dict[int, Tensor] = {}  # of those, from the passes of the first step
         self._old: dict[int, Tensor] = {}
         self._ref: dict[int, Tensor] = {}
@@ -155,30 +162,30 @@ class BatchUpdate:
         return [parts[at : at + size] for at in range(0, len(parts), size)]
 
     def _optimiser_step(self, window: list[list[int]], first: bool, figures: UpdateMetrics) -> None:
-        settings = self._plan.settings
-        self._optimiser.zero_grad()  # once per optimiser step: minibatches between accumulate
+        done = self._plan.done + len(figures.loss)
+        rate = learning_rate(self._plan.settings, done, self._plan.planned)
+        figures.learning_rate = rate * self._plan.learning_scale
         normaliser = self._normaliser(window)
-        sums = torch.zeros(5, device=self._local.device)
-        peaks = torch.tensor([1.0, 0.0], device=self._local.device)
-        for minibatch in window:
-            work = partial(self._accumulate, minibatch, normaliser, sums, peaks, first)
-            self._run_unless_failed(work)
-        gradient = self._optimiser.gradient()
-        size = gradient.numel()
-        summed = self._sum_or_raise(torch.cat([gradient, sums.to(gradient.device)]))
-        gradient, totals = summed[:size], summed[size:].tolist()
-        gradient, norm = clip_gradient(gradient, settings.max_grad_norm)
-        ratio_max, gap = self._ranks.all_max(peaks).tolist()
+        for _ in range(SCALES):
+            self._optimiser.zero_grad()  # once per optimiser step: minibatches between accumulate
+            sums = torch.zeros(5, device=self._local.device)
+            peaks = torch.tensor([1.0, 0.0], device=self._local.device)
+            for minibatch in window:
+                work = partial(self._accumulate, minibatch, normaliser, sums, peaks, first)
+                self._run_unless_failed(work)
+            totals = self._sum_or_raise(sums).tolist()
+            ratio_max, gap = self._ranks.gather(peaks).amax(0).tolist()
+            norm = self._optimiser.step(
+                figures.learning_rate, lambda: self._score(self._empty_rows())
+            )
+            if not self._optimiser.overflowed:
+                break
         where = f"optimiser step {len(figures.loss) + 1} of the batch"
         if not (math.isfinite(totals[0]) and math.isfinite(norm)):
             raise NonFiniteUpdate(
                 f"loss {totals[0]:g} and gradient norm {norm:g} in {where}; "
                 "the weights stay as they were."
             )
-        done = self._plan.done + len(figures.loss)
-        rate = learning_rate(settings, done, self._plan.planned)
-        figures.learning_rate = rate * self._plan.learning_scale
-        self._optimiser.step(gradient, figures.learning_rate)
         figures.loss.append(totals[0])
         figures.norms.append(norm)
         figures.sums = [a + b for a, b in zip(figures.sums, totals[1:], strict=True)]
@@ -191,9 +198,12 @@ class BatchUpdate:
     ) -> None:
         """Add a minibatch's gradient, this rank's share of it, micro-batch by micro-batch."""
         settings = self._plan.settings
-        own = [i for i in self._own if self._samples[i].group in groups]
-        for indices, rows in self._micro_batches(own):
-            scored = completion_logps(self._local, rows, temperature=settings.temperature)
+        inside = [i for i in self._all if self._samples[i].group in groups]
+        for indices, rows in self._micro_batches(inside):
+            scored = self._optimiser.forward(partial(self._score, rows))
+            if not indices:
+                self._optimiser.backward(scored.logp.sum() * 0)
+                continue
             losses, stats = token_losses(
                 scored.logp,
                 _stack_padded(self._old, indices),
@@ -211,7 +221,7 @@ class BatchUpdate:
                 max_completion_tokens=settings.max_completion_tokens,
                 normaliser=normaliser,
             )
-            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimiser.backward(loss)
             if first and not self._old:
                 found, lengths = scored.logp.detach(), rows.lengths.tolist()
                 for n, i in enumerate(indices):
@@ -239,45 +249,69 @@ class BatchUpdate:
             return sum(sample.tokens for sample in inside) * whole.tokens / kept
         return len(inside) * whole.sequences / len(self._samples)
 
-    def _micro_batches(self, indices: Sequence[int]) -> list[tuple[list[int], Rows]]:
-        chosen = [self._samples[i] for i in indices]
+    def _micro_batches(self, indices: Sequence[int]) -> Iterator[tuple[list[int], Rows]]:
+        """This rank's passes for samples of all ranks; those without indices fill up.
+
+        They are there where each pass is all ranks' own, which then make as many.
+        """
         limit = POSITIONS_AT_ONCE.get(self._local.device.type, POSITIONS_AT_ONCE["cuda"])
-        made = []
-        for part in split_micro_batches(chosen, self._plan.rows, limit):
-            if self._is_stopped():
+        counts = []
+        for rank in range(self._ranks.size):
+            own = [i for i in indices if self._owner[i] == rank]
+            parts = split_micro_batches([self._samples[i] for i in own], self._plan.rows, limit)
+            counts.append(len(parts))
+            if rank == self._ranks.rank:
+                here = [[own[n] for n in part] for part in parts]
+        if self._ranks.lockstep:
+            here += [[]] * (max(counts) - len(here))
+        for part in here:
+            if not self._ranks.lockstep and self._is_stopped():
                 raise UpdateCancelled
             self._most_rows = max(self._most_rows, len(part))
-            rows = pad_samples([chosen[n] for n in part], self._local.pad_id, self._local.device)
-            made.append(([indices[n] for n in part], rows))
-        return made
+            yield part, self._pad(part) if part else self._empty_rows()
+
+    def _pad(self, indices: Sequence[int]) -> Rows:
+        chosen = [self._samples[i] for i in indices]
+        return pad_samples(chosen, self._local.pad_id, self._local.device)
+
+    def _empty_rows(self) -> Rows:
+        """For a pass whose loss does not count: the shortest sequence."""
+        shortest = min(self._all, key=lambda i: len(self._samples[i].completion))
+        return self._pad([shortest])
+
+    def _score(self, rows: Rows) -> TokenScores:
+        # Of one rank's rows prompts may be worth sharing, of another's not; layers that lie
+        # apart must be called as often by both.
+        share = False if self._ranks.lockstep else None
+        temperature = self._plan.settings.temperature
+        return completion_logps(self._local, rows, temperature=temperature, share=share)
 
     def _score_before(self, old: bool) -> None:
         """Log-probabilities before the first optimiser step, and those of the reference."""
         if old:
-            self._old = self._score_sequences(self._own)
+            self._old = self._score_sequences(self._all)
         if self._plan.settings.beta:
             with self._local.disable_adapter():
-                self._ref = self._score_sequences(self._own)
+                self._ref = self._score_sequences(self._all)
 
     def _score_sequences(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Log-probabilities of sequences under the weights as they are, without gradient."""
         found: dict[int, Tensor] = {}
         for part, rows in self._micro_batches(indices):
             with torch.no_grad():
-                temperature = self._plan.settings.temperature
-                logp = completion_logps(self._local, rows, temperature=temperature).logp
+                logp = self._optimiser.forward(partial(self._score, rows)).logp
             lengths = rows.lengths.tolist()
             found |= {i: logp[n, : lengths[n]] for n, i in enumerate(part)}
         return found
 
     def _measure_divergences(self) -> Tensor | None:
         """How far the weights moved and are from the reference, summed over so many tokens."""
+        new, ref = self._score_sequences(self._probed_anywhere), self._ref
+        if not self._plan.settings.beta:
+            with self._local.disable_adapter():
+                ref = self._score_sequences(self._probed_anywhere)
         if not self._probed:
             return None
-        new, ref = self._score_sequences(self._probed), self._ref
-        if not ref:
-            with self._local.disable_adapter():
-                ref = self._score_sequences(self._probed)
         found = divergences(
             *(self._trainable_values(each) for each in (self._old or self._first, new, ref))
         )
@@ -299,14 +333,21 @@ class BatchUpdate:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+            if self._ranks.lockstep:
+                raise PolicyError(
+                    f"policy {self._local.name!r}",
+                    f"a process ran out of memory with {self._most_rows} sequences to a forward.",
+                    "Set grpo.micro_batch lower and resume the run.",
+                ) from error
             self._trouble = error
         return None
 
     def _sum_or_raise(self, values: Tensor) -> Tensor:
         """Sum values over ranks; raise on all of them what went wrong on one."""
-        own = [isinstance(self._trouble, UpdateCancelled), isinstance(self._trouble, RuntimeError)]
+        cancelled = isinstance(self._trouble, UpdateCancelled) or self._is_stopped()
+        own = [cancelled, isinstance(self._trouble, RuntimeError)]
         flags = torch.tensor(own, dtype=torch.float32, device=values.device)
-        summed = self._ranks.all_sum(torch.cat([values, flags]))
+        summed = self._ranks.gather(torch.cat([values, flags])).sum(0)
         stopped, memory = summed[-2:].tolist()
         if stopped:
             raise UpdateCancelled
@@ -314,7 +355,7 @@ class BatchUpdate:
             self._trouble = None  # its traceback holds the tensors that did not fit
             rows = torch.tensor([float(self._most_rows)], device=values.device)
             raise OutOfMemory(
-                int(self._ranks.all_max(rows).item()),
+                int(self._ranks.gather(rows).max().item()),
                 "sequences",
                 "set grpo.micro_batch lower, or shorten the rollouts",
             )

@@ -23,6 +23,7 @@ from engines.core.types import Group, GroupOutcome, Lesson, LostWork, Reflection
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import Optimiser, Snapshot
 from engines.grpo.engine.schedule import learning_rate_rise_text
+from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.policies.hf_local.model import LocalModel, empty_gpu_cache
 
 if TYPE_CHECKING:
@@ -48,10 +49,6 @@ class OutOfMemory(Exception):
             f"out of memory with {size} {what} to a forward, also after halving; {advice}."
         )
         self.size = size
-
-
-class UpdateCancelled(Exception):
-    """Nobody waits for the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,8 @@ class WeightEngine(ABC):
     """Implements `engines.core.protocols.Engine` with weights that learn.
 
     The same batches in the same order give the same weights, bit for bit on one CPU with as
-    many threads. Where ranks train together, each is given the same calls with the same batch.
-    The model's lock is held whenever a method of a subclass works.
+    many threads. Where ranks train together, an engine on each does what rank 0's does: the
+    methods under `Ranks.together`. The model's lock is held whenever a method of a subclass works.
 
     `total_steps` counts batches of the whole run, which the schedule spans until `plan` says
     otherwise; `tell` receives one line for each thing that a person should know of. A model
@@ -111,7 +108,9 @@ class WeightEngine(ABC):
         *,
         total_steps: int,
         tell: Callable[[str], None],
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
         self._schedule, self.optimiser = settings, optimiser
         self._local, self._tell = local, tell
         self._planned = total_steps * self.steps_per_batch
@@ -122,7 +121,8 @@ class WeightEngine(ABC):
 
     def plan(self, total_steps: int) -> str:
         """Let the schedule span so many batches; what that does to the learning rate, or ""."""
-        before, self._planned = self._planned, total_steps * self.steps_per_batch
+        with self._local.lock, self._ranks.together("plan", total_steps):
+            before, self._planned = self._planned, total_steps * self.steps_per_batch
         return learning_rate_rise_text(
             self._schedule, self._optimiser_steps, before, self._planned, self.learning_scale
         )
@@ -139,15 +139,17 @@ class WeightEngine(ABC):
         A batch that teaches nothing gives a lesson without update; one whose update cannot be
         used gives the loss. Computing a batch again gives the same.
         """
-        update, losses = await run_in_thread(lambda stop: self._consolidate(batch, stop))
+        update, losses = await run_in_thread(lambda stop: self.compute(tuple(batch), stop.is_set))
         return Lesson(batch[0].step, library.version, update=update, losses=losses)
 
     async def apply(self, update: WeightUpdate) -> int:
         """Make a computed update the current weights; returns the new policy version.
 
-        Raises ValueError: the last `consolidate` did not compute this update.
+        Raises:
+            ValueError: the last `consolidate` did not compute this update.
+            PolicyError: another rank is gone, or has come to other weights.
         """
-        return await asyncio.to_thread(self._apply, update)
+        return await asyncio.to_thread(self.commit, update)
 
     async def save(self, folder: Path) -> str:
         """Write a checkpoint from which `restore` goes on; returns the digest of all its files."""
@@ -162,30 +164,31 @@ class WeightEngine(ABC):
 
     def state(self) -> EngineState:
         """Everything that decides what comes next; an undecided update is no part of it."""
-        now = self.optimiser.snapshot()
-        plain, kept = self._own_state()
-        return EngineState(
-            adapter=self._local.adapter_state(),
-            optimiser=now.tensors(),
-            plain={
-                "policy_version": self.policy_version,
-                "optimiser_steps": self._optimiser_steps,
-                "moments": now.moments,
-                **plain,
-            },
-            guard=kept,
-        )
+        with self._ranks.together("state"):
+            plain, kept = self._own_state()
+            return EngineState(
+                adapter=self.optimiser.adapter(),
+                optimiser=self.optimiser.moment_vectors(),
+                plain={
+                    "policy_version": self.policy_version,
+                    "optimiser_steps": self._optimiser_steps,
+                    "moments": self.optimiser.moments,
+                    **plain,
+                },
+                guard=kept,
+            )
 
     def load_state(self, state: EngineState) -> None:
         """Go on from a state; the model's adapter must be of the same shape."""
-        plain = state.plain
-        self._local.load_adapter_state(state.adapter)
-        self.optimiser.load(Snapshot.from_tensors(state.optimiser, int(plain["moments"])))
-        self.policy_version = int(plain["policy_version"])
-        self._optimiser_steps = int(plain["optimiser_steps"])
-        self._load_own_state(plain, state.guard)
-        self.pending = {}
-        self._local.mark_changed()
+        with self._ranks.together("load_state", state):
+            plain = state.plain
+            self.optimiser.restart(state.adapter)
+            self.optimiser.load_moments(state.optimiser, int(plain["moments"]))
+            self.policy_version = int(plain["policy_version"])
+            self._optimiser_steps = int(plain["optimiser_steps"])
+            self._load_own_state(plain, state.guard)
+            self.pending = {}
+            self._agree()
 
     @abstractmethod
     def _reflection_outcome(self, group: Group) -> GroupOutcome:
@@ -209,10 +212,11 @@ class WeightEngine(ABC):
         """Go back to the weights of step `to`, as step `step` proposed."""
         raise AssertionError("this engine proposes no rollback")
 
-    def _consolidate(
-        self, batch: Sequence[Group], stop: threading.Event
+    def compute(
+        self, batch: Sequence[Group], is_stopped: Callable[[], bool] = lambda: False
     ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
-        with self._local.lock:
+        """`consolidate`, in the calling thread. Raises UpdateCancelled: on every rank."""
+        with self._local.lock, self._ranks.together("compute", batch):
             step, self.pending = batch[0].step, {}
             prepared = self._prepare(batch)
             back = prepared.rollback
@@ -222,7 +226,7 @@ class WeightEngine(ABC):
             if prepared.train is None:
                 return None, prepared.losses
             try:
-                trained, weights = self._train_and_undo(prepared.train, step, stop)
+                trained, weights = self._train_and_undo(prepared.train, step, is_stopped)
             except (NonFiniteUpdate, OutOfMemory) as error:
                 lost = LostWork("update", f"step {step}", str(error))
                 return None, (*prepared.losses, lost)
@@ -235,14 +239,14 @@ class WeightEngine(ABC):
         self,
         train: Callable[[Callable[[], bool]], TrainedBatch],
         step: int,
-        stop: threading.Event,
+        is_stopped: Callable[[], bool],
     ) -> tuple[TrainedBatch, Snapshot]:
         """Train, and put the weights back; once in a run again with half as much at a time."""
         before = self.optimiser.snapshot()
         try:
             while True:
                 try:
-                    return train(stop.is_set), self.optimiser.snapshot()
+                    return train(is_stopped), self.optimiser.snapshot()
                 except OutOfMemory as error:
                     line = self._halve(error, step)
                     if line is None:
@@ -256,11 +260,12 @@ class WeightEngine(ABC):
             self.optimiser.load(before)
             self.optimiser.zero_grad()
 
-    def _apply(self, update: WeightUpdate) -> int:
+    def commit(self, update: WeightUpdate) -> int:
+        """`apply`, in the calling thread."""
         pending = self.pending.pop(update.handle, None)
         if pending is None:
             raise ValueError(f"no computed update is called {update.handle!r}")
-        with self._local.lock:
+        with self._local.lock, self._ranks.together("commit", update):
             if pending.weights is None:
                 assert update.rollback_to is not None
                 self._roll_back(update.rollback_to, pending.step)
@@ -268,9 +273,15 @@ class WeightEngine(ABC):
                 self.optimiser.load(pending.weights)
                 self._optimiser_steps = pending.optimiser_steps
                 self._weights = pending.step
-            self._local.mark_changed()
+            self._agree()
         self.policy_version += 1
         return self.policy_version
+
+    def _agree(self) -> None:
+        """After a change of the weights that stays: all ranks have come to the same."""
+        self.optimiser.share_weights()
+        self._local.mark_changed()
+        self._ranks.check_agreement(self._local.weights_digest)
 
     def _save(self, folder: Path) -> str:
         with self._local.lock:

@@ -7,8 +7,7 @@ give the same. No pass has dropout: a ratio of two differently dropped passes is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -28,8 +27,7 @@ LOGITS_AT_ONCE = 2**27
 """Entries of a logits tensor above which it is computed in pieces, again in the backward pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScores:
+class TokenScores(NamedTuple):
     """Per completion token; 0 where not trainable."""
 
     logp: Tensor  # (B, T) float32, with gradient where it is enabled

@@ -5,29 +5,30 @@ Reads no run file and writes nothing: what it trains, and with which settings, r
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
+from engines.core.errors import PolicyError
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.optimiser import MOMENTS, Optimiser, ShardedOptimiser
-from engines.grpo.engine.weight_engine import UpdateCancelled, WeightEngine
-from engines.grpo.ranks.distributed import HEARTBEAT, STOP
-from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
+from engines.grpo.ranks.accelerated import STOP, EngineCall
+from engines.grpo.ranks.prepared import DeepSpeedOptimiser, PreparedOptimiser
+from engines.grpo.ranks.ranks import UpdateCancelled
+from engines.grpo.ranks.sampling import DecodeShares, answer_share
 from engines.policies.hf_local.loading import load_local
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from engines.grpo.ranks.distributed import DistributedRanks
+    from engines.grpo.ranks.accelerated import AcceleratedRanks
     from engines.grpo.settings import GRPOSettings
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.hf_local.settings import LocalSettings
 
-WEIGHTS = "the weights"
+OWN_DEVICES = ("auto", "cpu", "cuda")
+"""Values of `device` that mean another one in each process, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,108 +36,75 @@ class OpenModel:
     """Load a model as rank 0 has it; each rank puts it on its own device."""
 
     local: LocalSettings
+    adapter: dict[str, Tensor]
     settings: GRPOSettings
     total_steps: int
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeShares:
-    """Decode the rank's share, at most `most` rows at a time."""
+def open_engine(
+    ranks: AcceleratedRanks,
+    local: LocalModel,
+    settings: GRPOSettings,
+    *,
+    total_steps: int,
+    seed: int,
+    tell: Callable[[str], None],
+) -> GRPOEngine:
+    """The engine of rank 0, once the others have theirs.
 
-    shares: tuple[tuple[DecodeRequest, ...], ...]  # by rank
-    most: int
+    Raises PolicyError: the model was put on a device by name or on several, or another rank is
+    gone.
+    """
+    if local.settings.device not in OWN_DEVICES:
+        raise PolicyError(
+            "policy.local.device",
+            f"{local.settings.device} leaves no device of its own to each process.",
+            "Set it to auto, or train with one process.",
+        )
+    alike = replace(local.settings, threads=local.threads)
+    opening = OpenModel(alike, local.adapter_state(), settings, total_steps, seed)
+    ranks.send(opening)
+    return _build_engine(ranks, local, opening, tell)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCall:
-    """Call a method of the engine, as rank 0 does; `load_state` and `apply` are then compared."""
-
-    method: Literal["plan", "consolidate", "apply", "load_state"]
-    arguments: tuple[Any, ...]
-
-
-def run_rank_worker(others: DistributedRanks) -> None:
+def run_rank_worker(ranks: AcceleratedRanks) -> None:
     """Do as rank 0 says until it says stop.
 
     Raises PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
     local: LocalModel | None = None
-    engine: WeightEngine | None = None
-    while True:
-        word = others.receive()
-        if word == STOP:
-            return
-        if word == HEARTBEAT:
-            continue
+    engine: GRPOEngine | None = None
+    while (word := ranks.receive()) != STOP:
         if isinstance(word, OpenModel):
-            device = others.device_like(word.local.device)
-            local = load_local(replace(word.local, device=device), lambda line: None)
-            engine = build_engine(others, local, word, lambda line: None)  # rank 0 says it
+            own = replace(word.local, device=str(ranks.accelerator.device))
+            local = load_local(own, lambda line: None)
+            local.load_adapter_state(word.adapter)
+            engine = _build_engine(ranks, local, word, lambda line: None)  # rank 0 says it
             continue
         assert local is not None and engine is not None, "rank 0 opens first"
         match word:
-            case DecodeShares(shares=shares, most=most):
-                others.gather(_decode_share_or_fail(local, shares[others.rank], most))
+            case DecodeShares():
+                answer_share(ranks, local, word)
             case EngineCall(method=method, arguments=arguments):
                 with suppress(UpdateCancelled):  # as on rank 0, where nobody waits for it any more
-                    answer = getattr(engine, method)(*arguments)
-                    if asyncio.iscoroutine(answer):
-                        asyncio.run(answer)
-                if method in ("apply", "load_state"):
-                    others.check_agreement(local.weights_digest(), WEIGHTS)
-            case "moments":
-                others.gather(rank_moments(engine))
+                    getattr(engine, method)(*arguments)
             case _:
                 raise TypeError(f"rank 0 said {word!r}")
 
 
-def build_engine(
-    others: DistributedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
-) -> WeightEngine:
-    return GRPOEngine(
+def _build_engine(
+    ranks: AcceleratedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
+) -> GRPOEngine:
+    kind = DeepSpeedOptimiser if ranks.deepspeed else PreparedOptimiser
+    engine = GRPOEngine(
         word.settings,
         local,
         total_steps=word.total_steps,
         seed=word.seed,
-        ranks=others,
+        ranks=ranks,
         tell=tell,
-        make_optimiser=partial(ShardedOptimiser, ranks=others) if others.sharded else Optimiser,
+        make_optimiser=partial(kind, ranks=ranks),
     )
-
-
-def rank_moments(engine: WeightEngine) -> tuple[Tensor, ...]:
-    """The optimiser's two means of gradients, as far as they are this rank's."""
-    kept = engine.state().optimiser
-    return tuple(kept[name] for name in MOMENTS)
-
-
-def decode_share(
-    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks
-) -> list[DecodedReply]:
-    """As `decode`, `most` rows at a time; `watch` counts rows over all of them."""
-    replies: list[DecodedReply] = []
-    for begin in range(0, len(rows), most):
-        hooks = remap_hooks(watch, range(begin, len(rows)))
-        replies += decode(local, rows[begin : begin + most], hooks)
-    return replies
-
-
-def remap_hooks(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
-    """The watch for some of its rows: row i of those is its row `places[i]`."""
-    return DecodeHooks(
-        stop=watch.stop,
-        dropped=lambda index: watch.dropped(places[index]),
-        streamed=frozenset(i for i, place in enumerate(places) if place in watch.streamed),
-        shown=lambda grown: watch.shown([(places[i], drawn) for i, drawn in grown]),
-    )
-
-
-def _decode_share_or_fail(
-    local: LocalModel, rows: Sequence[DecodeRequest], most: int
-) -> list[DecodedReply] | RuntimeError:
-    try:
-        with local.lock:
-            return decode_share(local, rows, most, DecodeHooks())
-    except RuntimeError as error:  # memory ran out, mostly: rank 0 decides what follows
-        return RuntimeError(str(error))
+    ranks.check_agreement(local.weights_digest)
+    return engine

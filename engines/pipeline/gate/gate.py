@@ -121,6 +121,7 @@ class Gate:
         state, needed = self.recorder.state, False
         lesson = state.steps[step].lesson if step in state.steps else None
         has_lesson = lesson is not None and bool(lesson.operations or lesson.update)
+        put_off = set[str]()  # in these words already: nothing is written, and nobody else asked
         for number, reviewer in enumerate(reviewers):
             left = len(state.undecided_operations)
             if isinstance(reviewer, HumanReviewer):
@@ -131,10 +132,14 @@ class Gate:
             for operation in state.open_operations:
                 # Each is asked against the draft that holds the answers before it, and what
                 # has been decided by then, here or from outside, is asked nobody else.
-                if operation.id in state.decisions or operation.id not in state.operations:
+                known = operation.id in state.decisions or operation.id not in state.operations
+                if known or operation.id in put_off:
                     continue
                 async for decision in reviewer.review((operation,), self.draft()):
-                    await self._record_decision(decision, unless_decided=True)
+                    if state.is_put_off_already(decision):
+                        put_off.add(operation.id)
+                    else:
+                        await self._record_decision(decision, unless_decided=True)
         return needed
 
     async def propose_between_steps(self, wanted: Sequence[Operation], reviewer: str) -> None:

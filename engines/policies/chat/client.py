@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import orjson
 
-from engines.core.errors import CallFailed
+from engines.core.errors import CallFailed, PolicyError
 from engines.core.finish import meaning_of
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
@@ -23,6 +23,7 @@ from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.http import CONNECT_S, LazyClient, MakeTransport, failure_of, is_unsent
+from engines.policies.chat.replicas import Replicas
 from engines.policies.chat.request import Dialect, chat_request
 from engines.policies.chat.retry import RetryHooks, RetryPolicy, Sleep, retry_call
 from engines.policies.chat.size_limits import LISTING_BYTES, read_capped
@@ -52,7 +53,12 @@ class OpenAICompat:
         self.name = name or f"openai:{settings.model}"
         self.dialect = Dialect()
         self._sleep = sleep
-        self._client = LazyClient(settings, self.name, transport)
+        own = [settings] + [
+            replace(settings, base_url=url, replicas=()) for url in settings.replicas
+        ]
+        self._clients = [LazyClient(each, self.name, transport) for each in own]
+        self._client = self._clients[0]
+        self._replicas = Replicas(len(own)) if len(own) > 1 else None  # None: there is one address
         self.congestion: Congestion | None = None
         self.reservation: Reservation | None = None
 
@@ -66,7 +72,8 @@ class OpenAICompat:
         of a reply includes what lost tries before it may have cost; where the call is
         cancelled, `lost_to` tells what they and the try under way may have.
         """
-        self._client.open()  # before the deadline: the first call pays for the import
+        for client in self._clients:
+            client.open()  # before the deadline: the first call pays for the import
         own, seen = self.settings, _TextForwarder(on_text)
         call = _Call(self, prompt_tokens(messages, sampling.tools))
 
@@ -74,7 +81,11 @@ class OpenAICompat:
             call.body = chat_request(own.model, messages, sampling, own.max_tokens, self.dialect)
             began = self.congestion.note_request() if self.congestion else 0
             try:
-                made = await self._try(call, seen)
+                if self._replicas is None:
+                    made = await self._try(call, seen)
+                else:
+                    with self._replicas.take(messages) as chosen:
+                        made = await self._at(chosen.place)._try(call, seen)
             except EndpointFailed as failed:
                 if self.congestion and call.is_crowded(failed):
                     self.congestion.note_refusal(began)
@@ -116,6 +127,19 @@ class OpenAICompat:
         return view
 
     async def ping(self) -> None:
+        """One of several addresses that does not answer is left out, and the notes say so."""
+        if self._replicas is None:
+            return await self._ping()
+        pings = (self._at(one.place)._ping() for one in self._replicas.every)
+        found = await asyncio.gather(*pings, return_exceptions=True)
+        errors = [error for error in found if error is not None]
+        for error in errors:
+            if len(errors) == len(found) or not isinstance(error, PolicyError):
+                raise error
+            self.dialect.remarks.add(f"{error.place} is left out until it answers: {error.cause}")
+        return None
+
+    async def _ping(self) -> None:
         own = self.settings
         self._client.check_key()
         limit_s, retries = min(own.timeout_s, PING_S), min(own.max_retries, 1)
@@ -132,7 +156,23 @@ class OpenAICompat:
             raise self._client.policy_error(failed, known) from None
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        for client in self._clients:
+            await client.aclose()
+
+    def has_other(self) -> bool:
+        """Whether a try that failed can be made at another address at once."""
+        return self._replicas is not None and self._replicas.has_other()
+
+    def _at(self, place: int) -> OpenAICompat:
+        """The same at one of its addresses."""
+        view = copy(self)
+        view._client, view._replicas = self._clients[place], None
+        view.settings = self._client_settings(place)
+        return view
+
+    def _client_settings(self, place: int) -> EndpointSettings:
+        urls = (self.settings.base_url, *self.settings.replicas)
+        return replace(self.settings, base_url=urls[place], replicas=())
 
     async def _try(self, call: _Call, seen: _TextForwarder) -> Completion:
         """Ask once. The error never chains: its cause may quote the key."""
@@ -266,9 +306,12 @@ class _Call(RetryHooks):
 
     def is_crowded(self, failed: EndpointFailed) -> bool:
         """Refused for the crowd alone, which is no failure of this call."""
-        return bool(self._endpoint.congestion and failed.transient and failed.status in CROWDED)
+        crowded = failed.transient and failed.status in CROWDED and not self._endpoint.has_other()
+        return bool(self._endpoint.congestion and crowded)
 
     def adapt(self, failed: EndpointFailed) -> bool:
+        if failed.transient and self._endpoint.has_other():
+            return True
         return failed.status in (400, 422) and self._endpoint.dialect.learn(self.body, failed.body)
 
     def counts(self, failed: EndpointFailed) -> bool:

@@ -36,6 +36,8 @@ class EndpointSettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     price_in_usd_per_mtok: float | None = None
     price_out_usd_per_mtok: float | None = None
+    price_cached_usd_per_mtok: float | None = None  # of prompt tokens in a cache; None: as others
+    replicas: tuple[str, ...] = ()  # further addresses of the same model
 
     @property
     def address(self) -> str:
@@ -68,7 +70,9 @@ class EndpointSettings:
         price_in, price_out = self.price_in_usd_per_mtok, self.price_out_usd_per_mtok
         if price_in is None or price_out is None:
             return None
-        return (usage.prompt_tokens * price_in + usage.completion_tokens * price_out) / 1e6
+        cached = usage.cached_tokens if self.price_cached_usd_per_mtok is not None else 0
+        paid = (usage.prompt_tokens - cached) * price_in + usage.completion_tokens * price_out
+        return (paid + cached * (self.price_cached_usd_per_mtok or 0.0)) / 1e6
 
 
 class EndpointFailed(CallFailed):

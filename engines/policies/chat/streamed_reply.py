@@ -279,7 +279,17 @@ def _arguments_text(arguments: object, data: bytes) -> str:
 def _parse_usage(usage: Mapping[str, Any]) -> Usage | None:
     """What the endpoint counted; None where one of its numbers cannot be a count."""
     asked, said = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return Usage(asked, said, 1) if is_token_count(asked) and is_token_count(said) else None
+    if not is_token_count(asked) or not is_token_count(said):
+        return None
+    # OpenAI and vLLM; DeepSeek; what passes Anthropic's own fields on.
+    details = usage.get("prompt_tokens_details")
+    counts = (
+        details.get("cached_tokens") if isinstance(details, dict) else None,
+        usage.get("prompt_cache_hit_tokens"),
+        usage.get("cache_read_input_tokens"),
+    )
+    cached = next((count for count in counts if is_token_count(count)), 0)
+    return Usage(asked, said, 1, cached_tokens=min(cached, asked))
 
 
 def is_token_count(count: object) -> TypeGuard[int]:

@@ -58,6 +58,8 @@ class LocalModel:
         pad = tokenizer.pad_token_id
         self.pad_id = min(self.eos_ids, default=0) if pad is None else int(pad)
         self.window = _context_window(self.base.config, tokenizer)
+        # Where ranks divide the weights: the adapter, set after each change that stays.
+        self.whole_adapter: Mapping[str, Tensor] | None = None
         self._disabled = False
         self._updates = 0
         self._merged: tuple[tuple[int, ...], MergedWeights] | None = None
@@ -79,21 +81,26 @@ class LocalModel:
 
     def adapter_state(self) -> dict[str, Tensor]:
         """Copies of what is trainable, by name."""
-        return {name: parameter.detach().clone() for name, parameter in self.trainable_parameters()}
+        whole = self.whole_adapter or dict(self.trainable_parameters())
+        return {name: tensor.detach().clone() for name, tensor in whole.items()}
+
+    def check_adapter(self, state: Mapping[str, Tensor]) -> None:
+        """Raises ValueError: names or shapes are not those of this adapter."""
+        own = self.whole_adapter or dict(self.trainable_parameters())
+        odd = sorted(set(own) ^ set(state)) or sorted(
+            name for name in own if own[name].shape != state[name].shape
+        )
+        if odd:
+            raise ValueError(f"{odd[0]} does not fit this adapter ({len(odd)} such)")
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put values back that `adapter_state` gave.
 
         Raises ValueError: names or shapes are not those of this adapter; nothing was changed.
         """
-        own = dict(self.trainable_parameters())
-        odd = sorted(set(own) ^ set(state)) or sorted(
-            name for name in own if own[name].shape != state[name].shape
-        )
-        if odd:
-            raise ValueError(f"{odd[0]} does not fit this adapter ({len(odd)} such)")
+        self.check_adapter(state)
         with torch.no_grad():
-            for name, parameter in own.items():
+            for name, parameter in self.trainable_parameters():
                 parameter.copy_(state[name])
         self.mark_changed()
 
@@ -136,7 +143,8 @@ class LocalModel:
         if self._digest is None or self._digest[0] != key:
             digest = hashlib.sha256(self.base_digest.encode())
             frozen = sorted((n, p) for n, p in self.model.named_parameters() if "lora_" in n)
-            for name, parameter in self.trainable_parameters() or frozen:
+            whole = self.whole_adapter and sorted(self.whole_adapter.items())
+            for name, parameter in whole or self.trainable_parameters() or frozen:
                 digest.update(name.encode())
                 digest.update(raw_bytes(parameter))
             self._digest = (key, digest.hexdigest())
@@ -150,6 +158,10 @@ class LocalModel:
             with torch.inference_mode():
                 self._merged = (key, merge_weights(self.base, self.dtype))
         return self._merged[1]
+
+    def drop_decoding_weights(self) -> None:
+        """Free what `decoding_weights` keeps, a second copy of the model."""
+        self._merged = None
 
     def facts(self) -> dict[str, Any]:
         """What decides the numbers of a run, as plain JSON values."""
@@ -179,8 +191,9 @@ class LocalModel:
 
     def _weights_key(self) -> tuple[int, ...]:
         # An optimiser counts up each parameter's version, so a forgotten `mark_changed` is
-        # harmless.
-        versions = sum(p._version for p in self.model.parameters() if p.requires_grad)
+        # harmless. Divided weights are laid out anew by every pass.
+        learning = () if self.whole_adapter else self.model.parameters()
+        versions = sum(p._version for p in learning if p.requires_grad)
         return (int(self._disabled), self._updates, versions)
 
     @contextlib.contextmanager

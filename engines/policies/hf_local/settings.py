@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engines.core.settings import MAX_COUNT, derived, setting
+from engines.core.settings import MAX_COUNT, SettingError, derived, setting
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """What LoRA adapts by default, as far as the model has them."""
@@ -64,10 +64,31 @@ class LocalSettings:
         None, "threads of the CPU; null: measured at the start", ge=1, le=MAX_COUNT, examples=[2]
     )
     max_batch: int = setting(256, "replies sampled at a time", ge=1, le=MAX_COUNT)
-    rollouts_url: str | None = setting(
+    rollouts_url: tuple[str, ...] | None = setting(
         None,
-        "a vLLM server that samples the rollouts, given each new adapter",
-        pattern=r"^https?://",
+        "one vLLM server or several that sample the rollouts, given each new adapter",
         examples=["http://localhost:8000/v1"],
     )
+    rollouts_sleep: bool = setting(
+        False,
+        "whether these servers sleep while weights are updated: they share the GPU; start them "
+        "with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode",
+    )
     seed: int = derived(0)
+
+    def __post_init__(self) -> None:
+        for url in self.rollouts_url or ():
+            if not url.startswith(("http://", "https://")):
+                raise SettingError(
+                    "policy.local",
+                    "rollouts_url",
+                    f"{url!r} is no address.",
+                    "Write it as http://HOST:8000/v1.",
+                )
+        if self.rollouts_sleep and not self.rollouts_url:
+            raise SettingError(
+                "policy.local",
+                "rollouts_sleep",
+                "no server samples the rollouts.",
+                "Set policy.local.rollouts_url, or leave it out.",
+            )

@@ -36,15 +36,20 @@ class VLLMServer:
             await self._client.aclose()
             self._client = None
 
-    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def ask(
+        self, path: str, body: Mapping[str, Any] | None = None, *, under: str = "/v1"
+    ) -> dict[str, Any]:
         """The JSON object of the reply; {} where it is another text, as that of loading is.
+
+        With `under` empty the path is one of the server's own, beside those of OpenAI's protocol.
 
         Raises EndpointFailed: no reply came, or an error status.
         """
         import httpx2
 
         own = self.endpoint
-        url = f"{own.address.rstrip('/')}/{path}"
+        address = own.address.rstrip("/")
+        url = f"{address if under else address.removesuffix('/v1')}/{path}"
         method, content = ("GET", None) if body is None else ("POST", orjson.dumps(body))
         try:
             async with self._open_client().stream(method, url, content=content) as response:

@@ -86,7 +86,8 @@ def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
     def mend() -> str:
         with write_lock(folder):
             backup, lost = cut_with_backup(path, end)
-        return f"cut; {backup} is the file as it was; cut: {lost}"
+        rest = "; nothing is left of it" if not end and path.name == "journal.jsonl" else ""
+        return f"cut; {backup} is the file as it was; cut: {lost}{rest}"
 
     return mend
 

@@ -47,9 +47,10 @@ def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
         return
     if versions:
         yield from _version_file_troubles(folder, versions, sealed)
-    elif survivors := folder.describe_survivors():
-        cause = "it tells of no version, and files of some are left."
-        move = f"Restore it from a copy; {survivors}"
+    elif (survivors := folder.describe_survivors()) or folder.journal_path.exists():
+        cause = "it tells of no version, and "
+        cause += "files of some are left." if survivors else "nothing of this library is left."
+        move = f"Restore it from a copy; {survivors}" if survivors else folder.describe_nothing()
         yield Trouble(str(folder.journal_path), cause, move, damage=False)
 
 

@@ -20,7 +20,7 @@ from studio.config.loading import load_run
 from studio.library.references import find_version
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import left_out_text
-from studio.report.summary import REHEARSAL, scripted_line
+from studio.report.summary import REHEARSAL, origin_note
 from studio.run.held_out import held_out_sets
 
 MOVE = (
@@ -115,8 +115,8 @@ def read_reference(reference: str, workspace: Workspace) -> Log:
     learned = f"library v{found.library.version} ({len(found.library.experiences)})"
     if state.trains_weights:
         learned = f"weights v{measured[-1].policy_version}"
-    started, practised = state.started, _practised(state, _step(rest, state), learned)
-    notes = [scripted_line(started)] if started and started.rehearsal else []
+    practised = _practised(state, _step(rest, state), learned)
+    notes = list(filter(None, [origin_note(state)]))
     notes += [f"{e.data}{left_out_text(e)}" for e in measured if e.left_out]
     log = replace(_of_events(reference, measured), practised=practised, notes=tuple(notes))
     return replace(log, questions=_questions(workspace, name))

@@ -122,7 +122,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[s
     A field that the older one lacks is a setting that did not exist when its run began: it
     is no change of the user's.
     """
-    names = [*RESULT_FIELDS, *sorted(set(old) - set(RESULT_FIELDS))]
+    names = [*RESULT_FIELDS, *sorted(set(old) - {*RESULT_FIELDS, "cassette"})]
     return tuple((n, old[n], new.get(n)) for n in names if n in old and old[n] != new.get(n))
 
 

@@ -47,7 +47,7 @@ def _check_printable(value: SecretStr) -> SecretStr:
     return value
 
 
-def _check_address(value: str) -> str:
+def check_address(value: str) -> str:
     """Refuse what is no address, before a client fails on it."""
     if not value.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
@@ -64,7 +64,21 @@ def _check_address(value: str) -> str:
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-Address = Annotated[str, AfterValidator(_check_address)]
+
+
+def check_headers(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    """Refuse what no request can carry."""
+    for name, text in value.items():
+        if not _HEADER.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be the name of a header")
+        try:
+            _check_printable(text)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return value
+
+
+Address = Annotated[str, AfterValidator(check_address)]
 ApiKey = Annotated[SecretStr, AfterValidator(_check_printable)]
 
 
@@ -88,6 +102,12 @@ class PolicyConfig(Settings):
         None,
         "address of openai:MODEL; null: $OPENAI_BASE_URL, else the hosted service",
         examples=["http://localhost:11434/v1"],
+    )
+    replicas: Annotated[tuple[Address, ...], BeforeValidator(as_list)] = key(
+        (),
+        "further addresses with the same model and key; a call goes to the least busy one, what "
+        "begins alike to the same, and one that fails is left out for a while",
+        examples=["'[http://node2:8000/v1, http://node3:8000/v1]'"],
     )
     api_key: ApiKey | None = key(
         None,
@@ -142,6 +162,11 @@ class PolicyConfig(Settings):
     price_out_usd_per_mtok: Float | None = key(
         None, "US dollars for a million reply tokens; null: costs are not shown", **_PRICE
     )
+    price_cached_usd_per_mtok: Float | None = key(
+        None,
+        "US dollars for a million prompt tokens that the endpoint had in a cache; null: as others",
+        **_PRICE,
+    )
     expected_tokens: Int | None = key(
         None,
         "likely tokens of a reply, for estimates; null: as in the newest run of the model",
@@ -159,14 +184,7 @@ class PolicyConfig(Settings):
     @field_validator("headers")
     @classmethod
     def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, text in value.items():
-            if not _HEADER.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be the name of a header")
-            try:
-                _check_printable(text)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return value
+        return check_headers(value)
 
     @model_validator(mode="after")
     def _validate_pace(self) -> PolicyConfig:

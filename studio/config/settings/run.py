@@ -27,6 +27,7 @@ from studio.config.settings.policy import (
     PolicyConfig,
     Role,
 )
+from studio.config.settings.tracing import CollectorAddress, TracingConfig
 from studio.config.settings.training import (
     DataConfig,
     GRPOConfig,
@@ -152,6 +153,24 @@ class BudgetConfig(Settings):
     )
 
 
+class RayConfig(Settings):
+    """The cluster on which tries are made where `dispatch` is ray."""
+
+    address: str | None = key(
+        None,
+        "HOST:PORT of its head; local: one that is started here and ends with the command; null: "
+        "the one that runs on this machine, else local",
+        pattern=r"^(local|[^/\s@]+:\d{1,5})$",
+        examples=["10.0.0.5:6379"],
+    )
+    tries_per_worker: Int = key(
+        8, "tries that one worker process makes at once", ge=1, le=MAX_COUNT
+    )
+    cpus_per_worker: Float = key(
+        1.0, "CPUs that a worker asks of the cluster; its tools run beside it", gt=0, le=1_000
+    )
+
+
 class RunConfig(Settings):
     """A whole run."""
 
@@ -172,6 +191,18 @@ class RunConfig(Settings):
     review: ReviewConfig = ReviewConfig()
     lint: Annotated[LintConfig, as_section(LintConfig)] = LintConfig()
     budget: BudgetConfig = BudgetConfig()
+    dispatch: Literal["local", "ray"] = key(
+        "local",
+        "where agents, tools and verifiers run: in the run's process, or on the workers of a Ray "
+        "cluster; models are asked from the run's process in any case",
+    )
+    ray: RayConfig = RayConfig()
+    tracing: TracingConfig = TracingConfig()
+    tensorboard: bool | None = key(
+        None,
+        "whether curves for TensorBoard are written; null: where weights are trained",
+        examples=["true"],
+    )
     grpo: Annotated[GRPOConfig, as_section(GRPOConfig)] = GRPOConfig()
     sft: Annotated[SFTConfig, as_section(SFTConfig)] = SFTConfig()
 
@@ -274,12 +305,21 @@ class RunConfig(Settings):
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    # What the environment and .env say of keys that tools need; never written.
+    # What the environment and .env say of keys that tools need, and of where spans go; never
+    # written.
     _tool_keys: dict[str, str] = PrivateAttr(default_factory=dict)
+    _collector: CollectorAddress | None = PrivateAttr(default=None)
 
     @property
     def tool_keys(self) -> dict[str, str]:
         return self._tool_keys
+
+    @property
+    def collector(self) -> CollectorAddress | None:
+        return self._collector
+
+    def set_collector(self, found: CollectorAddress | None) -> None:
+        self._collector = found
 
     @property
     def origins(self) -> dict[str, str]:

@@ -171,9 +171,6 @@ class GRPOConfig(GRPOSettings):
         None, "steps between two checkpoints; null: one each epoch", ge=1, examples=[20]
     )
     keep: int = setting(3, "checkpoints that are kept, besides the best", ge=1, le=MAX_COUNT)
-    tensorboard: bool = setting(
-        True, "whether curves for TensorBoard are written beside the checkpoints"
-    )
     monitor: Literal["wandb", "mlflow", "swanlab"] | None = setting(
         None, "where curves are shown besides, by that library", examples=["wandb"]
     )

@@ -274,7 +274,7 @@ async def test_the_steps_are_limited_and_then_it_is_answered(tmp_path: Path) -> 
     )
     attempt, _ = await tried(tmp_path, models, max_steps=2)
     assert (attempt.answer, attempt.metrics["steps"]) == ("#### Orle", 2.0)
-    assert "Steps left: 1." in models.asked("planner_main", 1)
+    assert "Steps left: 1" in models.asked("planner_main", 1)
 
 
 @pytest.mark.parametrize("looked", [False, True])

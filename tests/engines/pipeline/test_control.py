@@ -11,6 +11,7 @@ from engines.core.errors import RecordError
 from engines.core.state.fold import fold_events
 from engines.pipeline.control import RunControl
 from engines.pipeline.recorder import Recorder
+from engines.record.journal import Entry
 from tests.support.builders import a_run, a_step
 
 
@@ -21,11 +22,11 @@ class Log:
         self.events: list[ev.DurableEvent] = []
         self.broken = False
 
-    async def append(self, event: ev.DurableEvent) -> ev.DurableEvent:
+    async def append(self, event: ev.DurableEvent) -> Entry:
         if self.broken:
             raise RecordError("journal", "cannot be written (full).", "Make room.")
         self.events.append(event)
-        return event
+        return Entry(len(self.events), 0.0, event)
 
 
 def a_recorder() -> tuple[Recorder, Log]:

@@ -16,7 +16,7 @@ from engines.core.ids import digest_bytes
 from engines.core.text.prompts import load_prompt
 from engines.core.types import Decision, Operation
 from engines.record import lines
-from engines.record.journal import Journal
+from engines.record.journal import Entry, Journal
 from tests.support.harness import Practised, ScriptedPerson, practised
 
 TWO_STEPS = (
@@ -53,11 +53,11 @@ class Photographed(Journal):
     album: Path
     pictures = 0
 
-    async def append(self, event: DurableEvent) -> DurableEvent:
+    async def append(self, event: DurableEvent) -> Entry:
         self._take(f"before-{type(event).__name__}")
-        event = await super().append(event)
+        entry = await super().append(event)
         self._take(f"after-{type(event).__name__}")
-        return event
+        return entry
 
     def _take(self, name: str) -> None:
         type(self).pictures += 1

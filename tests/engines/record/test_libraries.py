@@ -17,6 +17,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
 from engines.record.repair.libraries import library_troubles
 from engines.record.run_dir import Workspace
+from studio.library.references import find_version
 from tests.engines.record.test_journal import file_size_limit
 from tests.support.builders import a_decision, a_library, an_effect, an_operation, approved
 
@@ -263,3 +264,21 @@ def test_what_a_wording_is_worth_is_kept_beside_it_and_goes_with_it(tmp_path: Pa
     assert folder.head().effects == {}
     copy = LibraryFolder(tmp_path / "libraries" / "copy").create(head, "lib@1")
     assert copy.effects == head.effects
+
+
+def test_a_library_of_which_a_repair_left_nothing_says_so(tmp_path: Path) -> None:
+    folder = LibraryFolder(tmp_path / "libraries" / "lib")
+    folder.create(a_library("Carry: mind it."))
+    raw = bytearray(folder.journal_path.read_bytes())
+    raw[raw.index(b'"e":') + 12] ^= 1
+    folder.journal_path.write_bytes(raw)
+    (trouble,) = library_troubles(folder)
+    assert trouble.mend is not None
+    assert trouble.mend().endswith("; nothing is left of it")
+    for path in folder.path.glob("v*.yaml"):
+        path.unlink()
+    (left,) = library_troubles(folder)
+    assert left.cause == "it tells of no version, and nothing of this library is left."
+    assert "journal.jsonl.damaged-1" in left.move and not left.damage
+    with pytest.raises(ConflictError, match="its journal tells of no version"):
+        find_version("lib", Workspace(tmp_path))

@@ -18,7 +18,7 @@ from engines.core.types import Usage
 from engines.pipeline.effect.holm import holm_adjusted
 from studio.compare.log import Log, LogRow, Practised
 from studio.compare.pairs import compare_logs
-from studio.compare.report import Report, as_text
+from studio.compare.report import Report, as_text, blocks
 from tests.support.foreign_logs import INSPECT_HEAD, inspect_samples, write_json
 from tests.support.processes import SMALL
 from tests.support.run_studio import Result, studio
@@ -122,7 +122,7 @@ def test_a_set_of_another_kind_than_was_practised_on_says_so() -> None:
         for score in (0.0, 1.0)
     }  # fmt: skip
     logs = [log("frozen", rows[0.0]), log("tuned", rows[1.0], learned)]
-    text = as_text(Report(logs, compare_logs(logs, None, 1)))
+    text = as_text(blocks(Report(logs, compare_logs(logs, None, 1))))
     same, other = text.partition("A to B, web")[::2]
     assert "another set than was practised on (arithmetic-hard)" in other
     assert "another set" not in same

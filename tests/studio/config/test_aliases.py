@@ -40,6 +40,8 @@ ALIAS_VALUES = {
     "judge_model": ("{model: rehearsal}", PolicyConfig(model="rehearsal")),
     "evaluation.judge_concurrency": ("7", 7),
     "judge_concurrency": ("7", 7),
+    "tracing.endpoint": ("http://127.0.0.1:6006", "http://127.0.0.1:6006"),
+    "grpo.tensorboard": ("false", False),
 }
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from engines.core.errors import ConfigError
 from engines.grpo.settings import GRPOSettings, SFTSettings
+from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.paths import newest_checkpoints
 from studio.config.settings.fingerprint import RESULT_FIELDS, fingerprint
-from studio.run.models import LocalModels
+from studio.run.models import LocalModels, open_vllm_rollouts
 from studio.run.training import grpo_settings, training_warnings
 
 
@@ -180,6 +182,20 @@ def test_every_setting_of_fine_tuning_reaches_its_engine(
 def test_every_setting_of_a_local_model_reaches_it(tmp_path: Path, name: str, value: Any) -> None:
     config = loaded(tmp_path, f"policy.local.{name}={str(value).lower()}").config
     assert getattr(LocalModels(config, training=True).settings(config.policy), name) == value
+
+
+async def test_rollouts_come_from_one_server_or_from_several(tmp_path: Path) -> None:
+    urls = ["http://a:8000/v1", "http://b:8000/v1"]
+    one = loaded(tmp_path, f"policy.local.rollouts_url={urls[0]}").config
+    assert one.policy.local.rollouts_url == (urls[0],) and not one.policy.local.rollouts_sleep
+    both = loaded(tmp_path, f"policy.local.rollouts_url=[{','.join(urls)}]").config
+    local = cast(HFLocal, SimpleNamespace(local=SimpleNamespace(window=64)))
+    made = open_vllm_rollouts(both, local, print)
+    await made.aclose()
+    assert [server.endpoint.base_url for server in made._servers] == urls
+    assert "'b' is no address" in refused(tmp_path, "policy.local.rollouts_url=[http://a/v1,b]")
+    said = refused(tmp_path, "policy.local.rollouts_sleep=true")
+    assert "no server samples the rollouts" in said
 
 
 def test_the_adapter_is_as_set_and_only_where_it_is_trained(tmp_path: Path) -> None:

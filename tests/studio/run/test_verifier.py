@@ -15,8 +15,9 @@ from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun, load_run
+from studio.config.scripted import is_rehearsal
 from studio.run.acting import Acting
-from studio.run.models import Roles, is_rehearsal, open_roles
+from studio.run.models import Roles, open_roles
 from studio.run.verifier import open_run_verifier
 from tests.support.builders import FakePolicy, a_problem, a_rollout
 

@@ -29,6 +29,7 @@ from tests.support.forked_studio import ForkedStudio
 from tests.support.processes import STUDIO, running
 from tests.support.processes import studio as process_studio
 from tests.support.run_studio import Result, studio
+from tests.support.span_collector import SpanCollector, collecting
 from tests.support.threaded_server import Reply, serving, streamed
 
 PLANTED = {
@@ -52,6 +53,9 @@ PLANTED = {
     "part of a path": "9f8e7d6c5b4a3f2e",
     "tool argument": "sk-tool-1a3B5c7D9e1F3g5H",
     "reply": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "header of the collector": "collector words of mine",
+    "address of the collector": "collector-pass-words",
+    "header of the collector, run file": "collector-header-words",
 }
 TOLD_BY = [name for name in PLANTED if name not in ("tool argument", "reply")]
 TOLD = [PLANTED[name] for name in TOLD_BY]
@@ -63,6 +67,9 @@ NOT_SENT = (
     "one of several lines",
     "URL query, beside a variable",  # of the judge, whom nobody asks in these runs
     "part of a path",
+    "header of the collector",  # for the collector alone, as the next two
+    "address of the collector",
+    "header of the collector, run file",
 )
 
 RUN = """\
@@ -89,6 +96,7 @@ judge:
 practice: {{epochs: 1, batch_size: 4, group_size: 3}}
 data: {{truncate: 4}}
 evaluation: {{do_eval: true, limit: 2}}
+tracing: {{headers: {{X-Mine: {collector}}}}}
 """
 
 
@@ -128,6 +136,10 @@ def gossiping(*, fails: bool = False) -> Iterator[Gossip]:
         yield gossip
 
 
+def collector_address(port: int) -> str:
+    return f"http://me:{PLANTED['address of the collector']}@127.0.0.1:{port}"
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_GATEWAY", PLANTED["api key"])
@@ -136,6 +148,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TENANT", PLANTED["part of a path"])
     monkeypatch.setenv("MY_REGION", "eu1")
     monkeypatch.setenv("OTHER_API_KEY", PLANTED["environment, unused"])
+    header = PLANTED["header of the collector"].replace(" ", "%20")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-key={header}")
+    # Nobody listens there, unless a test starts a collector.
+    monkeypatch.setenv("PHOENIX_ENDPOINT", collector_address(1))
 
 
 def run_file(folder: Path, gossip: Gossip) -> str:
@@ -153,9 +169,27 @@ def run_file(folder: Path, gossip: Gossip) -> str:
         listed=PLANTED["in a list"],
         passed=PLANTED["pass"],
         sig=PLANTED["URL query, beside a variable"],
+        collector=PLANTED["header of the collector, run file"],
     )
     path.write_text(text)
     return str(path)
+
+
+@contextmanager
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[SpanCollector]:
+    """Where the environment says that spans go."""
+    with collecting() as collector:
+        monkeypatch.setenv("PHOENIX_ENDPOINT", collector_address(collector.port))
+        yield collector
+
+
+def sent(collector: SpanCollector) -> list[str]:
+    """What the collector was sent, and that its own keys came as headers alone."""
+    assert {one["x-key"] for one in collector.headers} == {PLANTED["header of the collector"]}
+    basic = b64encode(f"me:{PLANTED['address of the collector']}".encode()).decode()
+    assert {one["Authorization"] for one in collector.headers} == {f"Basic {basic}"}
+    assert len(collector.spans) > 20
+    return [body.decode("utf-8", "replace") for body in collector.bodies]
 
 
 def leaks(workspace: Path, outputs: Sequence[str]) -> list[str]:
@@ -196,13 +230,15 @@ def everything_about(workspace: Path, run: str) -> list[Result]:
 
 
 @pytest.mark.usefixtures("told")
-def test_no_planted_key_appears_after_runs_tries_evaluations_and_edits(workspace: Path) -> None:
+def test_no_planted_key_appears_after_runs_tries_evaluations_and_edits(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # What is spelled out in a run file is known to the run's own process alone.
     known = ("run file, from a variable", "environment, unused", "api key")
     shaped = ("header, shaped", "run file, unusual name", "tool argument", "reply")
     keys = " ".join(PLANTED[name] for name in (*known, *shaped))
     said: list[Result] = []
-    with gossiping() as gossip:
+    with gossiping() as gossip, traced(monkeypatch) as collector:
         file = run_file(workspace.parent, gossip)
         said += [
             studio("try", file, workspace=workspace),
@@ -219,23 +255,31 @@ def test_no_planted_key_appears_after_runs_tries_evaluations_and_edits(workspace
         assert {r.code for r in said} <= {0, 4}, [r.stderr for r in said]
         assert gossip.heard >= {PLANTED[name] for name in TOLD_BY if name not in NOT_SENT}
         said += everything_about(workspace, "planted")
+        said.append(studio("runs", "trace", "planted", workspace=workspace))
+        assert said[-1].code == 0, said[-1].stderr
+        words = ("runs", "export", "planted", "--to", str(workspace / "trajectories"))
+        said.append(studio(*words, workspace=workspace))
+        spans = sent(collector)
     assert len(list(workspace.rglob("*.jsonl"))) > 5
     texts = [text for result in said for text in (result.stdout, result.stderr)]
-    assert leaks(workspace, texts) == []
-    assert any("***" in text for text in texts)
+    assert leaks(workspace, [*texts, *spans]) == []
+    assert any("***" in text for text in texts) and any("***" in text for text in spans)
 
 
 @pytest.mark.usefixtures("told")
-def test_no_planted_key_appears_where_the_server_quotes_it_in_its_error(workspace: Path) -> None:
+def test_no_planted_key_appears_where_the_server_quotes_it_in_its_error(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[Result] = []
-    with gossiping(fails=True) as gossip:
+    with gossiping(fails=True) as gossip, traced(monkeypatch) as collector:
         file = run_file(workspace.parent, gossip)
         for words in (("try", file), ("headless", file), ("eval", file, "--library", "none")):
             said += [studio(*words, workspace=workspace)]
             said += [studio(*words, "--json", workspace=workspace)]
     assert all(result.code in (2, 4) for result in said), said
     assert any("Incorrect API key" in result.stderr for result in said)
-    assert leaks(workspace, [t for r in said for t in (r.stdout, r.stderr)]) == []
+    spans = [body.decode("utf-8", "replace") for body in collector.bodies]
+    assert leaks(workspace, [*spans, *(t for r in said for t in (r.stdout, r.stderr))]) == []
 
 
 @pytest.mark.usefixtures("told")

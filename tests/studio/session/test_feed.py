@@ -7,6 +7,8 @@ from typing import Any
 from engines.core.events import (
     EvaluationFinished,
     EvaluationProgressed,
+    NodesChanged,
+    RolloutPlaced,
     RolloutStarted,
     StageEntered,
     TextStreamed,
@@ -14,6 +16,7 @@ from engines.core.events import (
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, CallKey
 from studio.session.feed import Feed, Outbox
+from tests.support.builders import a_rollout_finished
 
 
 class Wire:
@@ -119,3 +122,17 @@ async def test_who_comes_while_weights_are_restored_is_told_so_until_a_step_begi
     assert [line["event"]["kind"] for line in (await heard_by_who_joins(feed))[1:]] == [
         "EvaluationProgressed"
     ]
+
+
+async def test_who_comes_late_is_told_of_nodes_and_of_the_tries_that_are_made_there() -> None:
+    feed = Feed(RunState())
+    feed(NodesChanged(("n1", "n2")))
+    keys = [CallKey("rollout", 1, 1, 0, index) for index in range(2)]
+    for key, node in zip(keys, ("n1", "n2"), strict=True):
+        feed(RolloutStarted(key, "p"))
+        feed(RolloutPlaced(key, node))
+    feed(a_rollout_finished(0, 0))
+    _, *told = await heard_by_who_joins(feed)
+    assert [one["event"]["kind"] for one in told] == ["NodesChanged", "RolloutPlaced"]
+    assert told[0]["event"]["nodes"] == ["n1", "n2"]
+    assert (told[1]["event"]["key"]["index"], told[1]["event"]["node"]) == (1, "n2")

@@ -34,7 +34,7 @@ LEARNED = "verifier={name: reward_model, folder: 'run:grpo-tiny'}"
 @pytest.fixture(scope="module")
 def practised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reward") / "practice"
-    words = (*SHORT, "policy.local.threads=1", "grpo.tensorboard=false")
+    words = (*SHORT, "policy.local.threads=1", "tensorboard=false")
     assert studio("train", "grpo-tiny", *words, workspace=folder).code == 0
     return folder
 

@@ -28,7 +28,7 @@ QUICK = (
     "practice.group_size=4",
     "practice.epochs=1",
     "grpo.checkpoint_steps=2",
-    "grpo.tensorboard=false",
+    "tensorboard=false",
     "evaluation.do_eval=false",
 )
 STEPS = 4
@@ -91,7 +91,7 @@ def test_headless_trains_to_the_same_weights(trained_once: Path, tmp_path: Path)
 
 
 def test_another_seed_gives_other_weights(trained_once: Path, tmp_path: Path) -> None:
-    assert train(tmp_path / "practice", "seed=2", "grpo.tensorboard=true").code == 0
+    assert train(tmp_path / "practice", "seed=2", "tensorboard=true").code == 0
     assert weights(tmp_path / "practice") != weights(trained_once)
     curves = "runs/grpo-tiny/checkpoints/*/*/monitor/tensorboard"
     assert list((tmp_path / "practice").glob(curves))

@@ -22,7 +22,7 @@ QUICK = (
     "practice.weight_steps=1",
     "practice.epochs=1",
     "evaluation.limit=4",
-    "grpo.tensorboard=false",
+    "tensorboard=false",
     "sft.epochs=1",
 )
 

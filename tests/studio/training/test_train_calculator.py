@@ -28,7 +28,7 @@ SHORT = (
     "practice.epochs=1",
     "sft.epochs=2",
     "evaluation.limit=64",
-    "grpo.tensorboard=false",
+    "tensorboard=false",
 )
 STEPS = 4
 

@@ -19,7 +19,7 @@ SHORT = (
     "grpo.learning_rate=0.0015",  # of few steps
     "sft.epochs=2",
     "evaluation.limit=32",
-    "grpo.tensorboard=false",
+    "tensorboard=false",
 )
 
 

@@ -95,6 +95,7 @@ class FakeSession:
         self.run = run
         self.living, self.controls, self.controller = living, drives, "" if drives else "ann"
         self.pace_tokens_per_s: float | None = None
+        self.label = ""
         self.asked: list[tuple[str, Any]] = []
         self.refusal: ConflictError | None = None  # what every deciding request raises
         self.objected = DecisionPreview()

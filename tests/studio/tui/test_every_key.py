@@ -55,6 +55,8 @@ TRIED = {
     "loop.pause": "test_live::test_p_pauses_and_goes_on_and_capital_p_pauses_now",
     "loop.pause_now": "test_live::test_p_pauses_and_goes_on_and_capital_p_pauses_now",
     "loop.step": "test_live::test_s_steps",
+    "loop.faster": "test_replay::test_a_replay_streams_on_every_page_and_says_that_it_is_one",
+    "loop.slower": "test_replay::test_a_replay_streams_on_every_page_and_says_that_it_is_one",
     "loop.stop": "test_live::test_x_stops_after_the_step_or_now",
     "loop.resume": "test_live::test_r_resumes_a_run_that_ended_early",
     "list.down": f"{HERE}::test_a_list_is_gone_through_by_lines_pages_and_ends",

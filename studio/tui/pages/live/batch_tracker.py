@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from engines.core.types import rollout_id
+from engines.core.types import CallKey, rollout_id, try_id
 from studio.report.summary import count_text
 from studio.tui.pages.live.batch import Batch, current_batch
 from studio.tui.pages.live.held_out import HeldOut
@@ -23,6 +23,8 @@ class BatchTracker:
         self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
         self.held_out = HeldOut()
         self.doing = ""  # what is done before the first step
+        self.nodes: tuple[str, ...] = ()  # of a cluster
+        self.places: dict[str, str] = {}  # tries under way there → their node
 
     @property
     def evaluating(self) -> ev.EvaluationProgressed | None:
@@ -73,6 +75,7 @@ class BatchTracker:
         """Nobody knows what is under way while there is no line to the run."""
         self.under_way.clear()
         self.held_out.clear()
+        self.nodes, self.places = (), {}
 
     def handle_event(
         self,
@@ -83,10 +86,19 @@ class BatchTracker:
         self.held_out.handle_event(event, now)
         self.doing = ""
         match event:
+            case ev.NodesChanged(nodes=nodes):
+                self.nodes = nodes
+                self.places = {name: at for name, at in self.places.items() if at in nodes}
+            case ev.RolloutPlaced(key=key, node=node):
+                self.places[try_id(key)] = node
+            case ev.EvaluationProgressed(key=CallKey() as key):
+                self.places.pop(try_id(key), None)
             case ev.RolloutStarted(key=key) if key.purpose == "rollout":
                 self.under_way.add(rollout_id(key.step, key.position, key.index))
             case ev.RolloutFinished():
-                self.under_way.discard(rollout_id(event.step, event.position, event.index))
+                name = rollout_id(event.step, event.position, event.index)
+                self.under_way.discard(name)
+                self.places.pop(name, None)
             case ev.StageEntered(stage="restore", step=step):
                 self.doing = f"restoring the weights after step {step} …"
             case ev.StageEntered(stage="choice", detail=detail):

@@ -82,6 +82,8 @@ class Feed:
             self._cursor.position = 0
         self._tracker.handle_snapshot(state, under_way, anew=anew)
         self._streams.handle_snapshot(anew)
+        if session is not None and session.label:
+            return  # of a replay the journal holds what has not been shown yet
         if session is not None and (anew or state is None or state.current is None):
             work = self._load_history(session, anew, events)
             self._page.run_worker(work, group="recall", exclusive=anew)

@@ -138,9 +138,9 @@ class LivePage(Page):
         """The figures of the run, and the line that says what it does now."""
         batch, evaluating = self.cursor.batch, self.tracker.evaluating
         status, width = self.host.session_status, self._facts.line_width
-        self._facts.show_lines(
-            view.facts_lines(state, batch, status, evaluating, width=width, signs=signs)
-        )
+        facts = view.node_lines(self.tracker.nodes, self.tracker.places, width)
+        facts += view.facts_lines(state, batch, status, evaluating, width=width, signs=signs)
+        self._facts.show_lines(facts)
         clock = self.host.clock()
         now = sentences.status_line(
             *(state, batch, status, evaluating),

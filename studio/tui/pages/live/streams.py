@@ -9,16 +9,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from engines.core.text.tool_marks import (
-    MARK_END,
-    call_mark,
-    clean_text,
-    result_mark,
-    said_length,
-)
-from engines.core.text.tool_text import said_text, split_status
-from engines.core.tools import ToolResult
-from engines.core.types import Message, RecordRef, ToolCall
+from engines.core.text.tool_marks import said_length
+from engines.core.text.tool_text import transcript_text
+from engines.core.types import RecordRef
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.drawing.canvas import StreamCanvas
@@ -198,22 +191,3 @@ def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> di
         except StudioError as error:
             texts[name] = f"its record cannot be read: {sanitize(str(error))}"
     return texts
-
-
-def transcript_text(messages: Sequence[Message]) -> str:
-    """The replies of a try with the tools they called, as its text streamed."""
-    calls = {call.id: call for message in messages for call in message.tool_calls}
-    parts: list[str] = []
-    for message in messages:
-        if message.role == "assistant":
-            if said := said_text(message):
-                lead = "\n" if parts and not parts[-1].endswith(MARK_END) else ""
-                name = f"[{message.speaker}] " if message.speaker else ""
-                parts.append(lead + name + clean_text(said))
-            parts += [call_mark(call) for call in message.tool_calls]
-        elif message.role == "tool":
-            call_id = message.tool_call_id or ""
-            call = calls.get(call_id) or ToolCall(call_id, "tool", "")
-            status = split_status(message.content)[0]
-            parts.append(result_mark(call, ToolResult(message.content, status)))
-    return "".join(parts)

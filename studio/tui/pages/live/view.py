@@ -302,6 +302,17 @@ def facts_lines(
     return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
+def node_lines(nodes: Sequence[str], places: Mapping[str, str], width: int) -> list[Line]:
+    """The nodes of a cluster, and how many tries each makes now."""
+    if not nodes:
+        return []
+    tries = Counter(places.values())
+    out = [line((f"nodes {len(nodes)}, {tries.total()} tries there", "title"))]
+    for name in nodes:
+        out += paragraph([(f"{one_line(name, 40)}  {tries[name]} tries", "dim")], width, "  ")
+    return out
+
+
 def held_out_model(
     one: HeldOutTry, evaluating: ev.EvaluationProgressed, mode: Mode, question: str, has_text: bool
 ) -> PaneModel:
@@ -324,11 +335,13 @@ def pane_model(
     *,
     is_alone: bool = True,
     acts: bool = False,
+    node: str = "",
 ) -> PaneModel:
     """How the canvas shows a rollout; the zoom says how much of its id.
 
     `estimate` is about how many tokens its text under way has; None where nothing is known.
     `is_alone`: no other group is shown beside its own. `acts`: tries of the batch call tools.
+    `node`: of a cluster, where it is made.
     """
     title = {
         "wall": f"{f'p{one.position}r{one.index}':<6}",
@@ -347,6 +360,8 @@ def pane_model(
     if mode == "wall":  # a column of its own, so that texts begin below each other
         said = f"{one.said.removeprefix('reward '):<{_SAID_CELLS}}"
         said += f" {one.acts:<{_ACTS_CELLS}}" if acts else ""
+    elif node:
+        said = f"on {one_line(node, 40)}"
     elif one.acted:
         said += f", {one.acted}" if mode == "solo" else f"  {one.acts}"
     return PaneModel(one.id, title, one.state, tokens, said, one_line(note, 300))

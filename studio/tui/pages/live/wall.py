@@ -149,7 +149,12 @@ class RolloutWall(Vertical):
             asked = self._questions.known.get(found.problem, "")
             return view.held_out_model(found, evaluating, mode, asked, has_text)
         is_alone = self._cursor.groups_at_once[0] == 1
-        return view.pane_model(one, mode, estimate, has_text, is_alone=is_alone, acts=self._acts)
+        return view.pane_model(
+            *(one, mode, estimate, has_text),
+            is_alone=is_alone,
+            acts=self._acts,
+            node=self._tracker.places.get(one.id, ""),
+        )
 
     def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
         shown = self.placeholder

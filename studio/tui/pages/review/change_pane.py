@@ -159,6 +159,8 @@ class ChangePane:
         if self.lost_line:
             text = f"{excerpt(self.lost_line)}: trying again; nothing is lost"
             out.append(line((text, "failed")))
+        elif session.label:
+            out.append(line((f"{session.label}: you look on, nothing can be decided", "flag")))
         elif session.living and not session.controls:
             who = excerpt(session.controller) or "nobody"
             out.append(line((f"{who} decides; you look on (T takes over)", "flag")))

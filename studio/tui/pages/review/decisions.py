@@ -43,6 +43,8 @@ class DecisionKeys:
             host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif host.is_small:
             host.tell("deciding wants 60x16: too little is seen here", "failed")
+        elif session.label:
+            host.tell(f"{session.label}: nothing can be decided in it", "failed")
         elif session.living and not session.controls:
             host.tell(view.cannot_decide_text(session.controller), "failed")
         # Without a process nobody else decides: what is asked waits until the record is open.

@@ -263,3 +263,12 @@ def test_a_reply_over_the_limit_says_how_long_it_is() -> None:
 def test_hostile_nesting_and_endless_numbers_are_only_reply_problems(text: str) -> None:
     with pytest.raises(ReplyProblem):
         parse_objects(text)
+
+
+def test_an_array_whose_names_no_answer_has_is_not_dropped_unsaid() -> None:
+    known = '[{"operation": "add", "experience": "A: b"}]'
+    other = '[{"lesson": "C: d"}, {"lesson": "E: f", "why": "x"}]'
+    for text in (f"{known}\n{other}", f"{other}\n\nAnd now the list:\n\n{known}"):
+        found = find_objects(text, ("operation", "experience"))
+        assert found.rows == ({"operation": "add", "experience": "A: b"},)
+        assert "It holds objects of other names, left out: lesson, why." in found.notes

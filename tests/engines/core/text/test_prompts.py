@@ -139,3 +139,26 @@ def test_a_run_names_the_hash_of_every_prompt_file_there_is() -> None:
     packages = {".".join(p.parent.parent.relative_to(root).parts) for p in files}
     assert packages == set(PROMPTS_OF)
     assert len(prompt_hashes(PROMPTS_OF)) == len(files)  # no two of one name
+
+
+SHARED = {"agent_objective", "learning_objective", "library", "tools", "rubric", "form"}
+"""What all questions of a step have in common, with what is fixed."""
+ASKED_MANY_TIMES = [
+    *(("engines.policies.team", n) for n in ("analyse", "plan", "command", "check", "answer")),
+    ("engines.verifiers", "judge"),
+    ("engines.training_free", "summarise"),
+]
+
+
+@pytest.mark.parametrize(("package", "name"), ASKED_MANY_TIMES)
+def test_what_questions_of_a_kind_share_stands_first_so_that_caches_hit(
+    package: str, name: str
+) -> None:
+    prompt = load_prompt(package, name)
+    places = {variable: prompt.body.find("{{" + variable + "}}") for variable in prompt.variables}
+    own = min(place for variable, place in places.items() if variable not in SHARED)
+    rules = [match.start() for match in re.finditer(r"^## Reply$", prompt.body, re.MULTILINE)]
+    assert (
+        max([place for variable, place in places.items() if variable in SHARED] + rules, default=-1)
+        < own
+    )

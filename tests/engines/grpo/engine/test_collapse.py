@@ -266,7 +266,7 @@ async def test_a_real_collapse_goes_back_to_the_best_weights_and_says_so(tmp_pat
             with torch.no_grad():
                 for _, parameter in local.trainable_parameters():
                     parameter.mul_(-1.5)
-            engine.optimiser.restart()
+            engine.optimiser.restart(local.adapter_state())
             wanted = range(300, 301)
             continue
         await one_step(engine, batch)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,10 +85,10 @@ class RecordingOptimiser(Optimiser):
     def __init__(self, local: LocalModel, settings: GRPOSettings) -> None:
         super().__init__(local, settings)
         self.gradients: list[Tensor] = []
+        self._adamw.register_step_pre_hook(lambda *_: self.gradients.append(self.gradient()))
 
-    def step(self, gradient: Tensor, learning_rate: float) -> None:
-        self.gradients.append(gradient)
-        super().step(gradient, learning_rate)
+    def gradient(self) -> Tensor:
+        return torch.cat([p.grad.flatten() for p in self._held() if p.grad is not None])
 
 
 async def gradients_of(local: LocalModel, batch: Sequence[Group], **settings: Any) -> list[Tensor]:
@@ -541,7 +542,7 @@ async def test_a_loss_that_is_no_number_is_a_recorded_loss_and_changes_nothing(
 
     def forward(*given: Any, **how: Any) -> Any:
         scored = real(*given, **how)
-        return replace(scored, logp=scored.logp * torch.nan)
+        return scored._replace(logp=scored.logp * torch.nan)
 
     monkeypatch.setattr(update, "completion_logps", forward)
     lesson = await learn(engine, a_batch(2))
@@ -552,6 +553,26 @@ async def test_a_loss_that_is_no_number_is_a_recorded_loss_and_changes_nothing(
     assert "the weights stay as they were" in loss.reason
     assert same(before.adapter, local.adapter_state())
     assert same(before.optimiser, engine.state().optimiser)
+
+
+async def test_a_step_that_overflows_float16_is_made_again_at_a_smaller_scale(
+    local: LocalModel,
+) -> None:
+    class Scaled(Optimiser):
+        tries = 0
+
+        @property
+        def overflowed(self) -> bool:
+            return self.tries == 1
+
+        def step(self, learning_rate: float, score: Any = None) -> float:
+            self.tries += 1
+            return float("inf") if self.overflowed else super().step(learning_rate)
+
+    plain = await learn(an_engine(local), a_batch())
+    engine = an_engine(local, make_optimiser=Scaled)
+    assert (await learn(engine, a_batch())).update == plain.update
+    assert isinstance(engine.optimiser, Scaled) and engine.optimiser.tries == 2
 
 
 def running_out(
@@ -762,19 +783,32 @@ class OneOf(Ranks):
     def __init__(self, meeting: InTurn, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
 
-    def all_sum(self, tensor: Tensor) -> Tensor:
-        return self.meeting.meet(self.rank, tensor, lambda stacked: stacked.sum(0))
+    def gather(self, tensor: Tensor) -> Tensor:
+        return self.meeting.meet(self.rank, tensor, lambda stacked: stacked)
 
-    def all_max(self, tensor: Tensor) -> Tensor:
-        return self.meeting.meet(self.rank, tensor, lambda stacked: stacked.amax(0))
+
+class SummingOptimiser(Optimiser):
+    """Sums the gradients of two ranks in two threads, as DDP does between processes."""
+
+    def __init__(self, local: LocalModel, settings: GRPOSettings, *, ranks: Ranks) -> None:
+        super().__init__(local, settings)
+        self.ranks = ranks
+
+    def step(self, learning_rate: float, score: Any = None) -> float:
+        for held in self._held():
+            own = torch.zeros_like(held) if held.grad is None else held.grad
+            held.grad = self.ranks.gather(own).sum(0)
+        return super().step(learning_rate)
 
 
 async def both(
     locals_: Sequence[LocalModel], batch: Sequence[Group], **how: Any
 ) -> list[tuple[Lesson, Weights]]:
     meeting = InTurn(len(locals_))
+    ranks = [OneOf(meeting, rank) for rank in range(len(locals_))]
     engines = [
-        an_engine(each, ranks=OneOf(meeting, rank), **how) for rank, each in enumerate(locals_)
+        an_engine(each, ranks=one, make_optimiser=partial(SummingOptimiser, ranks=one), **how)
+        for one, each in zip(ranks, locals_, strict=True)
     ]
     lessons = await asyncio.gather(*(learn(engine, batch) for engine in engines))
     for engine, lesson in zip(engines, lessons, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,12 @@ def a_local(folder: Path) -> LocalModel:
     return local
 
 
-def served(server: FakeVLLM, local: LocalModel, folder: Path) -> VLLMSyncedEngine:
+def served(
+    server: FakeVLLM, local: LocalModel, folder: Path, *others: FakeVLLM, sleeps: bool = False
+) -> VLLMSyncedEngine:
     rollouts = VLLMRollouts(
         RolloutServer(
-            EndpointSettings(base_url=server.url),
+            EndpointSettings(base_url=server.url, replicas=tuple(one.url for one in others)),
             lambda messages, tools: encode_prompt(local, messages, tools),
             local.window,
         ),
@@ -48,7 +51,7 @@ def served(server: FakeVLLM, local: LocalModel, folder: Path) -> VLLMSyncedEngin
     )
     settings = GRPOSettings(learning_rate=1e-2)
     engine = GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
-    return VLLMSyncedEngine(engine, local, rollouts, folder / "served")
+    return VLLMSyncedEngine(engine, local, rollouts, folder / "served", sleeps=sleeps)
 
 
 async def step(engine: VLLMSyncedEngine, number: int) -> int:
@@ -101,3 +104,55 @@ async def test_a_server_that_refuses_an_adapter_stops_the_run(tmp_path: Path) ->
         with pytest.raises(PolicyError, match="did not take the adapter"):
             await step(engine, 1)
         await engine._rollouts.aclose()
+
+
+async def test_each_of_several_servers_has_each_adapter_and_one_prompt_stays_at_one(
+    tmp_path: Path,
+) -> None:
+    async with fake_vllm() as first, fake_vllm() as second:
+        engine = served(first, a_local(tmp_path / "model"), tmp_path, second)
+        await engine.publish()
+        await step(engine, 1)
+        for number in range(16):
+            ask = (Message("user", f"What is {number % 8}?"),)
+            await engine._rollouts.complete(ask, Sampling(1.0, max_tokens=8, seed=number))
+        await engine._rollouts.aclose()
+    assert first.adapters == second.adapters and len(first.adapters) == 1
+    prompts = [
+        {tuple(body["prompt"]) for body in server.asked("completions")}
+        for server in (first, second)
+    ]
+    assert all(prompts) and not prompts[0] & prompts[1]
+
+
+async def test_a_server_on_the_gpu_that_trains_sleeps_while_weights_are_updated(
+    tmp_path: Path,
+) -> None:
+    async with fake_vllm(sleep_mode=True) as server:
+        engine = served(server, a_local(tmp_path / "model"), tmp_path, sleeps=True)
+        await engine.publish()
+        under_way = asyncio.create_task(
+            engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=1))
+        )
+        await asyncio.sleep(0)
+        working = asyncio.create_task(engine.consolidate(a_batch(2), (), LIBRARY))
+        await asyncio.sleep(0)
+        later = asyncio.create_task(
+            engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=2))
+        )
+        await asyncio.gather(under_way, working, later)  # none met a server that sleeps
+        await engine._rollouts.aclose()
+    paths = [request.path.removeprefix("/v1/") for request in server.endpoint.requests]
+    asked = [path for path in paths if path not in ("models", "load_lora_adapter")]
+    assert asked == ["completions", "/sleep?level=1", "/wake_up", "completions"]
+    assert not server.asleep and working.result().update is not None
+
+
+async def test_a_server_that_cannot_sleep_is_named_with_what_it_lacks(tmp_path: Path) -> None:
+    async with fake_vllm() as server:
+        engine = served(server, a_local(tmp_path / "model"), tmp_path, sleeps=True)
+        with pytest.raises(PolicyError, match=f"{server.url}: it does not do sleep") as refused:
+            await engine.consolidate(a_batch(2), (), LIBRARY)
+        await engine._rollouts.complete(ASK, Sampling(1.0, max_tokens=8, seed=1))  # not shut out
+        await engine._rollouts.aclose()
+    assert "--enable-sleep-mode" in refused.value.move

@@ -16,7 +16,7 @@ from engines.core.library import Library
 from engines.core.types import CallKey, Decision, Message, Operation, Problem, Sampling
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.pipeline.worsened import choose_worsened, set_apart
-from engines.record.journal import Journal
+from engines.record.journal import Entry, Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from studio.config.loading import load_run
@@ -58,7 +58,7 @@ class Copying(Journal):
 
     copies: Path
 
-    async def append(self, event: DurableEvent) -> DurableEvent:
+    async def append(self, event: DurableEvent) -> Entry:
         if isinstance(event, HeldOutShown):
             self._copy("before")
         if isinstance(event, LessonProposed) and event.step == 5:

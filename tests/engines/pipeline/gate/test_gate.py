@@ -301,6 +301,17 @@ async def test_what_one_reviewer_defers_is_not_offered_to_the_next(desk: Desk) -
     assert [d.reviewer for d in desk.state.decisions.values()] == ["first", "first"]
 
 
+async def test_what_rules_put_off_again_in_the_same_words_is_written_once(desk: Desk) -> None:
+    await desk.propose(ADD)
+    await desk.opened(Deferring(), AutoReviewer()).review(1)
+    await desk.gate.commit(1)
+    written = desk.state.events
+    for _ in range(3):  # and neither is it offered to the next reviewer
+        await desk.gate.review(1)
+    assert (desk.state.events, desk.standing()) == (written, [])
+    assert [op.id for op in desk.state.open_operations] == [ADD.id]
+
+
 async def test_what_a_person_deferred_is_not_decided_by_rules_after_a_restart(desk: Desk) -> None:
     await desk.propose(ADD, MORE)
     await desk.decide(ADD, "defer")

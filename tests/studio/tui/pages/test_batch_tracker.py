@@ -14,6 +14,7 @@ from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.feed import load_event_history
 from studio.tui.pages.live.sentences import event_texts
 from tests.studio.tui.stage import finished_workspace, held_workspace
+from tests.support.builders import a_rollout_finished
 
 
 def a_state(folder: Path, upto: type) -> RunState:
@@ -104,3 +105,17 @@ def test_a_batch_that_is_under_way_is_the_states_and_never_an_older_one(tmp_path
     assert watched.batch is known
     watched.restore_batch(None, None)
     assert watched.batch is known
+
+
+def test_a_screen_knows_where_each_try_is_made_until_it_ends_or_its_node_is_lost() -> None:
+    tracker = BatchTracker()
+    tracker.handle_event(ev.NodesChanged(("n1", "n2")), None)
+    for index, node in enumerate(("n1", "n2", "n2")):
+        tracker.handle_event(begun(0, index), None)
+        tracker.handle_event(ev.RolloutPlaced(begun(0, index).key, node), None)
+    tracker.handle_event(a_rollout_finished(0, 1), None)
+    assert tracker.places == {"s1p0r0": "n1", "s1p0r2": "n2"}
+    tracker.handle_event(ev.NodesChanged(("n1",), "node n2 was lost: it cannot be reached"), None)
+    assert (tracker.nodes, tracker.places) == (("n1",), {"s1p0r0": "n1"})
+    tracker.handle_disconnect()
+    assert (tracker.nodes, tracker.places) == ((), {})

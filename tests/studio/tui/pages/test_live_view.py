@@ -16,6 +16,7 @@ from studio.tui.pages.live.view import (
     facts_lines,
     group_line,
     group_rows,
+    node_lines,
     pane_model,
     rollout_glyphs,
     stage_line,
@@ -299,3 +300,15 @@ def test_verdicts_and_reflections_that_are_waited_for_are_named() -> None:
     assert said(*ended) == "step 1: judging, 0 of 8 verdicts …"
     through = said(*known, reflected(0, "all-right"))
     assert through == "step 1: reflecting, 1 of 2 groups, reward so far 1.000 (n=8) …"
+
+
+def test_nodes_of_a_cluster_are_listed_and_a_pane_says_where_its_try_is_made() -> None:
+    assert node_lines((), {}, 30) == []
+    places = {"s1p0r0": "n1", "s1p0r1": "n1", "s1p1r0": "n2\x1b[31m"}
+    shown = text(node_lines(("n1", "n2\x1b[31m", "n3"), places, 30))
+    assert shown.splitlines()[0] == "nodes 3, 3 tries there"
+    assert "n1  2 tries" in shown and "n3  0 tries" in shown and "\x1b" not in shown
+    batch = of(a_state(a_rollout_finished(0, 0)))
+    streams = batch.rollout_at(0, 1, {"s1p0r1"})
+    assert pane_model(streams, "group", 12, True, node="n1").footer == "on n1"
+    assert pane_model(streams, "group", 12, True).footer == ""

@@ -10,13 +10,13 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.text.tool_marks import call_mark, result_mark
+from engines.core.text.tool_text import transcript_text
 from engines.core.tools import ToolResult
 from engines.core.types import Message, ToolCall
 from studio.report.rollout import RecordedRollout, read_rollout
 from studio.session.base import TextPiece, TextReceived
 from studio.tui.pages.inspect import view
 from studio.tui.pages.inspect.page import InspectPage
-from studio.tui.pages.live.streams import transcript_text
 from tests.studio.tui.pages.test_inspect_view import a_whole, drawn
 from tests.studio.tui.pages.test_live import NARROW, WIDE, Watched, started, watching
 from tests.studio.tui.reading import has_read

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engines.grpo.engine.tensorboard import ScalarWriter
+from engines.tracing.tensorboard import ScalarWriter
 
 
 def a_clock() -> Iterator[float]:
@@ -66,7 +66,7 @@ def test_without_tensorboard_it_is_told_once_and_nothing_is_written(
         written.write(step, {"reward": 1.0})
     written.close()
     assert len(told) == 1
-    assert "pip install" in told[0] and "[grpo]'" in told[0]
+    assert "pip install" in told[0] and "[tensorboard]'" in told[0]
     assert not (tmp_path / "t").exists()
 
 

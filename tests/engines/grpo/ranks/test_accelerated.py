@@ -8,7 +8,8 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,64 +21,66 @@ from engines.core.library import Library
 from engines.core.types import Group
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.weight_engine import WeightEngine
-from engines.grpo.ranks.distributed import DistributedRanks, RankProcess
-from engines.grpo.ranks.rank_zero import RankZeroEngine, split_by_prompt
+from engines.grpo.ranks.accelerated import AcceleratedRanks
+from engines.grpo.ranks.rank_worker import open_engine
+from engines.grpo.ranks.sampling import share_sampling, split_by_prompt
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.decoding import DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from tests.engines.grpo.follower import LIMIT_S, join
 from tests.engines.grpo.models import a_folder, train
 from tests.engines.grpo.trainable import a_random_group
 
 LIBRARY = Library("tiny")
-LIMIT_S = 60
 SETTINGS = GRPOSettings(
     learning_rate=1e-2, iterations=2, minibatches=2, beta=0.04, micro_batch=2, schedule="linear"
 )
+NO_DEEPSPEED = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="deepspeed is not installed (extra deepspeed)"
+)
+ITS_OWN_WARNINGS = pytest.mark.filterwarnings("ignore")
+KINDS = ["ddp", "fsdp", pytest.param("deepspeed", marks=[NO_DEEPSPEED, ITS_OWN_WARNINGS])]
 
 
-@dataclass
 class Follower:
     """The other process, and how its worlds end."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None = None
 
     def meet(self, how: str, address: str) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.engines.grpo.follower"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            # Whatever happens it ends, and a test that reads from it then fails, and hangs not.
+            dying = threading.Timer(5 * LIMIT_S, self.process.kill)
+            dying.daemon = True
+            dying.start()
         assert self.process.stdin is not None
         print(how, address, file=self.process.stdin, flush=True)
 
     def ended(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        assert self.process is not None and self.process.stdout is not None
+        lines = (line.strip() for line in self.process.stdout)
+        return next((line for line in lines if not line.startswith("DeepSpeed")), "")
 
-
-def a_follower() -> Follower:
-    follower = Follower(
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.engines.grpo.follower"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    )
-    # Whatever happens it ends, and a test that reads from it then fails instead of hanging.
-    dying = threading.Timer(3 * LIMIT_S, follower.process.kill)
-    dying.daemon = True
-    dying.start()
-    assert follower.ended() == "ready"
-    return follower
+    def close(self) -> None:
+        if self.process is not None:
+            with self.process:
+                self.process.kill()
 
 
 @pytest.fixture(scope="module")
 def follower() -> Iterator[Follower]:
-    made = a_follower()
+    made = Follower()
     yield made
-    assert made.process.stdin is not None and made.process.stdout is not None
-    made.process.stdin.close()
-    made.process.stdout.close()
-    made.process.wait(LIMIT_S)
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +98,22 @@ def a_local(base: Path) -> LocalModel:
 
 
 @contextmanager
-def connected(follower: Follower, folder: Path, how: str = "follow") -> Iterator[DistributedRanks]:
-    address = f"file://{folder / 'meeting'}"
-    follower.meet(how, address)
-    others = DistributedRanks(
-        RankProcess(0, 2, 0, address), gpu=False, sharded=how == "sharded", timeout_s=LIMIT_S
-    )
-    try:
-        yield others
-    finally:
-        others.close()
+def connected(follower: Follower, folder: Path, how: str = "ddp") -> Iterator[AcceleratedRanks]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"):
+            patch.setenv(name, "")  # so that what `join` sets is put back
+        follower.meet(how, str(folder / "meeting"))
+        ranks = join(how, str(folder / "meeting"), 0)
+        try:
+            yield ranks
+        finally:
+            ranks.close()
 
 
 def a_leader(
-    others: DistributedRanks, local: LocalModel, settings: GRPOSettings = SETTINGS
-) -> RankZeroEngine:
-    return RankZeroEngine(others, local, settings, total_steps=4, seed=5, tell=lambda line: None)
+    ranks: AcceleratedRanks, local: LocalModel, settings: GRPOSettings = SETTINGS
+) -> GRPOEngine:
+    return open_engine(ranks, local, settings, total_steps=4, seed=5, tell=lambda line: None)
 
 
 def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> WeightEngine:
@@ -142,50 +145,45 @@ def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-@pytest.mark.parametrize("how", ["follow", "sharded"])
+@pytest.mark.parametrize("how", KINDS)
 async def test_two_ranks_make_of_uneven_groups_the_weights_that_one_makes(
     how: str, follower: Follower, base: Path, tmp_path: Path
 ) -> None:
+    """And a checkpoint of theirs is gone on from by both, and by one."""
     alone = an_engine(a_local(base))
     begun = alone.state().adapter
     expected = await trained(alone)
-    with connected(follower, tmp_path, how) as others:
-        leader = a_leader(others, a_local(base))
-        metrics = await trained(leader)
-        state, policy_version = leader.state(), leader.engine.policy_version
-        shares = [len(others.share([0, 1, 2])), leader.engine.state().optimiser["first_moment"]]
-        others.stop()
-    assert follower.ended() == "stopped"  # and agreed on every digest until then
-    assert shares[0] == 2 and policy_version == 2
-    assert furthest(state.adapter, begun) > 1e-3
-    assert furthest(state.adapter, alone.state().adapter) <= 1e-6
-    assert furthest(state.optimiser, alone.state().optimiser) <= 1e-6
-    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    whole = state.optimiser["first_moment"].numel()
-    assert shares[1].numel() == (whole // 2 if how == "sharded" else whole)
-
-
-@pytest.mark.parametrize("how", ["follow", "sharded"])
-async def test_a_checkpoint_of_two_ranks_is_gone_on_from_by_one_and_by_two(
-    how: str, follower: Follower, base: Path, tmp_path: Path
-) -> None:
-    with connected(follower, tmp_path, how) as others:
-        leader = a_leader(others, a_local(base))
+    with connected(follower, tmp_path, how) as ranks:
+        local = a_local(base)
+        leader = a_leader(ranks, local)
         await trained(leader, [1])
         await leader.save(tmp_path / "global_step_1")
-        await trained(leader, [2])
-        straight = leader.state()
+        metrics = await trained(leader, [2])
+        straight, digest = leader.state(), local.weights_digest()
+        shares = [len(ranks.share([0, 1, 2])), leader.policy_version]
+        held = sum(own.numel() for own in leader.optimiser._own_tensors())
         await leader.restore(tmp_path / "global_step_1")
         await trained(leader, [2])
         again = leader.state()
-        others.stop()
-    assert follower.ended() == "stopped"
+        ranks.stop()
+    assert follower.ended() == "stopped"  # and agreed on every digest until then
+    assert shares == [2, 2]
+    assert furthest(straight.adapter, begun) > 1e-3
+    assert furthest(straight.adapter, alone.state().adapter) <= 1e-5
+    assert furthest(straight.optimiser, alone.state().optimiser) <= 1e-5
+    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert furthest(again.adapter, straight.adapter) == 0.0
     assert furthest(again.optimiser, straight.optimiser) == 0.0
-    alone = an_engine(a_local(base))
-    await alone.restore(tmp_path / "global_step_1")
-    await trained(alone, [2])
-    assert furthest(alone.state().adapter, straight.adapter) <= 1e-6
+    # Weights, moments and moments of squares; FSDP and ZeRO keep half of them, or of the moments.
+    whole = 3 * sum(tensor.numel() for tensor in begun.values())
+    assert held == {"ddp": whole, "fsdp": whole // 2}.get(how, held)
+    resumed = a_local(base)
+    one = an_engine(resumed)
+    await one.restore(tmp_path / "global_step_1")
+    await trained(one, [2])
+    assert furthest(one.state().adapter, straight.adapter) <= 1e-5
+    resumed.load_adapter_state(straight.adapter)
+    assert resumed.weights_digest() == digest  # rank 0 may ask for it alone
 
 
 async def test_a_plan_that_changes_is_followed_by_every_rank(
@@ -205,8 +203,9 @@ async def test_a_plan_that_changes_is_followed_by_every_rank(
     assert metrics["learning_rate"] == expected["learning_rate"]
 
 
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
 async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
-    follower: Follower, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, follower: Follower, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
         DecodeRequest((1, 40 + prompt), seed=10 * prompt + index, max_tokens=12)
@@ -224,15 +223,15 @@ async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
         here.extend(rows)
         return decode(local, rows, watch)
 
-    monkeypatch.setattr("engines.grpo.ranks.rank_worker.decode", watched)
+    monkeypatch.setattr("engines.grpo.ranks.sampling.decode", watched)
     watch = DecodeHooks(
         streamed=frozenset(range(9)),
         shown=lambda grown: shown.update({i: list(drawn.token_ids) for i, drawn in grown}),
     )
-    with connected(follower, tmp_path) as others:
-        leader = a_leader(others, local)
+    with connected(follower, tmp_path, how) as others:
+        a_leader(others, local)
         policy = HFLocal(local, tell=lambda line: None)
-        leader.share_sampling(policy)
+        share_sampling(others, policy)
         with local.lock:
             drawn = policy.decode(local, rows, watch)
             alone = policy.decode(local, rows[:3])
@@ -258,10 +257,12 @@ async def test_sampling_and_an_update_at_the_same_time_take_turns(
     expected = [one.token_ids for one in decode(local, rows)]
     with connected(follower, tmp_path) as others:
         leader = a_leader(others, local)
+        policy = HFLocal(local, tell=lambda line: None)
+        share_sampling(others, policy)
 
         def sampled() -> list[list[int]]:
             with local.lock:
-                return [one.token_ids for one in leader.decode(local, rows)]
+                return [one.token_ids for one in policy.decode(local, rows)]
 
         async with asyncio.timeout(LIMIT_S):
             *found, lesson = await asyncio.gather(
@@ -279,9 +280,10 @@ async def test_an_update_that_nobody_waits_for_ends_on_both_ranks_and_the_next_o
     alone = an_engine(a_local(base))
     await trained(alone, [1])
     with connected(follower, tmp_path) as others:
-        leader = a_leader(others, a_local(base))
+        local = a_local(base)
+        leader = a_leader(others, local)
         work = asyncio.create_task(leader.consolidate(uneven(1), (), LIBRARY))
-        while not leader._turn.locked():
+        while not local.lock.locked():
             await asyncio.sleep(0)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -300,10 +302,10 @@ async def test_ranks_whose_weights_differ_stop_the_run_on_both(
         leader = a_leader(others, a_local(base))
         lesson = await leader.consolidate(uneven(1), (), LIBRARY)
         assert lesson.update is not None
-        pending = leader.engine.pending[lesson.update.handle]
+        pending = leader.pending[lesson.update.handle]
         assert pending.weights is not None
-        pending.weights.master[0] += 1.0
-        with pytest.raises(PolicyError, match="the weights of rank 1 differs from rank 0's"):
+        pending.weights.tensors[0].add_(1.0)
+        with pytest.raises(PolicyError, match="the weights of rank 1 differ from rank 0's"):
             await leader.apply(lesson.update)
         with pytest.raises(PolicyError, match="come apart"):
             await leader.consolidate(uneven(2), (), LIBRARY)
@@ -320,16 +322,16 @@ def test_a_leader_that_ends_without_a_word_ends_its_follower(
     assert "another process of the run has ended" in ended and ".cc:" not in ended
 
 
-def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(tmp_path: Path) -> None:
-    leaving = a_follower()
-    with connected(leaving, tmp_path, "leave") as others:
+def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(
+    follower: Follower, tmp_path: Path
+) -> None:
+    with connected(follower, tmp_path, "leave") as others:
         others.send("go")
-        leaving.process.wait(LIMIT_S)
+        assert follower.process is not None
+        follower.process.wait(LIMIT_S)
         with pytest.raises(PolicyError, match="another process of the run has ended"):
-            others.all_sum(torch.ones(3))
-    assert leaving.process.stdin is not None and leaving.process.stdout is not None
-    leaving.process.stdin.close()
-    leaving.process.stdout.close()
+            others.gather(torch.ones(3))
+    follower.close()
 
 
 @pytest.mark.parametrize("device", ["spread", "cuda:1"])
@@ -337,7 +339,7 @@ def test_a_device_that_all_processes_would_share_is_refused(device: str, base: P
     local = a_local(base)
     local.settings = replace(local.settings, device=device)
     with pytest.raises(PolicyError, match=f"{device} leaves no device of its own"):
-        a_leader(cast(DistributedRanks, None), local)
+        a_leader(cast(AcceleratedRanks, None), local)
 
 
 def test_rows_of_one_prompt_stay_together_and_the_ranks_are_as_even_as_that_allows() -> None:

@@ -1,6 +1,6 @@
-"""Scalars for TensorBoard, below `monitor/tensorboard` of a run's checkpoints.
+"""Curves of a run: event files of TensorBoard, or another service by its own library.
 
-A monitor never stops a training run: where it cannot write, that is told once.
+A monitor never stops a run: where it cannot write, that is told once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ScalarWriter:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            tell(f"No scalars for TensorBoard: {install_command('grpo')} adds them.")
+            tell(f"No scalars for TensorBoard: {install_command('tensorboard')} adds them.")
             return
         self._event, self._summary = Event, Summary
         with self._give_up_on_error():

@@ -1,0 +1,346 @@
+"""The worker's end: makes and judges tries with what it opened, and asks the run for the rest.
+
+Models, records, budget and gate stay in the run's process, so that no key of an endpoint ever comes
+here; agents, tools, sandboxes and verifiers run here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from engines.core.protocols import (
+    Agent,
+    EmbeddingResult,
+    OnText,
+    Policy,
+    Verifier,
+    judges_whole_groups,
+)
+from engines.core.tools import ToolResult, ToolSpec
+from engines.core.types import (
+    Attempt,
+    CallKey,
+    Completion,
+    Job,
+    Message,
+    Problem,
+    RecordRef,
+    Rollout,
+    Sampling,
+    ToolCall,
+    Verdict,
+)
+from engines.rollouts.remote.line import Item, Line, Work
+
+KEPT_TEXTS = 4
+"""Guidance of so many library versions at once: held-out tries and practice may differ."""
+Ref = tuple[str, str | int]
+"""Names a model of the run's process: its list there, and its place in it."""
+_SERVED: ContextVar[int] = ContextVar("served", default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedText:
+    """A text that many jobs have in common: its digest, and what `Worker.fetch` gets it by."""
+
+    digest: str
+    handle: Any
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What a worker has opened. `check` tests all of it, and returns `AgentOpened.facts`."""
+
+    make_agent: Callable[[Sampling], Agent]
+    verifier: Verifier | None
+    check: Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+OpenParts = Callable[[Any, Any, "Worker"], AbstractAsyncContextManager[WorkerParts]]
+"""Opens what is wanted with the files for it, and stubs of the worker for what stays here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of the run's process, which is asked through a try or a ledger."""
+
+    ref: Ref
+    name: str
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        raise AssertionError("a model of the run's process is asked through its try")
+
+    async def ping(self) -> None:
+        """The run's process asks it at the start."""
+
+    async def aclose(self) -> None:
+        """The run's process closes it."""
+
+
+class Worker:
+    """Serves one run. `send` takes items for its dispatcher; `fetch` gets what is shared."""
+
+    def __init__(
+        self, send: Callable[[Item], None], fetch: Callable[[Any], Awaitable[Any]]
+    ) -> None:
+        self.line = Line(send, self._work_for, self._take)
+        self._fetch, self._texts = fetch, OrderedDict[str, str]()
+        self._stack = AsyncExitStack()
+        self._parts: WorkerParts | None = None
+        self._agents: dict[Sampling, Agent] = {}
+        self._tokens = count()
+        self._listeners: dict[int, OnText] = {}
+        self._runs: dict[int, _ToolRun] = {}
+
+    async def open(self, open_parts: OpenParts, wanted: Any, files: Any) -> dict[str, Any]:
+        """Open and test all; returns what it acts with, and whether it judges whole groups."""
+        opening = open_parts(wanted, await self._fetch(files), self)
+        parts = await self._stack.enter_async_context(opening)
+        facts = dict(await parts.check())
+        if parts.verifier is not None:
+            await parts.verifier.check()
+        self._parts = parts
+        whole = parts.verifier is not None and judges_whole_groups(parts.verifier)
+        return {"agent": facts, "whole_groups": whole}
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+    def tell(self, text: str) -> None:
+        self.line.tell("say", text)
+
+    @property
+    def ledger(self) -> RemoteLedger:
+        return RemoteLedger(self.line)
+
+    def embedder(self, place: int, name: str) -> RemoteEmbedder:
+        return RemoteEmbedder(self.line, place, name)
+
+    def _work_for(self, kind: str, args: Item) -> Work:
+        make: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "attempt": self._attempt,
+            "verify": self._verify,
+            "run_tool": self._run_tool,
+        }
+        context = self._runs[args[0]].context.copy() if kind == "run_tool" else None
+        return make[kind](*args), context
+
+    def _take(self, kind: str, args: Item) -> None:
+        if kind == "text":
+            number, piece = args
+            if listener := self._listeners.get(number):
+                listener(piece)
+        elif kind == "restored":
+            number, call = args
+            if run := self._runs.get(number):
+                run.on_restored(call)
+
+    async def _attempt(
+        self, served: int, name: str, job: Job, guidance: SharedText | None, sampling: Sampling
+    ) -> Attempt:
+        assert self._parts is not None
+        _SERVED.set(served)
+        if guidance is not None:
+            job = replace(job, guidance=await self._text(guidance))
+        if sampling not in self._agents:
+            self._agents[sampling] = self._parts.make_agent(sampling)
+        shown = _Shown(self.line, served)
+        policy = RemoteTry(self, served, name, shown)
+        return await self._agents[sampling].attempt(job, policy, shown)
+
+    async def _verify(
+        self, served: int, problem: Problem, rollouts: Sequence[Rollout]
+    ) -> Sequence[Verdict]:
+        assert self._parts is not None and self._parts.verifier is not None
+        _SERVED.set(served)
+        return await self._parts.verifier.verify(problem, rollouts)
+
+    async def _run_tool(self, number: int, call: ToolCall) -> ToolResult:
+        return await self._runs[number].run(call)
+
+    async def _text(self, shared: SharedText) -> str:
+        if shared.digest not in self._texts:
+            self._texts[shared.digest] = await self._fetch(shared.handle)
+            while len(self._texts) > KEPT_TEXTS:
+                self._texts.popitem(last=False)
+        return self._texts[shared.digest]
+
+    def listen(self, on_text: OnText) -> int:
+        number = next(self._tokens)
+        self._listeners[number] = on_text
+        return number
+
+    def stop_listening(self, number: int) -> None:
+        self._listeners.pop(number, None)
+
+    async def run_tools(
+        self, run: _ToolRun, calls: Sequence[ToolCall], specs: Sequence[ToolSpec]
+    ) -> tuple[ToolResult, ...]:
+        number = next(self._tokens)
+        self._runs[number] = run
+        try:
+            results: tuple[ToolResult, ...] = await self.line.ask(
+                "run_tools", run.served, number, tuple(calls), tuple(specs)
+            )
+            return results
+        finally:
+            del self._runs[number]
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolRun:
+    """How the calls of one reply are run, once the record does not have their results."""
+
+    served: int
+    run: Callable[[ToolCall], Awaitable[ToolResult]]
+    on_restored: Callable[[ToolCall], None]
+    context: Context  # of the try: its tools ask models, too
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a try shows as it streams goes to the run's process."""
+
+    line: Line
+    served: int
+
+    def __call__(self, text: str) -> None:
+        self.line.tell("text", self.served, text)
+
+
+class RemoteTry:
+    """Implements `engines.core.protocols.TryPolicy` for a try that the run's process records."""
+
+    def __init__(self, worker: Worker, served: int, name: str, shown: _Shown) -> None:
+        self._worker, self._served, self._shown = worker, served, shown
+        self._sent: tuple[Message, ...] = ()
+        self.name = name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        return await self._complete(None, messages, sampling, on_text)
+
+    async def complete_as(
+        self,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+    ) -> Completion:
+        return await self._complete(ref_of(policy), messages, sampling, on_text)
+
+    async def _complete(
+        self,
+        ref: Ref | None,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None,
+    ) -> Completion:
+        messages, before = tuple(messages), self._sent
+        base = 0  # a conversation grows: what was sent before is not sent again
+        for one, other in zip(before, messages, strict=False):
+            if one is not other and one != other:
+                break
+            base += 1
+        self._sent = messages
+        # What the try shows as it is goes there directly, and does not come here first.
+        direct = on_text is self._shown
+        listener = None if on_text is None or direct else self._worker.listen(on_text)
+        try:
+            reply: Completion = await self._worker.line.ask(
+                "complete", self._served, ref, base, messages[base:], sampling, direct, listener
+            )
+            return reply
+        finally:
+            if listener is not None:
+                self._worker.stop_listening(listener)
+
+    async def run_tools(
+        self,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> tuple[ToolResult, ...]:
+        made = _ToolRun(self._served, run, on_restored, copy_context())
+        return await self._worker.run_tools(made, calls, specs)
+
+    async def ask(
+        self, policy: Policy, messages: Sequence[Message], sampling: Sampling
+    ) -> Completion:
+        reply: Completion = await self._worker.line.ask(
+            "ask", self._served, ref_of(policy), tuple(messages), sampling
+        )
+        return reply
+
+    async def ping(self) -> None:
+        """The run's process asks it at the start."""
+
+    async def aclose(self) -> None:
+        """The run's process closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLedger:
+    """The ledger as verifiers use it: they ask the judge through it."""
+
+    line: Line
+
+    async def ask(
+        self,
+        key: CallKey,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+        *,
+        again: bool = False,
+    ) -> tuple[Completion, RecordRef]:
+        answer: tuple[Completion, RecordRef] = await self.line.ask(
+            "judge", _SERVED.get(), key, tuple(messages), sampling
+        )
+        return answer
+
+    async def run_tools(
+        self,
+        key: CallKey,
+        calls: Sequence[ToolCall],
+        run: Callable[[ToolCall], Awaitable[ToolResult]],
+        specs: Sequence[ToolSpec] = (),
+        on_restored: Callable[[ToolCall], None] = lambda _: None,
+    ) -> list[tuple[ToolResult, RecordRef]]:
+        raise AssertionError("verifiers call no tools")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEmbedder:
+    """An embedding model of the run's process."""
+
+    line: Line
+    place: int
+    name: str
+
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+        result: EmbeddingResult = await self.line.ask(
+            "embed", _SERVED.get(), self.place, tuple(texts)
+        )
+        return result
+
+    async def ping(self) -> None:
+        """The run's process asks it at the start."""
+
+
+def ref_of(policy: Policy) -> Ref:
+    """What the run's process knows a stub by, whatever was put round it here."""
+    while not isinstance(policy, RemoteModel):
+        policy = policy.inner  # type: ignore[attr-defined]
+    return policy.ref

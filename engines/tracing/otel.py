@@ -1,0 +1,124 @@
+"""A collector that takes OTLP over HTTP, such as Phoenix; the only file that knows OpenTelemetry.
+
+What the SDK has to say of failed requests is left out: the end of a run says it once.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from engines.tracing.spans import Span
+
+if TYPE_CHECKING:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+
+SERVICE = "practice-studio"
+
+
+def is_installed() -> bool:
+    """Whether the extra `otel` is there; nothing is imported."""
+    with suppress(ImportError):
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    return False
+
+
+class OTLPCollector:
+    """Implements `engines.tracing.sender.Collector`."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], project: str) -> None:
+        self._headers, self._project = dict(headers), project
+        self.url, self.reason = url, ""  # why the last request failed
+        self._closed = False
+
+    def answers(self) -> bool:
+        # Importing the SDK costs 0.2 s of CPU: not for an address at which nobody listens.
+        return self._is_listening() and self._export([])
+
+    def send(self, spans: Sequence[Span]) -> bool:
+        return self._export([_readable(span, self._resource) for span in spans])
+
+    def close(self) -> None:
+        self._closed = True
+        if "_exporter" in self.__dict__:
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def _is_listening(self) -> bool:
+        from urllib.request import getproxies, proxy_bypass
+
+        place = urlsplit(self.url)
+        if getproxies().get(place.scheme) and not proxy_bypass(place.hostname or ""):
+            return True  # only the proxy can tell
+        port = place.port or (443 if place.scheme == "https" else 80)
+        with suppress(OSError), socket.create_connection((place.hostname, port), 2):
+            return True
+        return False
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> bool:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        return not self._closed and self._exporter.export(spans) is SpanExportResult.SUCCESS
+
+    @cached_property
+    def _exporter(self) -> OTLPSpanExporter:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        logger = logging.getLogger(OTLPSpanExporter.__module__)
+        logger.handlers, logger.propagate = [_LastWords(self)], False
+        return OTLPSpanExporter(self.url, headers=self._headers)
+
+    @cached_property
+    def _resource(self) -> Resource:
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+        # Between the two, so that the standard variables may name another service.
+        resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
+        return resource.merge(Resource({"openinference.project.name": self._project}))
+
+
+class _LastWords(logging.Handler):
+    """Keeps what the SDK says of a failed request; on a screen it would be in the way."""
+
+    def __init__(self, collector: OTLPCollector) -> None:
+        super().__init__()
+        self._collector = collector
+
+    def emit(self, record: logging.LogRecord) -> None:
+        match record.args:
+            case (_, int(status), reason):
+                self._collector.reason = f"it answers {status} {reason}"
+            case _:
+                self._collector.reason = "it does not answer"
+
+
+def _readable(span: Span, resource: Resource) -> ReadableSpan:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+    def context(span_id: int) -> SpanContext:
+        return SpanContext(span.trace, span_id, False, TraceFlags(TraceFlags.SAMPLED))
+
+    status = Status(StatusCode.OK)
+    if span.error is not None:
+        status = Status(StatusCode.ERROR, span.error)
+    return ReadableSpan(
+        name=span.name,
+        context=context(span.id),
+        parent=None if span.parent is None else context(span.parent),
+        resource=resource,
+        attributes=span.attributes,
+        kind=SpanKind.CLIENT if "gen_ai.request.model" in span.attributes else SpanKind.INTERNAL,
+        status=status,
+        start_time=int(span.start * 1e9),
+        end_time=int(span.end * 1e9),
+        instrumentation_scope=InstrumentationScope(SERVICE),
+    )

@@ -1,0 +1,69 @@
+"""`studio sweep` from its words to its table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engines.record.run_dir import Workspace
+from studio.compare.report import print_blocks
+from studio.compare.sweep.cells import SweepRun
+from studio.compare.sweep.grid import Grid, parse_grid, remember_grid, runfile_words
+from studio.compare.sweep.table import CAPTIONS, read_results, sweep_blocks, sweep_data
+from studio.config.loading import LoadedRun, load_run
+from studio.config.source import find_run_file
+from studio.report.progress import to_stderr
+from studio.report.tables import print_json
+from studio.run.budget import check_budget
+
+
+def sweep(
+    workspace: Workspace,
+    runfile: str,
+    words: Sequence[str],
+    *,
+    name: str | None,
+    jobs: int,
+    budget_usd: float | None,
+    form: str,
+) -> int:
+    """Carry a grid out, or go on with it, and print its table; returns the exit code.
+
+    Raises StudioError: the words, or the settings of any run, are wrong; nothing was begun.
+    """
+    find_run_file(runfile)
+    fixed, keys = parse_grid(runfile, words)
+    grid = Grid("sweep", runfile_words(runfile), fixed, keys)
+    loaded = _load_all(grid, workspace, budget_usd)
+    grid = replace(grid, name=loaded.config.exp_id if name is None else name)
+    _load_cell(grid, workspace, 0)  # its name is a run's, too
+    remember_grid(grid, workspace)
+    to_stderr(f"sweep {grid.name}: {len(grid.cells)} runs, {jobs} at a time")
+    if not (loaded.config.evaluation.do_eval and loaded.config.evaluation.data):
+        to_stderr("note: nothing is held out, so no gain is measured: set evaluation.data")
+    own_usd, library = loaded.config.budget.cost_usd, loaded.config.library.name is not None
+    work = SweepRun(grid, workspace, to_stderr, jobs, budget_usd, own_usd, library)
+    code = asyncio.run(work.carry_out())
+    results = read_results(grid, workspace)
+    if form == "json":
+        print_json(sweep_data(grid, results))
+    else:
+        print_blocks(f"studio sweep {grid.name}", sweep_blocks(grid, results), form, CAPTIONS)
+    return code
+
+
+def _load_all(grid: Grid, workspace: Workspace, budget_usd: float | None) -> LoadedRun:
+    """Check the settings of every run before the first is begun; gives those of the first."""
+    every = [_load_cell(grid, workspace, at, named=False) for at in range(len(grid.cells))]
+    for loaded in every:
+        if budget_usd is not None:
+            budget = loaded.config.budget.model_copy(update={"cost_usd": budget_usd})
+            check_budget(loaded, loaded.config.model_copy(update={"budget": budget}))
+    return every[0]
+
+
+def _load_cell(grid: Grid, workspace: Workspace, at: int, *, named: bool = True) -> LoadedRun:
+    cell = grid.cells[at]
+    name = [f"exp_id={cell.name}"] if named else []
+    return load_run(grid.runfile, [*grid.fixed, *cell.overrides, *name], workspace.path)

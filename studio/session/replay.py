@@ -1,0 +1,391 @@
+"""A session with a run as it went, played again: nothing in it is decided or written.
+
+Events come from the journal and the text of tries from the records, both at the times they had.
+Where nothing happened for longer than `MOST_WAIT_S`, as while a person thought, that is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from shlex import quote
+from typing import TypeVar
+
+import orjson
+
+from engines.core import events as ev
+from engines.core.codec import from_dict
+from engines.core.errors import ConflictError, StudioError
+from engines.core.state.fold import fold
+from engines.core.text.tool_text import transcript_text
+from engines.core.types import CallKey, Message, try_id
+from engines.record import lines
+from engines.record.journal import Entry, read_journal
+from engines.record.ledger import Record, record_file_name
+from engines.record.run_dir import RunDir, Workspace
+from studio.session.base import (
+    Disconnected,
+    EventReceived,
+    Request,
+    ReviewQueue,
+    Session,
+    SnapshotReceived,
+    TextPiece,
+    TextReceived,
+)
+from studio.session.status import status_of
+
+SPEEDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+MOST_WAIT_S = 3.0
+"""Of the run's own time, between two things that happened."""
+TICK_S = 0.1
+"""Between two pieces of a text, as a run's process sends them."""
+
+T = TypeVar("T")
+Event = ev.DurableEvent | ev.TransientEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A reply or a tool's result: written from `began` to `ended`, up to so many characters."""
+
+    began: float
+    ended: float
+    end: int  # characters of the try's text
+    pieces: int  # tokens, which come evenly
+
+
+@dataclass(frozen=True, slots=True)
+class TryText:
+    """All that one try said, and when."""
+
+    key: CallKey
+    question: str
+    text: str
+    spans: tuple[Span, ...]
+
+    def length_at(self, now: float) -> int:
+        """How many characters were there by then."""
+        length = 0
+        for span in self.spans:
+            if now < span.ended:
+                if now > span.began:
+                    share = (now - span.began) / (span.ended - span.began)
+                    length += (span.end - length) * int(share * span.pieces) // span.pieces
+                break
+            length = span.end
+        return length
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What happens at a time: an event, or the begin of a try (`text` is that it will say)."""
+
+    at: float
+    event: Event
+    text: TryText | None = None
+
+
+class ReplaySession(Session):
+    """One person watching; `sleep` is what time passes by. Used from one event loop."""
+
+    living = True
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        run: RunDir,
+        speed: float = 1.0,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        super().__init__(run, "")
+        self.speed = speed
+        self.paused = False
+        self._workspace, self._sleep = workspace, sleep
+        self._going = asyncio.Event()
+        self._going.set()
+        self._one_step = False
+        self._subscribed: frozenset[str] = frozenset()
+        self._texts: dict[str, TryText] = {}  # of the tries under way
+        self._sent: dict[str, int] = {}
+        self._questions: dict[str, str] = {}  # by problem
+        self._now = 0.0
+        self._player: asyncio.Task[None] | None = None
+
+    @property
+    def label(self) -> str:
+        over = "" if self.living else " over"
+        return f"replay {self.speed:g}×{over or ' paused' * self.paused}"
+
+    async def _begin(self) -> None:
+        entries = await asyncio.to_thread(list, read_journal(self.run.journal))
+        if not self.closed:
+            self._player = asyncio.create_task(self._play(entries))
+
+    def subscribe(self, rollouts: Collection[str]) -> None:
+        now = frozenset(rollouts)
+        self._sent = {name: at for name, at in self._sent.items() if name in now}
+        self._subscribed = now
+        self._send_texts()
+
+    async def take_control(self) -> None:
+        raise self._refusal()
+
+    async def release_lock(self) -> None:
+        """None is held."""
+
+    async def close(self) -> str:
+        self.closed = True
+        self._end_queue()
+        if self._player is not None:
+            self._player.cancel()
+            await asyncio.gather(self._player, return_exceptions=True)
+        return f"look at the run itself with: studio attach {quote(self.run.run)}"
+
+    async def send(self, request: Request[T]) -> T:
+        """Answer what the replay itself is asked; the run is asked nothing."""
+        match request.do:
+            case "status":
+                return request.parse(status_of(self.state))
+            case "pause" | "resume" | "step" | "faster" | "slower" if not self.living:
+                told = "the replay is over: q leaves it"
+            case "pause" | "resume":
+                self._set_paused(not self.paused)
+                told = f"{self.label}: s p {'goes on' if self.paused else 'pauses it'}"
+            case "step":
+                self._one_step = True
+                self._set_paused(False)
+                told = f"{self.label}: up to the end of the step"
+            case "faster" | "slower" as which:
+                at = bisect_right(SPEEDS, self.speed) if which == "faster" else -1
+                at = bisect_left(SPEEDS, self.speed) - 1 if at < 0 else at
+                self.speed = SPEEDS[min(max(at, 0), len(SPEEDS) - 1)]
+                told = self.label
+            case _:
+                raise self._refusal()
+        return request.parse({"told": told})
+
+    async def review_queue(self) -> ReviewQueue:
+        from engines.pipeline.gate.draft import Draft
+
+        state = self.state
+        folder = self._workspace.library(state.started.library if state.started else "")
+        base = await asyncio.to_thread(folder.at, state.base_version)
+        draft = Draft(state, base, self.run.run, None, None)
+        return ReviewQueue.read(state, draft.library)
+
+    async def questions(self, problems: Collection[str]) -> dict[str, str]:
+        return {name: self._questions[name] for name in problems if name in self._questions}
+
+    def _refusal(self) -> ConflictError:
+        move = f"Open the run itself: studio attach {quote(self.run.run)}."
+        place = f"replay of run {self.run.run}"
+        return ConflictError(place, "it shows what was, and changes nothing.", move)
+
+    def _set_paused(self, paused: bool) -> None:
+        self.paused = paused
+        if paused:
+            self._going.clear()
+        else:
+            self._going.set()
+
+    # -- playing -------------------------------------------------------------------------
+
+    async def _play(self, entries: Sequence[Entry]) -> None:
+        cut_s, previous = 0.0, entries[0].at if entries else 0.0
+        self._now = previous
+        reason = "the replay is over"
+        try:
+            for segment in _split_steps(entries):
+                moments = await asyncio.to_thread(read_moments, self.run, segment)
+                moments, cut_s, previous = cut_waits(moments, cut_s, previous)
+                for moment in moments:
+                    await self._pass_time(moment.at)
+                    self._tell(moment)
+        except StudioError as error:  # a damaged record
+            reason = str(error)
+        self.living = False
+        self._enqueue(Disconnected(reason, ended=True))
+
+    async def _pass_time(self, until: float) -> None:
+        while self._now < until or self.paused:
+            await self._going.wait()
+            wait_s = min(TICK_S, max(0.0, until - self._now) / self.speed)
+            if self._now + wait_s * self.speed <= self._now:  # less than a float tells apart
+                break
+            await self._sleep(wait_s)
+            self._now += wait_s * self.speed
+            self._send_texts()
+        self._now = max(self._now, until)
+
+    def _tell(self, moment: Moment) -> None:
+        event = moment.event
+        if moment.text is not None and isinstance(event, ev.RolloutStarted):
+            self._questions[event.problem] = moment.text.question
+            name = try_id(moment.text.key)
+            self._texts[name] = moment.text
+            self._sent.pop(name, None)
+        elif isinstance(event, ev.RolloutFinished | ev.EvaluationProgressed):
+            self._finish_text(event)
+        if isinstance(event, ev.DurableEvent):
+            is_first = not self.state.events
+            fold(self.state, event)
+            if is_first:
+                self._enqueue(SnapshotReceived(frozenset(), self.state.events))
+        self._enqueue(EventReceived(event))
+        if self._one_step and isinstance(event, ev.StepFinished):
+            self._one_step = False
+            self._set_paused(True)
+
+    def _finish_text(self, event: ev.RolloutFinished | ev.EvaluationProgressed) -> None:
+        key = getattr(event, "key", None)
+        if isinstance(event, ev.RolloutFinished):
+            key = CallKey("rollout", 0, event.step, event.position, event.index)
+        if key is not None:
+            self._send_texts()
+            self._texts.pop(try_id(key), None)
+
+    def _send_texts(self) -> None:
+        pieces = []
+        for name in self._subscribed & self._texts.keys():
+            text, sent = self._texts[name], self._sent.get(name, -1)
+            length = text.length_at(self._now)
+            if length > sent:
+                begin = max(sent, 0)
+                pieces.append(TextPiece(name, begin, text.text[begin:length]))
+                self._sent[name] = length
+        if pieces:
+            self._enqueue(TextReceived(tuple(pieces)))
+
+
+def _split_steps(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """What came before the first step, and each step with what followed it."""
+    starts = [at for at, entry in enumerate(entries) if isinstance(entry.event, ev.StepStarted)]
+    for begin, end in zip([0, *starts], [*starts, len(entries)], strict=True):
+        if begin < end:
+            yield entries[begin:end]
+
+
+def read_moments(run: RunDir, segment: Sequence[Entry]) -> list[Moment]:
+    """A part of the journal with what its tries said, in order of time. Blocks."""
+    out: list[Moment] = []
+    finished = defaultdict[tuple[int, int, int], list[float]](list)
+    measured: list[ev.EvaluationFinished] = []
+    steps: dict[int, tuple[str, ...]] = {}
+    for entry in segment:
+        match event := entry.event:
+            case ev.StepStarted():
+                steps[event.step] = event.problems
+            case ev.RolloutFinished():
+                finished[event.step, event.position, event.index].append(entry.at)
+            case ev.EvaluationFinished():
+                measured.append(event)
+            case ev.LessonProposed(step=step):
+                out.append(Moment(out[-1].at if out else entry.at, _entered(step, "consolidation")))
+        out.append(Moment(entry.at, event))
+        if isinstance(event, ev.LessonProposed):
+            out.append(Moment(entry.at, _entered(event.step, "review")))
+    for step, problems in steps.items():
+        name = record_file_name(CallKey("rollout", 0, step))
+        for text in read_texts(run, name, finished):
+            problem = problems[text.key.position] if text.key.position < len(problems) else ""
+            out.append(Moment(text.spans[0].began, ev.RolloutStarted(text.key, problem), text))
+    for step in sorted({one.step for one in measured}):
+        texts = read_texts(run, record_file_name(CallKey("evaluation", 0, step, problem="x")), {})
+        for found in (one for one in measured if one.step == step):
+            out += _measuring(found, [t for t in texts if t.key.problem in found.problems])
+    return sorted(out, key=attrgetter("at"))
+
+
+def _entered(step: int, stage: str) -> ev.StageEntered:
+    return ev.StageEntered(step, stage)
+
+
+def read_texts(
+    run: RunDir, name: str, finished: dict[tuple[int, int, int], list[float]]
+) -> list[TryText]:
+    """What the tries of one file of records said; one that was made again is another try."""
+    tries = defaultdict[tuple[object, ...], list[Record]](list)
+
+    def take(line: lines.StoredLine) -> None:
+        record = from_dict(Record, orjson.loads(line.body))
+        key = record.key
+        is_said = key.purpose in ("rollout", "evaluation") or record.is_tool_result
+        if is_said and not record.lost:
+            ends = finished.get((key.step, key.position, key.index), ())
+            place = (key.problem, key.position, key.index, bisect_left(ends, record.at))
+            tries[place].append(record)
+
+    lines.read(run.records / name, chained=False, visit=take)
+    return [_as_text(records) for records in tries.values()]
+
+
+def _as_text(records: Sequence[Record]) -> TryText:
+    spans, text = list[Span](), ""
+    messages: tuple[Message, ...] = ()
+    first = next((r for r in records if not r.is_tool_result), records[0])
+    for record in records:
+        messages = record.extend(messages)
+        text = transcript_text(messages)
+        tokens = max(1, record.reply.usage.completion_tokens)
+        pieces = 1 if record.is_tool_result else tokens  # a result comes whole
+        began = record.at - max(0.0, record.elapsed_s)
+        if spans:  # what ran beside another is shown behind it
+            began = min(max(began, spans[-1].ended), record.at)
+        spans.append(Span(began, record.at, len(text), pieces))
+    question = next((m.content for m in first.messages if m.role == "user"), "")
+    return TryText(replace(first.key, turn=0), question, text, tuple(spans))
+
+
+def _measuring(found: ev.EvaluationFinished, texts: Sequence[TryText]) -> Iterator[Moment]:
+    """The tries of a held-out set, and how far it was after each; known ones were known before."""
+    if not texts:
+        return
+    rewards = dict(zip(found.problems, found.rewards, strict=False))
+    total, known, right = len(found.problems) * found.k, 0, 0.0
+    now = ev.EvaluationProgressed(found.step, found.data, total - len(texts), total, k=found.k)
+    yield Moment(min(text.spans[0].began for text in texts), now)
+    for text in texts:
+        yield Moment(text.spans[0].began, ev.RolloutStarted(text.key, text.key.problem), text)
+    for text in sorted(texts, key=lambda text: text.spans[-1].ended):
+        of_one = rewards.get(text.key.problem, ())
+        reward = of_one[text.key.index] if text.key.index < len(of_one) else None
+        known, right = known + (reward is not None), right + (reward or 0.0)
+        now = replace(now, done=now.done + 1, known=known, right=right, key=text.key, reward=reward)
+        yield Moment(text.spans[-1].ended, now)
+
+
+def cut_waits(
+    moments: Iterable[Moment], cut_s: float, previous: float
+) -> tuple[list[Moment], float, float]:
+    """The same with no long wait; `cut_s` is what was cut before them, `previous` their begin.
+
+    Returns both for what follows.
+    """
+    busy = sorted(
+        [(m.at, m.at) for m in moments]
+        + [(s.began, s.ended) for m in moments if m.text is not None for s in m.text.spans]
+    )
+    breaks, cuts = list[float](), [cut_s]
+    for began, ended in busy:
+        if began - previous > MOST_WAIT_S:
+            cut_s += began - previous - MOST_WAIT_S
+            breaks.append(began)
+            cuts.append(cut_s)
+        previous = max(previous, ended)
+
+    def moved(at: float) -> float:
+        return at - cuts[bisect_right(breaks, at)]
+
+    def moved_text(text: TryText | None) -> TryText | None:
+        if text is None:
+            return None
+        spans = (replace(s, began=moved(s.began), ended=moved(s.ended)) for s in text.spans)
+        return replace(text, spans=tuple(spans))
+
+    out = [replace(m, at=moved(m.at), text=moved_text(m.text)) for m in moments]
+    return out, cut_s, previous

@@ -1,0 +1,247 @@
+"""A grid of runs: its words, its spread, and that it goes on after any end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core.errors import ConfigError, ConflictError
+from engines.record.run_dir import Workspace
+from engines.record.seal import seal_fits
+from studio.compare.sweep.grid import Grid, parse_grid, remember_grid
+from studio.compare.sweep.spread import Gain, decompose, f_tail
+from studio.config.loading import load_run
+from studio.report.rates import change_data, rate_changes
+from tests.support.run_studio import studio
+
+SHARED = (
+    *("practice.epochs=1", "data.truncate=4", "practice.batch_size=4", "evaluation.k=1"),
+    *("evaluation.data=[arithmetic-heldout]", "evaluation.limit=8"),
+)
+GRID = ("seed=1,2", "practice.group_size=2,3")
+
+
+def a_grid(*words: str, name: str = "mine") -> Grid:
+    return Grid(name, "rehearsal", *parse_grid("rehearsal", words))
+
+
+# -- words -----------------------------------------------------------------------------------
+
+
+def test_values_are_parted_at_commas_outside_of_quotes_and_brackets(tmp_path: Path) -> None:
+    words = ("seed=1,2", 'agent.instructions="Add, then stop.",Think', "policy.top_p=0.5")
+    grid = a_grid(*words, "evaluation.data=[arithmetic-heldout],[planner-heldout]")
+    assert grid.fixed == ("policy.top_p=0.5",) and len(grid.cells) == 8
+    assert grid.keys["seed"] == ("1", "2")
+    assert grid.keys["evaluation.data"] == ("[arithmetic-heldout]", "[planner-heldout]")
+    loaded = load_run("rehearsal", grid.cells[0].overrides, tmp_path, {})
+    assert loaded.config.agent.instructions == "Add, then stop."
+    model = a_grid("policy.model=openai:gpt-4,rehearsal").cells[0]
+    assert model.shown == {"policy.model": "openai:gpt-4"}
+    assert (
+        load_run("rehearsal", model.overrides, tmp_path, {}).config.policy.model == "openai:gpt-4"
+    )
+
+
+def test_the_name_of_a_cell_is_that_of_a_run_and_tells_its_settings() -> None:
+    names = [cell.name for cell in a_grid(*GRID).cells]
+    assert names[:2] == ["mine-seed_1.group_size_2", "mine-seed_1.group_size_3"]
+    alike = a_grid("policy.temperature=0,1", "judge.temperature=0,1").cells
+    assert alike[1].name == "mine-policy.temperature_0.judge.temperature_1"
+    # What would be the same name, or too long a one, is numbered.
+    assert a_grid("agent.instructions=a b,a_b").cells[1].name == "mine-cell_2"
+    assert a_grid(f"agent.instructions={'x' * 99},y").cells[0].name == "mine-cell_1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("seed=1",), "no key has several values"),
+        (("seed=1,,2",), "seed=1,,2: it cannot be read"),
+        (("seed=1,1",), "a value is there twice"),
+        (("seed=range(1,600)", "practice.group_size=2,3"), "1,198 runs, more than 1,000"),
+    ],
+)
+def test_a_grid_that_cannot_be_run_is_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        parse_grid("rehearsal", words)
+
+
+def test_a_remembered_grid_may_grow_and_is_no_other(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    remember_grid(a_grid("seed=1,2", "practice.epochs=1"), workspace)
+    file = tmp_path / "sweeps" / "mine.json"
+    assert seal_fits(file.read_bytes()) and json.loads(file.read_bytes())["keys"] == {
+        "seed": ["1", "2"]
+    }
+    remember_grid(a_grid("seed=1,2,3", "practice.epochs=1"), workspace)
+    for words in (("seed=1,2", "practice.epochs=1"), ("seed=1,2,3", "practice.epochs=2")):
+        with pytest.raises(ConflictError, match=r"another one of this name.*--name NAME"):
+            remember_grid(a_grid(*words), workspace)
+
+
+# -- spread ----------------------------------------------------------------------------------
+
+
+def gains(rows: dict[tuple[str, str], float], error: float | None = 0.1) -> list[Gain]:
+    return [Gain({"size": a, "seed": b}, gain, error, 11) for (a, b), gain in rows.items()]
+
+
+def test_a_grid_without_interactions_is_split_between_its_keys() -> None:
+    rows = {(a, b): 0.1 * s + 0.2 * g for g, a in enumerate("AB") for s, b in enumerate("xyz")}
+    # Means by size 0.1 and 0.3, by seed 0.1, 0.2, 0.3; mean 0.2.
+    # SS total = 2·(0.2² + 0.1² + 0)... each of the 6: -.2 -.1 0 0 .1 .2 → 0.10
+    # SS size = 3·(0.1² + 0.1²) = 0.06; SS seed = 2·(0.1² + 0 + 0.1²) = 0.04; rest 0.
+    found = decompose(gains(rows))
+    assert found is not None and not found.by_noise and found.rest == pytest.approx(0, abs=1e-9)
+    size, seed = found.keys
+    assert (size.share, seed.share) == (pytest.approx(0.6), pytest.approx(0.4))
+    # σ size = √(0.06/1 · 2/6), σ seed = √(0.04/2 · 3/6)
+    assert (size.deviation, seed.deviation) == (pytest.approx(0.02**0.5), pytest.approx(0.1))
+    assert size.means == {"A": pytest.approx(0.1), "B": pytest.approx(0.3)}
+    assert (size.verdict, seed.verdict) == ("matters", "matters")
+
+
+def test_what_is_no_larger_than_the_rest_cannot_be_told() -> None:
+    # A: 0 2, B: 2 0. Both keys have equal means: all of it is their interaction.
+    found = decompose(gains({("A", "x"): 0, ("A", "y"): 2, ("B", "x"): 2, ("B", "y"): 0}))
+    assert found is not None and found.rest == 1
+    assert {one.verdict for one in found.keys} == {"cannot tell"}
+    assert [(one.share, one.deviation, one.p) for one in found.keys] == [(0, 0, 1)] * 2
+    # 1 2 / 3 8: SS size = 4·... means 1.5, 5.5 → 16; seed 2, 5 → 9; total 29; rest 4, df 1.
+    found = decompose(gains({("A", "x"): 1, ("A", "y"): 2, ("B", "x"): 3, ("B", "y"): 8}))
+    assert found is not None and found.rest == pytest.approx(4 / 29)
+    # F(1, 1) = 4: p = 1 - (2/π)·atan(√4) = 0.295
+    assert found.keys[0].p == pytest.approx(0.295167, abs=1e-5)
+    assert found.keys[0].verdict == "cannot tell"
+    assert found.keys[0].deviation == pytest.approx(((16 - 4) / 2) ** 0.5)
+
+
+def test_a_grid_of_one_key_is_compared_with_the_noise_of_measuring() -> None:
+    rows = [Gain({"seed": str(n)}, g, 0.1, 11) for n, g in enumerate((0.1, 0.2, 0.3))]
+    found = decompose(rows)
+    # MS = 0.02 / 2 = 0.01 = 0.1²: F(2, 10) = 1, p = (1 + 2/10)^-5 = 0.402
+    assert found is not None and found.by_noise
+    (seed,) = found.keys
+    assert (seed.share, seed.deviation) == (pytest.approx(1), pytest.approx(0, abs=1e-6))
+    assert seed.p == pytest.approx(1.2**-5) and seed.verdict == "cannot tell"
+    sure = decompose([Gain(one.settings, one.gain, 0.01, 11) for one in rows])
+    assert sure is not None and sure.keys[0].verdict == "matters"
+    assert decompose([Gain({"seed": n}, 0.5, 0.1, 11) for n in "123"]) is None
+    assert f_tail(0, 2, 10) == 1
+
+
+# -- runs ------------------------------------------------------------------------------------
+
+
+def words(workspace: Path, *more: str) -> list[str]:
+    command = [sys.executable, "-m", "studio", "--workspace", str(workspace), "sweep"]
+    return [*command, "rehearsal", *GRID, *SHARED, "--json", *more]
+
+
+@contextmanager
+def sweeping(workspace: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    asked = words(workspace, *more)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(asked, stdout=pipe, stderr=pipe, text=True) as process:
+        yield process
+
+
+def wait_for(process: subprocess.Popen[str], said: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if said in line:
+            return
+    raise AssertionError(f"it never said {said}")
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """The sweep and its runs, at once."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def single_runs(workspace: Path) -> list[list[dict[str, Any]]]:
+    """What `studio runs show` has of each cell that was made by itself."""
+    found = []
+    for cell in a_grid(*GRID, name="rehearsal").cells:
+        asked = ("headless", "rehearsal", "--name", cell.name, *SHARED, *cell.overrides)
+        assert studio(*asked, workspace=workspace).code == 0
+        state = Workspace(workspace).run(cell.name).state()
+        found.append([change_data(change) for change in rate_changes(state.evaluations)])
+    return found
+
+
+def test_a_sweep_that_was_killed_and_stopped_goes_on_and_equals_its_single_runs(
+    tmp_path: Path,
+) -> None:
+    with sweeping(tmp_path / "swept") as process:
+        wait_for(process, "run 2 of 4, rehearsal-seed_1.group_size_3: begins")
+        kill_all(process)
+    with sweeping(tmp_path / "swept") as process:
+        wait_for(process, "run 1 of 4, rehearsal-seed_1.group_size_2: finished already")
+        wait_for(process, "run 3 of 4, rehearsal-seed_2.group_size_2: begins")
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130 and "the same command goes on" in stderr
+    known = json.loads(stdout)["runs"]
+    assert [one["status"] for one in known[:2]] == ["finished", "finished"]
+    assert known[3]["status"] == "not begun"
+    with sweeping(tmp_path / "swept", "--jobs", "2") as process:
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    table = json.loads(stdout)
+    assert [run["held_out"] for run in table["runs"]] == single_runs(tmp_path / "single")
+    assert [run["settings"] for run in table["runs"]] == [
+        {"seed": seed, "practice.group_size": size} for seed in "12" for size in "23"
+    ]
+    spread = table["spread"]["arithmetic-heldout"]
+    assert "unknown" in spread or set(spread["keys"]) == {"seed", "practice.group_size"}
+    # Once all is done nothing is begun, and each form has the same figures.
+    again = studio("sweep", "rehearsal", *GRID, *SHARED, workspace=tmp_path / "swept")
+    assert again.code == 0 and "begins" not in again.stderr
+    assert again.stdout.count("arithmetic-heldout") >= 4 and "SEED  GROUP_SIZE" in again.stdout
+    html = studio(
+        "sweep", "rehearsal", *GRID, *SHARED, "--format", "html", workspace=tmp_path / "swept"
+    )
+    assert "What the gain depends on" in html.stdout or "gained the same" in html.stdout
+    runs = json.loads(studio("runs", "list", "--json", workspace=tmp_path / "swept").stdout)
+    assert len(runs) == 4
+
+
+PRICED = (
+    *("policy.price_in_usd_per_mtok=100", "policy.price_out_usd_per_mtok=100"),
+    *("policy.max_tokens=400", "policy.concurrency=1"),
+)
+
+
+def test_a_budget_is_over_all_and_what_it_leaves_out_is_said(tmp_path: Path) -> None:
+    asked = ("sweep", "rehearsal", "seed=1,2", *SHARED, *PRICED, "--json")
+    done = studio(*asked, "--budget", "0.5", workspace=tmp_path / "swept")
+    assert done.code == 5
+    assert "seed_2: not begun, what is left of the budget of $0.5 would not do" in done.stderr
+    first, second = json.loads(done.stdout)["runs"]
+    assert (first["status"], second["status"]) == ("budget", "not begun")
+    assert 0.1 < first["cost_usd"] <= 0.5
+    more = studio(*asked, "--budget", "9", workspace=tmp_path / "swept")  # the same goes on
+    assert more.code == 4, more.stderr  # what the budget cut was lost to the first run
+    assert [one["status"] for one in json.loads(more.stdout)["runs"]] == ["finished"] * 2
+    unpriced = studio(*asked[:3], *SHARED, "--budget", "1", "--name", "b", workspace=tmp_path)
+    assert unpriced.code == 2 and "costs is unknown" in unpriced.stderr
+
+
+def test_settings_that_are_wrong_in_any_cell_begin_nothing(tmp_path: Path) -> None:
+    done = studio("sweep", "rehearsal", "practice.group_size=2,-1", *SHARED, workspace=tmp_path)
+    assert done.code == 2 and "practice.group_size" in done.stderr
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "sweeps").exists()
