@@ -14,7 +14,7 @@ from engines.core.events import DurableEvent, RunEnded, StepStarted, TransientEv
 from engines.core.extras import install_command
 from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
-from engines.record.journal import Entry
+from engines.record.journal import Entry, read_journal
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.tracing.otel import OTLPCollector, is_installed
@@ -74,7 +74,7 @@ def send_newer(loaded: LoadedRun, run: RunDir, known: RunState, tell: Tell) -> N
         return
     recent: list[Entry] = []
     newer: list[Entry] = []
-    for number, entry in enumerate(run.entries(), start=1):
+    for number, entry in enumerate(read_journal(run.journal), start=1):
         if number > known.events:
             newer.append(entry)
         else:
@@ -155,7 +155,8 @@ def send_run(loaded: LoadedRun, run: RunDir) -> int:
 def run_spans(loaded: LoadedRun, run: RunDir) -> Iterator[Span]:
     """Every span of a run, from its journal and its records."""
     mapper = _open_mapper(loaded, run)
-    return chain.from_iterable(mapper.take(e.seq, e.at, e.event) for e in run.entries())
+    entries = read_journal(run.journal)  # a part of a long one at a time
+    return chain.from_iterable(mapper.take(e.seq, e.at, e.event) for e in entries)
 
 
 def _open_mapper(loaded: LoadedRun, run: RunDir) -> SpanMapper:
