@@ -1,0 +1,87 @@
+"""The Ray cluster of this machine: whether one runs, and what its nodes have. Never starts one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engines.core.errors import StudioError
+from engines.core.extras import install_command
+from studio.workspace.checks.finding import Finding, as_findings, ask_python
+
+_ASK = "from studio.workspace.checks.cluster import answer; answer()"
+_START = "ray start --head"
+
+
+def find_address(environ: Mapping[str, str]) -> str | None:
+    """Where Ray itself would look for a running cluster, without loading it."""
+    if named := environ.get("RAY_ADDRESS"):
+        return named if named.rpartition(":")[2].isdecimal() and "/" not in named else None
+    try:
+        folder = Path(environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+        return (folder / "ray_current_cluster").read_text("utf-8").strip() or None
+    except OSError:
+        return None
+
+
+async def cluster_findings(ray: str | None, address: str | None) -> list[Finding]:
+    """`ray` is the version that is installed, `address` a cluster's; None: there is none."""
+    if ray is None:
+        return []  # told as an extra
+    if address is None:
+        text = f"{ray}; no cluster runs here: dispatch=ray would start one for its run."
+        return [Finding("ok", "ray", text)]
+    return as_findings(await ask_python(_ASK, address))
+
+
+def answer() -> None:
+    """The other process, which alone loads Ray."""
+    from engines.rollouts.remote.ray_cluster import RayCluster
+
+    address = orjson.loads(sys.stdin.buffer.read())
+    cluster = RayCluster(address, open_parts=_open_none, cpus_per_worker=0, environ={})
+    try:
+        found = node_findings(address, *cluster.list_nodes())
+    except StudioError as error:
+        move = f"Start one ({_START}), or take it out of RAY_ADDRESS: ray stop."
+        found = [Finding("note", f"cluster at {address}", error.cause, move)]
+    print(orjson.dumps([astuple(finding) for finding in found]).decode(), flush=True)
+
+
+def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding]:
+    """`ours` is what each of the nodes must have installed."""
+    place = f"cluster at {address}"
+    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    cpus = sum(node.cpus for node in nodes)
+    found = [Finding("ok", place, f"{count}, {cpus:g} CPUs, {ours}.")]
+    for node in nodes:
+        if node.release != ours:
+            cause = f"it has {node.release}, and this is {ours}."
+            move = "Install the same on every node."
+            if not node.release:
+                cause, move = f"no worker answers there ({node.trouble}).", "See `ray status`."
+            found.append(Finding("note", f"node {node.name}", cause, move))
+    return found
+
+
+def _open_none(*_: object) -> Any:
+    raise AssertionError("no worker is opened")
+
+
+def run_cluster(
+    dispatch: str, wanted: str | None, ray: str | None, found: str | None
+) -> tuple[str | None, list[Finding]]:
+    """The address of the cluster that a run would use, None: one of its own; and what bars it."""
+    if dispatch != "ray":
+        return None, []
+    if ray is None:
+        move = f"Run: {install_command('ray')}"
+        return None, [Finding("fix", "dispatch", "it is ray, which is not installed.", move)]
+    if wanted == "local" or (wanted is None and found is None):
+        return None, [Finding("ok", "dispatch", "ray, on a cluster that the run starts here.")]
+    return wanted or found, []

@@ -1,0 +1,85 @@
+"""One line of the doctor, and how things are asked so that none hangs or hides another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import orjson
+
+from engines.core.errors import StudioError
+
+Grade = Literal["fix", "note", "ok"]
+GRADES: tuple[Grade, ...] = get_args(Grade)
+"""What hinders most first."""
+_ROOT = str(Path(__file__).parents[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found. "fix": something does not work so; "note": worth knowing."""
+
+    grade: Grade
+    place: str
+    cause: str
+    move: str = ""  # what to do next; "" where there is nothing to do
+
+
+async def run_check(
+    place: str, check: Awaitable[Iterable[Finding]], limit_s: float
+) -> tuple[Finding, ...]:
+    """What a check finds; that it fails or hangs is a finding, too."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return tuple(await check)
+    except TimeoutError:
+        cause = f"it did not answer within {limit_s:g} s."
+        return (Finding("note", place, cause, "Ask again; what hangs may be seen with `top`."),)
+    except StudioError as error:
+        return (Finding("fix", error.place, error.cause, error.move),)
+    except Exception as error:  # whatever it is, the other checks are of use all the same
+        text = f"it could not be looked at ({type(error).__name__}: {error})."
+        return (Finding("note", place, text),)
+
+
+async def ask_program(*command: str, given: bytes = b"") -> tuple[int, str, str]:
+    """Exit code, output and errors of a program; it is killed where whoever asks is cancelled."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
+    try:
+        out, err = await process.communicate(given)
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+async def ask_python(code: str, order: object = None) -> Any:
+    """The JSON that Python code prints last, in a process of its own that can import the studio.
+
+    So it is asked of libraries that take seconds to import, or of code that may hang.
+    """
+    path = f"import sys; sys.path.insert(0, {_ROOT!r})\n"
+    command = (sys.executable, "-P", "-c", path + code)
+    status, out, err = await ask_program(*command, given=orjson.dumps(order))
+    try:
+        return orjson.loads(out.strip().rpartition("\n")[2])
+    except orjson.JSONDecodeError:
+        said = err.strip().rpartition("\n")[2] or f"exit code {status}"
+        raise RuntimeError(said) from None
+
+
+def as_findings(rows: Iterable[Iterable[str]]) -> list[Finding]:
+    """Findings as another process wrote them."""
+    return [Finding(cast(Grade, grade), *texts) for grade, *texts in rows]
