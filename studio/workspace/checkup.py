@@ -55,7 +55,7 @@ async def check_up(
     link = await run_check("link", asyncio.to_thread(_link, around), 2 * QUICK_S)
     groups = [_machine(around)]
     if runfile is not None:
-        groups.append(_run(around, runfile, tuple(overrides), tell, offsets))
+        groups.insert(0, _run(around, runfile, tuple(overrides), tell, offsets))
     found = [finding for group in await asyncio.gather(*groups) for finding in group]
     clock = clock_findings(before, ClockReading.now(), offsets, around.environ)
     return sort_findings([*found, *link, *clock])
@@ -114,7 +114,8 @@ async def _run(
     ray, address = installed_version("ray"), find_address(around.environ)
     cluster, barred = run_cluster(config.dispatch, config.ray.address, ray, address)
     parts = part_findings(around.workspace, runfile, overrides, cluster)
+    place = "run" if cluster is None else f"run on the cluster at {cluster}"
     groups = await asyncio.gather(
-        *model_checks(config, asked, offsets), run_check("run", parts, PARTS_S)
+        *model_checks(config, asked, offsets), run_check(place, parts, PARTS_S)
     )
     return [*(finding for group in groups for finding in group), *barred, *asked.unasked]

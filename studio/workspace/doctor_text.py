@@ -51,12 +51,12 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
     shown.append(_machine_lines(machine))
     left = [found for found in diagnosis.findings if found.damage and not found.mended]
     mendable = 0 if repair else sum(found.mend is not None for found in left)
-    broken = sum(check.grade == "fix" for check in diagnosis.checks)
+    broken, notes = len(lines_by_word["fix"]) - len(left), len(lines_by_word["note"])
     if broken:
-        shown.append(f"{broken} to fix: see the lines that begin with fix.")
+        shown.append(f"{broken} to fix: they stand first.")
     if not left:
-        noted = broken or diagnosis.findings or any(c.grade == "note" for c in diagnosis.checks)
-        shown.append("nothing is damaged" if noted else "all is well")
+        told = f"nothing is damaged; {count_text(notes, 'note')} above" if notes else "all is well"
+        shown += [] if broken else [told]
     elif diagnosis.is_read_only:
         shown.append(f"{len(left)} damaged, and nothing can be mended here: {_READ_ONLY}.")
     elif not mendable:

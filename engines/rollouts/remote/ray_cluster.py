@@ -127,8 +127,9 @@ class RayCluster:
     def list_nodes(self) -> tuple[str, list[Node]]:
         """What has to be installed on every node, and the nodes; the cluster is begun with here."""
         self._start()
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        list_all: Any = ray.nodes
         ask: Any = ray.remote(_release)
+        alive = [node for node in list_all() if node["Alive"]]
         asked = [
             ask.options(
                 num_cpus=0, scheduling_strategy=NodeAffinity(node["NodeID"], False)

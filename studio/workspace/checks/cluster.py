@@ -12,6 +12,7 @@ import orjson
 
 from engines.core.errors import StudioError
 from engines.core.extras import install_command
+from studio.report.summary import count_text
 from studio.workspace.checks.finding import Finding, as_findings, ask_python
 
 _ASK = "from studio.workspace.checks.cluster import answer; answer()"
@@ -48,7 +49,7 @@ def answer() -> None:
     try:
         found = node_findings(address, *cluster.list_nodes())
     except StudioError as error:
-        move = f"Start one ({_START}), or take it out of RAY_ADDRESS: ray stop."
+        move = f"Start it ({_START}); `ray stop` forgets one that has ended, else see RAY_ADDRESS."
         found = [Finding("note", f"cluster at {address}", error.cause, move)]
     print(orjson.dumps([astuple(finding) for finding in found]).decode(), flush=True)
 
@@ -56,9 +57,8 @@ def answer() -> None:
 def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding]:
     """`ours` is what each of the nodes must have installed."""
     place = f"cluster at {address}"
-    count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    cpus = sum(node.cpus for node in nodes)
-    found = [Finding("ok", place, f"{count}, {cpus:g} CPUs, {ours}.")]
+    count, cpus = count_text(len(nodes), "node"), count_text(int(sum(n.cpus for n in nodes)), "CPU")
+    found = [Finding("ok", place, f"{count}, {cpus}, {ours}.")]
     for node in nodes:
         if node.release != ours:
             cause = f"it has {node.release}, and this is {ours}."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from engines.core.errors import CallFailed, PolicyError
+from engines.core.errors import CallFailed
 from engines.core.text.tokens import prompt_tokens, text_tokens
 from engines.core.types import Completion, Message, Sampling
 from engines.policies.chat.client import PING_S, OpenAICompat
@@ -45,8 +45,9 @@ MOST_TOKENS = 10 + sum(
     prompt_tokens(asked, drawn.tools) + (drawn.max_tokens or 0) for asked, drawn in _QUESTIONS
 )
 """Of all questions together, the first ping included, without what an endpoint adds of its own."""
-AT_ONCE_S = 0.01
-"""Pieces that come within this time did not stream: no model is as fast."""
+AT_ONCE_S, TOLD_S = 0.01, 0.1
+"""Pieces that come within the first time did not stream: no model is as fast. Whether a whole reply
+that takes less than the second would have streamed cannot be told."""
 _MISCOUNT = 4.0
 _FEW_TOKENS = 5
 
@@ -62,10 +63,11 @@ class Reply:
 
     @property
     def streams(self) -> bool | None:
-        """None: it is too short to tell."""
-        if not self.pieces or text_tokens(self.made.text) < _FEW_TOKENS:
-            return None
-        return len(self.pieces) > 1 and self.pieces[-1] - self.pieces[0] >= AT_ONCE_S
+        """Whether pieces come before the end; None: it is too short to tell."""
+        if self.pieces and self.pieces[-1] - self.pieces[0] >= AT_ONCE_S:
+            return True
+        few = not self.pieces or text_tokens(self.made.text) < _FEW_TOKENS
+        return None if few or self.took_s < TOLD_S else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ async def _ask(
 
 
 def endpoint_findings(
-    place: str, seen: Observed, *, model: str, needs_tools: bool, needs_json: bool
+    place: str, seen: Observed, model: str, needs_tools: bool, needs_json: bool
 ) -> list[Finding]:
     """`needs_tools`: the run offers tools and reads native calls; `needs_json`: JSON mode helps."""
     able, found = ["answers"], list[Finding]()
@@ -149,7 +151,7 @@ def endpoint_findings(
 
 
 def _judge_tools(seen: Observed, able: list[str], note: Callable[..., None] | None) -> None:
-    reply, cause = seen.tool, "a function call does not come back as one"
+    reply, cause, is_sure = seen.tool, "a function call does not come back as one", True
     if isinstance(reply, str):
         cause = f"it refuses tools ({reply})"
     elif any(call.name == _TOOL["name"] for call in reply.made.tool_calls):
@@ -157,14 +159,13 @@ def _judge_tools(seen: Observed, able: list[str], note: Callable[..., None] | No
         return
     elif str(_TOOL["name"]) in reply.made.text:
         cause = "it writes function calls into its text"
-    elif reply.made.finish == "length":
-        able.append("tool calls not seen within 64 tokens")
-        return
+    else:
+        cause, is_sure = "asked once for a function call, it makes none", False
     if note is None:
         able.append(f"no native tool calls, which this run does without ({cause})")
         return
     move = "Set agent.tool_protocol=text, or start the server with its parser of tool calls."
-    note(f"{cause}, and this run's agent needs that.", move, fix=True)
+    note(f"{cause}, and this run's agent needs that.", move, fix=is_sure)
 
 
 def _judge_json(seen: Observed, able: list[str], note: Callable[..., None] | None) -> None:
@@ -227,16 +228,3 @@ def _speed_text(replies: Sequence[Reply]) -> str:
     first = sum(reply.pieces[0] for reply in timed) / len(timed)
     speed = tokens / max(seconds, 1e-3)
     return f"{speed:,.0f} tokens/s, the first after {first:.2f} s (n={len(timed)})"
-
-
-async def ask_endpoint(
-    place: str, settings: EndpointSettings, *, needs_tools: bool, needs_json: bool
-) -> tuple[list[Finding], float | None]:
-    """What it can do, and by how much our clock is ahead of its. PolicyError: see `observe`."""
-    seen = await observe(settings)
-    needs = {"needs_tools": needs_tools, "needs_json": needs_json}
-    return endpoint_findings(place, seen, model=settings.model, **needs), seen.offset_s
-
-
-def unreachable(place: str, error: PolicyError) -> Finding:
-    return Finding("fix", f"{place}: {error.place}", error.cause, error.move)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 
 from packaging.requirements import Requirement
 
 from engines.core.extras import install_command
-from studio.workspace.checks.finding import Finding
+from studio.workspace.checks.finding import Finding, Grade
 
 PACKAGE = "practice-studio"
 GIVES = {
@@ -39,32 +39,34 @@ def extra_findings(
 ) -> list[Finding]:
     """`requires` is what the package's metadata ask for."""
     every = [Requirement(text) for text in requires]
-    return [_extra(extra, _parts(every, extra), version_of) for extra in GIVES]
+    found, whole = list[Finding](), list[str]()
+    for extra in GIVES:
+        parts = _parts(every, extra)
+        have = {part.name: version_of(part.name) for part in parts}
+        if trouble := _lacks(parts, have):
+            grade: Grade = "ok" if None in have.values() else "note"
+            cause, move = f"{trouble}; it gives {GIVES[extra]}.", f"Run: {install_command(extra)}"
+            found.append(Finding(grade, f"extra {extra}", cause, move))
+        else:
+            told = ", ".join(f"{name} {version}" for name, version in have.items())
+            whole.append(f"{extra} ({told or 'part of Python'})")
+    return [*found, *([Finding("ok", "extras", f"{', '.join(whole)}.")] if whole else [])]
 
 
 def _parts(every: list[Requirement], extra: str) -> list[Requirement]:
-    asked = [part for part in every if part.marker is not None]
     return [
         part
-        for part in asked
-        if part.marker
-        and part.marker.evaluate({"extra": extra})
-        and not part.marker.evaluate({"extra": ""})
+        for part in every
+        if (marker := part.marker) is not None
+        and marker.evaluate({"extra": extra})
+        and not marker.evaluate({"extra": ""})
     ]
 
 
-def _extra(
-    extra: str, parts: list[Requirement], version_of: Callable[[str], str | None]
-) -> Finding:
-    place, command = f"extra {extra}", f"Run: {install_command(extra)}"
-    have = {part.name: version_of(part.name) for part in parts}
+def _lacks(parts: list[Requirement], have: Mapping[str, str | None]) -> str:
     missing = [name for name, version in have.items() if version is None]
     if missing:
-        lacks = "" if len(missing) == len(have) else f" (without {', '.join(missing)})"
-        return Finding("ok", place, f"not installed{lacks}; it gives {GIVES[extra]}.", command)
+        partly = "" if len(missing) == len(have) else f" (without {', '.join(missing)})"
+        return f"not installed{partly}"
     old = [part for part in parts if not part.specifier.contains(have[part.name] or "", True)]
-    if old:
-        told = ", ".join(f"{part.name} {have[part.name]} is not {part.specifier}" for part in old)
-        return Finding("note", place, f"{told}; it gives {GIVES[extra]}.", command)
-    told = ", ".join(f"{name} {version}" for name, version in have.items())
-    return Finding("ok", place, f"{told or 'part of Python'}.")
+    return ", ".join(f"{part.name} {have[part.name]} is not {part.specifier}" for part in old)

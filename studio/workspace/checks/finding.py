@@ -70,8 +70,9 @@ async def ask_python(code: str, order: object = None) -> Any:
 
     So it is asked of libraries that take seconds to import, or of code that may hang.
     """
-    path = f"import sys; sys.path.insert(0, {_ROOT!r})\n"
-    command = (sys.executable, "-P", "-c", path + code)
+    start = f"import sys; sys.path.insert(0, {_ROOT!r})\n"
+    start += "from studio.process import harden; harden()\n"
+    command = (sys.executable, "-P", "-c", start + code)
     status, out, err = await ask_program(*command, given=orjson.dumps(order))
     try:
         return orjson.loads(out.strip().rpartition("\n")[2])

@@ -41,6 +41,8 @@ def measure_link(
     import termios
     import tty
 
+    if _is_background(keys):
+        return None  # asking would stop this process
     before = termios.tcgetattr(keys)
     try:
         tty.setcbreak(keys, termios.TCSANOW)
@@ -60,6 +62,13 @@ def measure_link(
         return None
     finally:
         termios.tcsetattr(keys, termios.TCSAFLUSH, before)
+
+
+def _is_background(keys: int) -> bool:
+    try:
+        return os.tcgetpgrp(keys) != os.getpgrp()
+    except OSError:  # it controls no process
+        return False
 
 
 def _write(screen: int, data: bytes) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.errors import CallFailed, PolicyError
+from engines.core.types import Usage
 from engines.policies.chat.embedding import open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.vllm.connection import VLLMServer
@@ -14,8 +16,8 @@ from studio.config.settings.run import RunConfig
 from studio.run.acting import tool_protocol
 from studio.run.budget import endpoint_roles
 from studio.run.models import embedding_endpoint, endpoint_of
-from studio.workspace.checks.endpoint import MOST_TOKENS, ask_endpoint, unreachable
-from studio.workspace.checks.finding import Finding, run_check
+from studio.workspace.checks.endpoint import MOST_TOKENS, endpoint_findings, observe
+from studio.workspace.checks.finding import Finding, Grade, run_check
 
 LONGEST_S = 150.0
 """Of all questions to one address: each of five has its own deadline of 30 s."""
@@ -28,8 +30,8 @@ _UNASKED = {
 
 
 @dataclass(slots=True)
-class Address:
-    """One address of a model, with the roles that ask it."""
+class Endpoint:
+    """A model at one address or several, with the roles that ask it."""
 
     settings: EndpointSettings
     roles: list[str]
@@ -37,16 +39,20 @@ class Address:
     needs_json: bool = False
 
     @property
-    def place(self) -> str:
-        name = f"openai:{self.settings.model} at {self.settings.url}"
-        return f"{', '.join(dict.fromkeys(self.roles))} ({name})"
+    def addresses(self) -> list[EndpointSettings]:
+        own = self.settings
+        return [replace(own, base_url=url, replicas=()) for url in (own.base_url, *own.replicas)]
+
+    def place(self, address: EndpointSettings) -> str:
+        roles = ", ".join(dict.fromkeys(self.roles))
+        return f"{roles} (openai:{address.model} at {address.url})"
 
 
 @dataclass(slots=True)
 class AskedModels:
     """What would be asked for a run file, and what needs no asking."""
 
-    addresses: list[Address] = field(default_factory=list)
+    endpoints: list[Endpoint] = field(default_factory=list)
     embeddings: list[tuple[str, EmbeddingConfig]] = field(default_factory=list)
     servers: list[str] = field(default_factory=list)  # of vLLM, that sample in a policy's place
     unasked: list[Finding] = field(default_factory=list)
@@ -54,17 +60,13 @@ class AskedModels:
     @property
     def price(self) -> str:
         """What asking costs at most, in words; "" where nothing is asked."""
-        many = len(self.addresses)
+        every = [address for endpoint in self.endpoints for address in endpoint.addresses]
+        many = len(every)
         if not many:
             return ""
-        prices = [
-            max(one.settings.price_in_usd_per_mtok, one.settings.price_out_usd_per_mtok)
-            for one in self.addresses
-            if one.settings.price_in_usd_per_mtok is not None
-            and one.settings.price_out_usd_per_mtok is not None
-        ]
-        known = len(prices) == many
-        cost = f", under ${sum(prices) * MOST_TOKENS / 1e6:.4f} in all" if known else ""
+        asked = Usage(MOST_TOKENS, MOST_TOKENS, 1)
+        prices = [usd for one in every if (usd := one.cost_usd(asked)) is not None]
+        cost = f", under ${sum(prices):.4f} in all" if len(prices) == many else ""
         where = "1 address" if many == 1 else f"{many} addresses"
         return f"asking {where}: about {MOST_TOKENS} tokens at most each{cost}"
 
@@ -96,9 +98,14 @@ def asked_models(config: RunConfig) -> AskedModels:
             if model.local.rollouts_url is not None:
                 found.servers.append(model.local.rollouts_url)
             continue
-        whole = replace(endpoint_of(model), model=model.model.partition(":")[2])
-        for url in (whole.base_url, *whole.replicas):
-            _add(found, replace(whole, base_url=url, replicas=()), role, native, team)
+        settings = replace(endpoint_of(model), model=model.model.partition(":")[2])
+        same = [one for one in found.endpoints if one.settings == settings]
+        if not same:
+            found.endpoints.append(Endpoint(settings, []))
+            same = found.endpoints[-1:]
+        same[0].roles.append(role)
+        same[0].needs_tools |= native and role == "policy"
+        same[0].needs_json |= team and (role == "policy" or role.startswith("agent.team"))
     embeddings = [("lint.embedding", config.lint.embedding)]
     tools = enumerate(config.agent.tools)
     embeddings += [(f"agent.tools.{number}.embedding", tool.embedding) for number, tool in tools]
@@ -110,62 +117,55 @@ def asked_models(config: RunConfig) -> AskedModels:
     return found
 
 
-def _add(
-    found: AskedModels, settings: EndpointSettings, role: str, native: bool, team: bool
-) -> None:
-    same = [one for one in found.addresses if one.settings == settings]
-    if not same:
-        found.addresses.append(Address(settings, []))
-        same = found.addresses[-1:]
-    same[0].roles.append(role)
-    same[0].needs_tools |= native and role == "policy"
-    same[0].needs_json |= team and (role == "policy" or role.startswith("agent.team"))
-
-
 def model_checks(
     config: RunConfig, asked: AskedModels, offsets: list[tuple[str, float]]
 ) -> list[Awaitable[Sequence[Finding]]]:
     """One check an address, to be awaited together; `offsets` gets what each clock says."""
-    checks: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = []
-    for address in asked.addresses:
-        checks.append((address.place, lambda one=address: _ask(one, offsets)))  # type: ignore[misc]
-    for role, wanted in asked.embeddings:
-        checks.append((role, lambda r=role, w=wanted: _embed(config, r, w)))  # type: ignore[misc]
-    for url in asked.servers:
-        checks.append((url, lambda url=url: _sampler(url, config)))  # type: ignore[misc]
-    return [run_check(place, check(), LONGEST_S) for place, check in checks]
+    asking = [(", ".join(one.roles), _ask(one, offsets)) for one in asked.endpoints]
+    asking += [(role, _embed(config, role, wanted)) for role, wanted in asked.embeddings]
+    asking += [(url, _ask_sampler(url, config)) for url in asked.servers]
+    return [run_check(place, check, LONGEST_S) for place, check in asking]
 
 
-async def _ask(address: Address, offsets: list[tuple[str, float]]) -> list[Finding]:
-    place, needs = address.place, (address.needs_tools, address.needs_json)
-    try:
-        found, offset = await ask_endpoint(
-            place, address.settings, needs_tools=needs[0], needs_json=needs[1]
-        )
-    except PolicyError as error:
-        return [unreachable(", ".join(dict.fromkeys(address.roles)), error)]
-    if offset is not None:
-        offsets.append((address.settings.url, offset))
+async def _ask(endpoint: Endpoint, offsets: list[tuple[str, float]]) -> list[Finding]:
+    """All addresses at once; one that does not answer is left out by a run that has others."""
+    seen = [observe(address) for address in endpoint.addresses]
+    found: list[Finding] = []
+    replies = await asyncio.gather(*seen, return_exceptions=True)
+    grade: Grade = "fix" if all(isinstance(one, PolicyError) for one in replies) else "note"
+    for address, reply in zip(endpoint.addresses, replies, strict=True):
+        place = endpoint.place(address)
+        if isinstance(reply, PolicyError):
+            move = f"The run leaves it out until it answers. {reply.move}"
+            move = reply.move if grade == "fix" else move
+            found.append(Finding(grade, place, reply.cause, move))
+        elif isinstance(reply, BaseException):
+            raise reply
+        else:
+            tools, json = endpoint.needs_tools, endpoint.needs_json
+            found += endpoint_findings(place, reply, address.model, tools, json)
+            if reply.offset_s is not None:
+                offsets.append((address.url, reply.offset_s))
     return found
 
 
 async def _embed(config: RunConfig, role: str, wanted: EmbeddingConfig) -> list[Finding]:
     endpoint = embedding_endpoint(config, wanted)
+    place = f"{role} ({wanted.model} at {endpoint.url})"
     embedder = open_embedder(wanted.model, endpoint, None)
     try:
         await embedder.ping()
         made = await embedder.embed(["one word"])
     except PolicyError as error:
-        return [unreachable(role, error)]
+        return [Finding("fix", place, error.cause, error.move)]
     except CallFailed as failed:
-        return [Finding("fix", role, f"{failed}.", "Check model and address of the embeddings.")]
+        return [Finding("fix", place, f"{failed}.", "Check model and address of the embeddings.")]
     finally:
         await embedder.aclose()
-    place = f"{role} ({wanted.model} at {endpoint.url})"
     return [Finding("ok", place, f"gives vectors of {len(made.vectors[0])} numbers.")]
 
 
-async def _sampler(url: str, config: RunConfig) -> list[Finding]:
+async def _ask_sampler(url: str, config: RunConfig) -> list[Finding]:
     place = f"policy.local.rollouts_url ({url})"
     server = VLLMServer(replace(endpoint_of(config.policy), model="", base_url=url), 10.0)
     try:

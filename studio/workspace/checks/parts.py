@@ -19,7 +19,6 @@ from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.config.source import Source
-from studio.process import harden
 from studio.report.summary import count_text
 from studio.run.assemble import check_verifier
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
@@ -48,7 +47,6 @@ async def part_findings(
 
 def answer() -> None:
     """The other process: read the order, print what was found."""
-    harden()
     workspace, runfile, overrides, cluster = orjson.loads(sys.stdin.buffer.read())
     try:
         plan = load_new(Path(workspace), runfile, tuple(overrides))

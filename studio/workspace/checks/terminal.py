@@ -32,7 +32,7 @@ def terminal_findings(
 ) -> list[Finding]:
     """`missing`: place and cause where no screen can be drawn at all."""
     if missing is not None:
-        move = "The screen needs it; `studio headless` and `studio review` do not."
+        move = "`studio headless` and `studio review` do without."
         return [Finding("note", missing[0], f"{missing[1]}.", move)]
     term = environ.get("TERM", "")
     columns, rows = size
