@@ -23,10 +23,11 @@ def doctor(
     ] = False,
     json: AsObject = False,
 ) -> int:
-    """Check workspace and machine; with a run file also its models, verifier and tools.
+    """Find out what is damaged here, or why a run does not work.
 
-    It starts nothing. A run file's endpoints are asked a few short questions, and what these cost
-    at most is said before. Exit code 2 means damage, or something that does not work.
+    With a run file its models, verifier and tools are tried, too: endpoints are asked a few short
+    questions, and it is said before what these cost at most. Exit code 2 means damage, or something
+    that does not work.
 
     Examples:
         studio doctor

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engines.core.errors import StudioError
 from engines.tools.sandbox.tiers import find_tier
-from studio.workspace.checks.cluster import cluster_findings, find_address, run_cluster
+from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import PACKAGE, extra_findings, installed_version
 from studio.workspace.checks.finding import GRADES, Finding, run_check
 from studio.workspace.checks.gpu import gpu_findings
@@ -52,21 +52,14 @@ async def check_up(
     """Everything, what hinders most first; `tell` hears what asking costs before it is asked."""
     before, offsets = ClockReading.now(), list[tuple[str, float]]()
     # Alone, since what is typed meanwhile is lost; and what answers is in no hurry yet.
-    link = await run_check("link", asyncio.to_thread(_link, around), 2 * QUICK_S)
+    measure = partial(measure_link, _KEYS, _SCREEN)
+    link = await asyncio.to_thread(link_findings, around.environ, around.missing, measure)
     groups = [_machine(around)]
     if runfile is not None:
         groups.insert(0, _run(around, runfile, tuple(overrides), tell, offsets))
     found = [finding for group in await asyncio.gather(*groups) for finding in group]
     clock = clock_findings(before, ClockReading.now(), offsets, around.environ)
-    return sort_findings([*found, *link, *clock])
-
-
-def sort_findings(found: Sequence[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda finding: GRADES.index(finding.grade))
-
-
-def _link(around: Around) -> list[Finding]:
-    return link_findings(around.environ, around.missing, partial(measure_link, _KEYS, _SCREEN))
+    return sorted([*found, *link, *clock], key=lambda finding: GRADES.index(finding.grade))
 
 
 async def _machine(around: Around) -> list[Finding]:
@@ -111,11 +104,9 @@ async def _run(
     asked = asked_models(config)
     if asked.price:
         tell(asked.price)
-    ray, address = installed_version("ray"), find_address(around.environ)
-    cluster, barred = run_cluster(config.dispatch, config.ray.address, ray, address)
-    parts = part_findings(around.workspace, runfile, overrides, cluster)
-    place = "run" if cluster is None else f"run on the cluster at {cluster}"
+    parts = part_findings(around.workspace, runfile, overrides)
+    place = "run" if config.dispatch == "local" else "run on the cluster"
     groups = await asyncio.gather(
         *model_checks(config, asked, offsets), run_check(place, parts, PARTS_S)
     )
-    return [*(finding for group in groups for finding in group), *barred, *asked.unasked]
+    return [*(finding for group in groups for finding in group), *asked.unasked]

@@ -32,15 +32,16 @@ def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, A
 
 def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: bool) -> str:
     """A line a finding, what hinders most first, each with place, cause and next move."""
-    lines_by_word: dict[str, list[str]] = {word: [] for word in _WORDS}
-    for found in diagnosis.findings:
-        word = "mended" if found.mended else "fix" if found.damage else "note"
-        told = (found.place, found.cause, found.mended or found.move)
-        lines_by_word[word].append(_line(word, *told))
-    for check in diagnosis.checks:
-        told = (check.place, check.cause, check.move)
-        lines_by_word[check.grade].append(_line(check.grade, *told))
-    shown = [line for word in _WORDS for line in lines_by_word[word]]
+    told = [
+        (
+            "mended" if found.mended else "fix" if found.damage else "note",
+            (found.place, found.cause, found.mended or found.move),
+        )
+        for found in diagnosis.findings
+    ]
+    told += [(one.grade, (one.place, one.cause, one.move)) for one in diagnosis.checks]
+    told.sort(key=lambda line: _WORDS.index(line[0]))
+    shown = [_line(word, *texts) for word, texts in told]
     for run, pid in diagnosis.living.items():
         shown.append(f"run {run} is alive{pid}: its process goes on, and no file of it is changed")
     one = {"runs": "run", "libraries": "library", "data sets": "data set"}
@@ -51,12 +52,12 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
     shown.append(_machine_lines(machine))
     left = [found for found in diagnosis.findings if found.damage and not found.mended]
     mendable = 0 if repair else sum(found.mend is not None for found in left)
-    broken, notes = len(lines_by_word["fix"]) - len(left), len(lines_by_word["note"])
-    if broken:
+    grades = [word for word, _ in told]
+    if broken := grades.count("fix") - len(left):
         shown.append(f"{broken} to fix: they stand first.")
     if not left:
-        told = f"nothing is damaged; {count_text(notes, 'note')} above" if notes else "all is well"
-        shown += [] if broken else [told]
+        noted = f"nothing is damaged; {count_text(grades.count('note'), 'note')} above"
+        shown += [] if broken else [noted if "note" in grades else "all is well"]
     elif diagnosis.is_read_only:
         shown.append(f"{len(left)} damaged, and nothing can be mended here: {_READ_ONLY}.")
     elif not mendable:

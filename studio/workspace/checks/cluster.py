@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from engines.core.errors import StudioError
-from engines.core.extras import install_command
 from studio.report.summary import count_text
-from studio.workspace.checks.finding import Finding, as_findings, ask_python
+from studio.workspace.checks.finding import Finding, ask_apart
 
-_ASK = "from studio.workspace.checks.cluster import answer; answer()"
 _START = "ray start --head"
 
 
@@ -37,21 +31,19 @@ async def cluster_findings(ray: str | None, address: str | None) -> list[Finding
     if address is None:
         text = f"{ray}; no cluster runs here: dispatch=ray would start one for its run."
         return [Finding("ok", "ray", text)]
-    return as_findings(await ask_python(_ASK, address))
+    return await ask_apart(f"{__name__}:look", address)
 
 
-def answer() -> None:
-    """The other process, which alone loads Ray."""
+def look(address: str) -> list[Finding]:
+    """In the other process, which alone loads Ray."""
     from engines.rollouts.remote.ray_cluster import RayCluster
 
-    address = orjson.loads(sys.stdin.buffer.read())
     cluster = RayCluster(address, open_parts=_open_none, cpus_per_worker=0, environ={})
     try:
-        found = node_findings(address, *cluster.list_nodes())
+        return node_findings(address, *cluster.list_nodes())
     except StudioError as error:
         move = f"Start it ({_START}); `ray stop` forgets one that has ended, else see RAY_ADDRESS."
-        found = [Finding("note", f"cluster at {address}", error.cause, move)]
-    print(orjson.dumps([astuple(finding) for finding in found]).decode(), flush=True)
+        return [Finding("note", f"cluster at {address}", error.cause, move)]
 
 
 def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding]:
@@ -71,17 +63,3 @@ def node_findings(address: str, ours: str, nodes: Sequence[Any]) -> list[Finding
 
 def _open_none(*_: object) -> Any:
     raise AssertionError("no worker is opened")
-
-
-def run_cluster(
-    dispatch: str, wanted: str | None, ray: str | None, found: str | None
-) -> tuple[str | None, list[Finding]]:
-    """The address of the cluster that a run would use, None: one of its own; and what bars it."""
-    if dispatch != "ray":
-        return None, []
-    if ray is None:
-        move = f"Run: {install_command('ray')}"
-        return None, [Finding("fix", "dispatch", "it is ray, which is not installed.", move)]
-    if wanted == "local" or (wanted is None and found is None):
-        return None, [Finding("ok", "dispatch", "ray, on a cluster that the run starts here.")]
-    return wanted or found, []

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import orjson
 
 from engines.core.errors import StudioError
+from studio.secrets.output import mask_text
 
 Grade = Literal["fix", "note", "ok"]
 GRADES: tuple[Grade, ...] = get_args(Grade)
@@ -81,6 +83,18 @@ async def ask_python(code: str, order: object = None) -> Any:
         raise RuntimeError(said) from None
 
 
-def as_findings(rows: Iterable[Iterable[str]]) -> list[Finding]:
-    """Findings as another process wrote them."""
-    return [Finding(cast(Grade, grade), *texts) for grade, *texts in rows]
+async def ask_apart(check: str, *order: object) -> list[Finding]:
+    """What `MODULE:FUNCTION` finds in a process of its own, given the order as JSON values."""
+    code = f"from {__name__} import answer; answer({check!r})"
+    return [Finding(**row) for row in await ask_python(code, order)]
+
+
+def answer(check: str) -> None:
+    """The other process: look, and print what was found, without secrets."""
+    module, _, name = check.partition(":")
+    order = orjson.loads(sys.stdin.buffer.read())
+    try:
+        found = list(getattr(import_module(module), name)(*order))
+    except StudioError as error:
+        found = [Finding("fix", error.place, error.cause, error.move)]
+    print(mask_text(orjson.dumps(found).decode()), flush=True)

@@ -86,15 +86,14 @@ def clock_findings(
 
 
 def _is_zone(name: str) -> bool:
-    if any(sign.isdigit() for sign in name) and "/" not in name:
-        return True  # a rule, as CET-1CEST
+    if "/" not in name or name.startswith("/"):
+        return True  # a rule, as CET-1CEST, or a file
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
-        ZoneInfo(name)
+        return bool(ZoneInfo(name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return Path(name).is_absolute() and Path(name).is_file()
-    return True
+        return False
 
 
 def disk_findings(

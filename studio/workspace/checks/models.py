@@ -10,7 +10,6 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Usage
 from engines.policies.chat.embedding import open_embedder
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.vllm.connection import VLLMServer
 from studio.config.settings.policy import EmbeddingConfig, PolicyConfig
 from studio.config.settings.run import RunConfig
 from studio.run.acting import tool_protocol
@@ -54,7 +53,6 @@ class AskedModels:
 
     endpoints: list[Endpoint] = field(default_factory=list)
     embeddings: list[tuple[str, EmbeddingConfig]] = field(default_factory=list)
-    servers: list[str] = field(default_factory=list)  # of vLLM, that sample in a policy's place
     unasked: list[Finding] = field(default_factory=list)
 
     @property
@@ -95,8 +93,6 @@ def asked_models(config: RunConfig) -> AskedModels:
         kind = model.model.partition(":")[0]
         if kind != "openai":
             found.unasked.append(Finding("ok", f"{role} ({model.model})", _UNASKED[kind]))
-            if model.local.rollouts_url is not None:
-                found.servers.append(model.local.rollouts_url)
             continue
         settings = replace(endpoint_of(model), model=model.model.partition(":")[2])
         same = [one for one in found.endpoints if one.settings == settings]
@@ -123,7 +119,6 @@ def model_checks(
     """One check an address, to be awaited together; `offsets` gets what each clock says."""
     asking = [(", ".join(one.roles), _ask(one, offsets)) for one in asked.endpoints]
     asking += [(role, _embed(config, role, wanted)) for role, wanted in asked.embeddings]
-    asking += [(url, _ask_sampler(url, config)) for url in asked.servers]
     return [run_check(place, check, LONGEST_S) for place, check in asking]
 
 
@@ -163,15 +158,3 @@ async def _embed(config: RunConfig, role: str, wanted: EmbeddingConfig) -> list[
     finally:
         await embedder.aclose()
     return [Finding("ok", place, f"gives vectors of {len(made.vectors[0])} numbers.")]
-
-
-async def _ask_sampler(url: str, config: RunConfig) -> list[Finding]:
-    place = f"policy.local.rollouts_url ({url})"
-    server = VLLMServer(replace(endpoint_of(config.policy), model="", base_url=url), 10.0)
-    try:
-        listed = (await server.ask("models")).get("data") or []
-    except CallFailed as failed:
-        return [Finding("fix", place, f"{failed}.", "Start vLLM there, or correct the address.")]
-    finally:
-        await server.aclose()
-    return [Finding("ok", place, f"answers, and lists {len(listed)} models.")]

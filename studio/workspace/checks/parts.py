@@ -6,15 +6,12 @@ There a verifier that hangs or ends its process harms nothing, and a cluster lea
 from __future__ import annotations
 
 import asyncio
-import sys
+import os
 from contextlib import AsyncExitStack
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from engines.core.errors import StudioError
 from engines.record.run_dir import Workspace
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig
@@ -23,11 +20,9 @@ from studio.report.summary import count_text
 from studio.run.assemble import check_verifier
 from studio.run.new_or_resume import RunPlan, RunRequest, load_plan
 from studio.run.remote.worker import rebuild
-from studio.secrets.sanitize import one_line
-from studio.workspace.checks.finding import Finding, as_findings, ask_python
-
-_ASK = "from studio.workspace.checks.parts import answer; answer()"
-_LONGEST = 1000
+from studio.workspace.checks.cluster import find_address
+from studio.workspace.checks.extras import installed_version
+from studio.workspace.checks.finding import Finding, ask_apart
 
 
 def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPlan:
@@ -37,43 +32,33 @@ def load_new(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> RunPl
     return load_plan(request, lambda _: None)
 
 
-async def part_findings(
-    workspace: Path, runfile: str, overrides: tuple[str, ...], cluster: str | None
-) -> list[Finding]:
-    """`cluster` is the address of the one that workers are to be asked of; None: this machine."""
-    order = [str(workspace.absolute()), runfile, overrides, cluster]
-    return as_findings(await ask_python(_ASK, order))
+async def part_findings(workspace: Path, runfile: str, overrides: tuple[str, ...]) -> list[Finding]:
+    order = (str(workspace.absolute()), runfile, overrides)
+    return await ask_apart(f"{__name__}:look", *order)
 
 
-def answer() -> None:
-    """The other process: read the order, print what was found."""
-    workspace, runfile, overrides, cluster = orjson.loads(sys.stdin.buffer.read())
-    try:
-        plan = load_new(Path(workspace), runfile, tuple(overrides))
-        found = asyncio.run(_check(plan, cluster))
-    except StudioError as error:
-        found = [Finding("fix", error.place, error.cause, error.move)]
-    told = [[one_line(text, _LONGEST) for text in astuple(finding)] for finding in found]
-    print(orjson.dumps(told).decode(), flush=True)
-
-
-async def _check(plan: RunPlan, cluster: str | None) -> list[Finding]:
-    config = rebuild(plan.loaded.config, _without_weights)
-    where = {"dispatch": "local"}
-    if cluster is not None:
-        ray = config.ray.model_copy(update={"address": cluster})
-        where = {"dispatch": "ray", "ray": ray}
-    asked: RunConfig = config.model_copy(update=where)
-    plan = replace(plan, loaded=replace(plan.loaded, config=asked))
-    async with AsyncExitStack() as stack:
-        facts = await check_verifier(plan, stack)
-    told = [count_text(len(plan.problems), "problem"), f"verifier {asked.verifier.name} is there"]
-    if cluster is not None:
-        told.append(f"a worker of the cluster at {cluster} opens agent and verifier")
+def look(workspace: str, runfile: str, overrides: list[str]) -> list[Finding]:
+    """In the other process. Raises StudioError: a part cannot be opened."""
+    plan = load_new(Path(workspace), runfile, tuple(overrides))
+    config: RunConfig = rebuild(plan.loaded.config, _without_weights)
+    told = [count_text(len(plan.problems), "problem"), f"verifier {config.verifier.name} is there"]
+    if config.dispatch == "ray" and installed_version("ray"):
+        address = config.ray.address or find_address(os.environ) or "local"
+        where: dict[str, Any] = {"ray": config.ray.model_copy(update={"address": address})}
+        told.append(f"a worker of the cluster at {address} opens both")
+        if address == "local":  # which a run starts, and a doctor does not
+            where, told[-1] = {"dispatch": "local"}, "the run starts a cluster of its own"
+        config = config.model_copy(update=where)
+    facts = asyncio.run(_open(replace(plan, loaded=replace(plan.loaded, config=config))))
     if tools := [str(tool["name"]) for tool in facts.get("tools", ())]:
         told.append(f"tools work: {', '.join(tools)}")
     lacks = [Finding("note", "agent.tools", f"{text}.") for text in facts.get("absent", ())]
     return [*lacks, Finding("ok", "run", f"{'; '.join(told)}.")]
+
+
+async def _open(plan: RunPlan) -> dict[str, Any]:
+    async with AsyncExitStack() as stack:
+        return await check_verifier(plan, stack)
 
 
 def _without_weights(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import StudioError
-from studio.workspace.checks.cluster import cluster_findings, find_address, run_cluster
+from studio.workspace.checks.cluster import cluster_findings, find_address
 from studio.workspace.checks.extras import GIVES, extra_findings
 from studio.workspace.checks.finding import Finding, ask_program, ask_python, run_check
 from studio.workspace.checks.gpu import gpu_findings
@@ -30,7 +30,6 @@ from studio.workspace.checks.machine import (
     file_system,
 )
 from studio.workspace.checks.terminal import multiplexer_findings, terminal_findings
-from studio.workspace.checkup import sort_findings
 from tests.support.forked_studio import STUDIO
 from tests.support.screen_terminal import Terminal
 
@@ -72,7 +71,6 @@ async def test_a_check_that_hangs_fails_or_is_refused_is_a_finding() -> None:
     assert (hung.grade, hung.place) == ("note", "link") and "did not answer within" in hung.cause
     assert failed == Finding("note", "gpu", "it could not be looked at (ValueError: odd).")
     assert refused == Finding("fix", "x.yaml:3", "it is wrong.", "Write it right.")
-    assert sort_findings([failed, refused]) == [refused, failed]
 
 
 async def test_a_program_that_hangs_is_killed_with_its_check(tmp_path: Path) -> None:
@@ -396,13 +394,3 @@ def test_nodes_with_another_release_are_named() -> None:
     assert whole.cause == "3 nodes, 6 CPUs, studio 1."
     assert old.place == "node b" and "it has studio 0, and this is studio 1." in old.cause
     assert "no worker answers there (Get timed out)" in mute.cause
-
-
-def test_the_cluster_of_a_run_is_its_own_that_of_the_machine_or_missing() -> None:
-    assert run_cluster("local", None, None, None) == (None, [])
-    assert run_cluster("ray", None, "2.60", "h:1") == ("h:1", [])
-    assert run_cluster("ray", "h:2", "2.60", "h:1") == ("h:2", [])
-    (_, (own,)) = run_cluster("ray", "local", "2.60", "h:1")
-    assert own.grade == "ok"
-    (_, (missing,)) = run_cluster("ray", None, None, None)
-    assert missing.grade == "fix" and "[ray]" in missing.move
