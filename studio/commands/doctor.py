@@ -1,4 +1,4 @@
-"""`studio doctor`: check a workspace and repair it."""
+"""`studio doctor`: check a workspace and repair it, and find out why a run does not work."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from studio import exit_codes
-from studio.commands import AsObject, open_workspace
+from studio.commands import AsObject, Overrides, RunFile, open_workspace
 from studio.report.tables import print_result
 
 
 def doctor(
     context: typer.Context,
+    runfile: RunFile = None,
+    overrides: Overrides = None,
     repair: Annotated[
         bool,
         typer.Option(
@@ -21,25 +23,37 @@ def doctor(
     ] = False,
     json: AsObject = False,
 ) -> int:
-    """Check journals, records, libraries and the machine. Exit code 2 means damage.
+    """Find out what is damaged here, or why a run does not work.
+
+    With a run file its models, verifier and tools are tried, too: endpoints are asked a few short
+    questions, and it is said before what these cost at most. Exit code 2 means damage, or something
+    that does not work.
 
     Examples:
         studio doctor
         studio doctor --repair
+        studio doctor rehearsal
     """
     import asyncio
+    import os
+    import sys
     from dataclasses import replace
 
-    from engines.tools.sandbox.tiers import find_tier
+    from studio.commands.screen import why_no_screen
+    from studio.report.progress import to_stderr
+    from studio.workspace.checkup import Around, check_up
     from studio.workspace.doctor import diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_text
     from studio.workspace.preflight import machine_facts, machine_troubles
 
     machine = machine_facts(context.obj)
-    around = machine_troubles(context.obj, machine)
+    troubles = machine_troubles(context.obj, machine)
+    missing = why_no_screen(sys.stdin, sys.stderr, os.environ)
+    columns, rows = os.get_terminal_size(2) if missing is None else (0, 0)
+    around = Around(context.obj, os.environ, missing, (columns, rows))
+    checks = asyncio.run(check_up(around, runfile, overrides or (), to_stderr))
     found = diagnose(open_workspace(context), repair=repair)
-    found = replace(found, findings=(*found.findings, *around))
-    machine["sandbox"] = asyncio.run(find_tier()).sentence
+    found = replace(found, findings=(*found.findings, *troubles), checks=tuple(checks))
     text = doctor_text(found, machine, repair=repair)
     print_result(doctor_data(found, machine), text, json=json)
     return exit_codes.DONE if found.is_healthy else exit_codes.USER_ERROR

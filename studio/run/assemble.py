@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConflictError
 from engines.core.events import AgentOpened, NodesChanged, RolloutPlaced
@@ -111,8 +111,11 @@ async def open_run_context(
     return context
 
 
-async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
-    """Load the run's verifier and close it with the stack; nothing is asked and nothing written."""
+async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> dict[str, Any]:
+    """Load the run's verifier and close it with the stack; nothing is asked and nothing written.
+
+    Returns what the agent acts with, as `Acting.check`.
+    """
     config = plan.loaded.config
     roles = open_roles(config, stack, workspace=plan.workspace.path)
     check_training(config)
@@ -127,7 +130,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
         plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
     )
     await verifier.check()
-    await roles.acting.check()
+    return await roles.acting.check()
 
 
 def _check_monitors(plan: RunPlan, tell: Tell = lambda _: None) -> None:

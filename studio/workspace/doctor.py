@@ -31,6 +31,7 @@ from studio.data.catalogue import listed_data
 from studio.workspace.checks.catalogue import catalogue_troubles
 from studio.workspace.checks.checkpoints import checkpoint_troubles
 from studio.workspace.checks.contents import data_troubles, permission_troubles
+from studio.workspace.checks.finding import Finding
 from studio.workspace.checks.strays import (
     leftover_troubles,
     pid_text,
@@ -48,11 +49,13 @@ class Diagnosis:
     findings: tuple[Trouble, ...]
     living: dict[str, str] = field(default_factory=dict)  # runs at work, each with its process
     is_read_only: bool = False  # no repair can be written
+    checks: tuple[Finding, ...] = ()  # of all beside the workspace's files
 
     @property
     def is_healthy(self) -> bool:
-        """Nothing is damaged, or what was is mended."""
-        return not any(found.damage and not found.mended for found in self.findings)
+        """Nothing is damaged, or what was is mended; and nothing else fails to work."""
+        damaged = any(found.damage and not found.mended for found in self.findings)
+        return not damaged and not any(found.grade == "fix" for found in self.checks)
 
 
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:

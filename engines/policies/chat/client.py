@@ -13,8 +13,6 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, cast
 
-import orjson
-
 from engines.core.errors import CallFailed, PolicyError
 from engines.core.finish import meaning_of
 from engines.core.protocols import OnText, Policy, Reservation
@@ -23,6 +21,7 @@ from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.chat.address import RedirectRefused
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.http import CONNECT_S, LazyClient, MakeTransport, failure_of, is_unsent
+from engines.policies.chat.listing import Listing, parse_listing
 from engines.policies.chat.replicas import Replicas
 from engines.policies.chat.request import Dialect, chat_request
 from engines.policies.chat.retry import RetryHooks, RetryPolicy, Sleep, retry_call
@@ -152,8 +151,8 @@ class OpenAICompat:
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
-            known = await self._list_models() if getattr(failed, "status", 0) == 404 else ()
-            raise self._client.policy_error(failed, known) from None
+            listed = await self.list_models() if getattr(failed, "status", 0) == 404 else Listing()
+            raise self._client.policy_error(failed, tuple(listed.contexts)) from None
 
     async def aclose(self) -> None:
         for client in self._clients:
@@ -214,6 +213,7 @@ class OpenAICompat:
             raise EndpointFailed("cut", text, transient=True)
         self.dialect.note_reply(own.model, made)
         if paid is None or not paid.completion_tokens:
+            self.dialect.uncounted += 1
             paid = call.estimate_usage(reply)
         return replace(made, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 
@@ -243,8 +243,8 @@ class OpenAICompat:
             if not reply.is_complete:  # what breaks after the last word costs nothing
                 raise
 
-    async def _list_models(self) -> tuple[str, ...]:
-        """What the endpoint offers; empty where it does not say."""
+    async def list_models(self) -> Listing:
+        """What the endpoint offers; nothing where it does not say."""
         import httpx2
         import openai
 
@@ -252,18 +252,11 @@ class OpenAICompat:
             async with asyncio.timeout(CONNECT_S):
                 listing = self._client.open().models.with_streaming_response.list()
                 async with listing as response:
-                    body = orjson.loads(await read_capped(response.iter_bytes(), LISTING_BYTES))
-        except (
-            openai.APIError,
-            httpx2.HTTPError,
-            RedirectRefused,
-            orjson.JSONDecodeError,
-            TimeoutError,
-        ):
-            return ()
-        rows = body.get("data") if isinstance(body, dict) else None
-        named = rows if isinstance(rows, list) else []
-        return tuple(str(row["id"]) for row in named if isinstance(row, dict) and "id" in row)
+                    date = response.headers.get("date", "")
+                    body = await read_capped(response.iter_bytes(), LISTING_BYTES)
+        except (openai.APIError, httpx2.HTTPError, RedirectRefused, TimeoutError):
+            return Listing()
+        return Listing(parse_listing(body), date)
 
 
 class _TextForwarder:

@@ -33,6 +33,7 @@ class Dialect:
     without: set[str] = field(default_factory=set)  # fields left out, of those in DISPENSABLE
     new_limit_name: bool = False  # wants max_completion_tokens for max_tokens
     remarks: set[str] = field(default_factory=set)  # on what replies said of themselves
+    uncounted: int = 0  # replies whose tokens it did not count
 
     @property
     def notes(self) -> tuple[str, ...]:

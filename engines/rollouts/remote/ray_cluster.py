@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ if (Path.home() / ".ray" / "auth_token").exists():
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as NodeAffinity
 
 from engines.core.errors import StudioError, WorkerLost
 from engines.rollouts.remote.line import Item, Raised
@@ -31,8 +33,20 @@ from engines.rollouts.remote.worker import OpenParts, Worker
 
 REACH_S = 5.0
 """To reach the head of a cluster."""
+START_S = 15.0
+"""To start a process on a node."""
 MOST_CALLS = 10_000
 """Of one worker at a time: what it has under way is bounded by the dispatcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of a cluster, and what it has installed; "" where `trouble` says why not."""
+
+    name: str
+    cpus: float
+    release: str
+    trouble: str = ""
 
 
 class RayCluster:
@@ -109,6 +123,29 @@ class RayCluster:
             cause = f"it has {release}, and this is {_release()}."
             raise StudioError(f"node {host}", cause, "Install the same on every node.")
         return RayProcess(made, host)
+
+    def list_nodes(self) -> tuple[str, list[Node]]:
+        """What has to be installed on every node, and the nodes; the cluster is begun with here."""
+        self._start()
+        list_all: Any = ray.nodes
+        ask: Any = ray.remote(_release)
+        alive = [node for node in list_all() if node["Alive"]]
+        asked = [
+            ask.options(
+                num_cpus=0, scheduling_strategy=NodeAffinity(node["NodeID"], False)
+            ).remote()
+            for node in alive
+        ]
+        nodes = []
+        for node, reply in zip(alive, asked, strict=True):
+            release = trouble = ""
+            try:
+                release = str(ray.get(reply, timeout=START_S))
+            except (RayError, ImportError, TimeoutError) as error:
+                trouble = _said(error)
+            cpus = float(node["Resources"].get("CPU", 0.0))
+            nodes.append(Node(str(node["NodeManagerHostname"]), cpus, release, trouble))
+        return _release(), nodes
 
     def share(self, value: Any) -> Any:
         """See `Cluster.share`: Ray keeps it once a node."""

@@ -13,6 +13,7 @@ from textual.messages import TerminalSupportsSynchronizedOutput
 
 from studio.tui.terminal.frames import ScreenBuffer, compact_update
 from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
+from studio.workspace.checks.link import PROBE
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 BEAT_S = 0.1
 _HEADS_EVERY = 5
 """Beats between two drawings of the counts in titles: each costs as much as the text."""
-PROBE = "\x1b[?2026$p"
-"""Asks whether synchronized output is on; Textual asks the same once, at the beginning."""
 
 
 _ENTER = "\x1b[?1049h"

@@ -60,9 +60,10 @@ def test_a_whole_workspace_is_well_and_looking_writes_nothing(practised: Path) -
 
 def test_the_layers_of_the_sandbox_are_told(workspace: Path) -> None:
     done = studio("doctor", workspace=workspace)
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("sandbox  "))
-    assert line.endswith(("resource limits", "resource limits only: no sandbox"))
-    assert f"sandbox  {doctor(workspace)[1]['machine']['sandbox']}" == line
+    (line,) = (line for line in done.stdout.splitlines() if " sandbox: " in line)
+    (check,) = (one for one in doctor(workspace)[1]["checks"] if one["place"] == "sandbox")
+    assert line.startswith(f"{check['grade']:<6} sandbox: {check['cause']}")
+    assert "resource limits" in check["cause"]
 
 
 def test_a_workspace_that_is_not_there_is_not_made(workspace: Path) -> None:

@@ -1,0 +1,112 @@
+"""All checks of `studio doctor` beside the workspace's files: the machine, and a run's models.
+
+Owns which of them are made, and that they are made at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import locale
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from engines.core.errors import StudioError
+from engines.tools.sandbox.tiers import find_tier
+from studio.workspace.checks.cluster import cluster_findings, find_address
+from studio.workspace.checks.extras import PACKAGE, extra_findings, installed_version
+from studio.workspace.checks.finding import GRADES, Finding, run_check
+from studio.workspace.checks.gpu import gpu_findings
+from studio.workspace.checks.link import link_findings, measure_link
+from studio.workspace.checks.machine import (
+    ClockReading,
+    clock_findings,
+    disk_findings,
+    open_files_limit,
+    read_mounts,
+)
+from studio.workspace.checks.terminal import multiplexer_findings, terminal_findings
+
+QUICK_S, SLOW_S, PARTS_S = 3.0, 30.0, 120.0
+_KEYS, _SCREEN = 0, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Where the command was given."""
+
+    workspace: Path
+    environ: Mapping[str, str]
+    missing: tuple[str, str] | None  # of a terminal for the screen: place and cause
+    size: tuple[int, int]  # columns and rows
+
+
+async def check_up(
+    around: Around,
+    runfile: str | None,
+    overrides: Sequence[str],
+    tell: Callable[[str], None],
+) -> list[Finding]:
+    """Everything, what hinders most first; `tell` hears what asking costs before it is asked."""
+    before, offsets = ClockReading.now(), list[tuple[str, float]]()
+    # Alone, since what is typed meanwhile is lost; and what answers is in no hurry yet.
+    measure = partial(measure_link, _KEYS, _SCREEN)
+    link = await asyncio.to_thread(link_findings, around.environ, around.missing, measure)
+    groups = [_machine(around)]
+    if runfile is not None:
+        groups.insert(0, _run(around, runfile, tuple(overrides), tell, offsets))
+    found = [finding for group in await asyncio.gather(*groups) for finding in group]
+    clock = clock_findings(before, ClockReading.now(), offsets, around.environ)
+    return sorted([*found, *link, *clock], key=lambda finding: GRADES.index(finding.grade))
+
+
+async def _machine(around: Around) -> list[Finding]:
+    environ, ray = around.environ, installed_version("ray")
+    encoding = locale.getpreferredencoding(False)
+    seen = terminal_findings(environ, around.missing, around.size, encoding)
+    seen += disk_findings(around.workspace, open_files_limit, read_mounts)
+    seen += extra_findings(metadata.requires(PACKAGE) or ())
+    asked = await asyncio.gather(
+        run_check("sandbox", _sandbox(), SLOW_S),
+        run_check("tmux", multiplexer_findings(environ), QUICK_S),
+        run_check("gpu", gpu_findings(installed_version("torch")), SLOW_S),
+        run_check("ray", cluster_findings(ray, find_address(environ)), SLOW_S),
+    )
+    return [*(finding for group in asked for finding in group), *seen]
+
+
+async def _sandbox() -> list[Finding]:
+    tier = await find_tier()
+    if tier.in_force:
+        return [Finding("ok", "sandbox", tier.sentence)]
+    why = "; ".join(f"{layer}: {said}" for layer, said in tier.layers.items() if said != "ok")
+    move = "Agents with code or programs need a Linux with user namespaces or Landlock."
+    return [Finding("note", "sandbox", f"{tier.sentence} ({why}).", move)]
+
+
+async def _run(
+    around: Around,
+    runfile: str,
+    overrides: tuple[str, ...],
+    tell: Callable[[str], None],
+    offsets: list[tuple[str, float]],
+) -> list[Finding]:
+    # Half a second that nobody who asks of the machine alone waits for.
+    from studio.workspace.checks.models import asked_models, model_checks
+    from studio.workspace.checks.parts import load_new, part_findings
+
+    try:
+        config = load_new(around.workspace, runfile, overrides).loaded.config
+    except StudioError as error:
+        return [Finding("fix", error.place, error.cause, error.move)]
+    asked = asked_models(config)
+    if asked.price:
+        tell(asked.price)
+    parts = part_findings(around.workspace, runfile, overrides)
+    place = "run" if config.dispatch == "local" else "run on the cluster"
+    groups = await asyncio.gather(
+        *model_checks(config, asked, offsets), run_check(place, parts, PARTS_S)
+    )
+    return [*(finding for group in groups for finding in group), *asked.unasked]

@@ -1,0 +1,396 @@
+"""What the doctor finds of terminal, tmux, line, clock, disk, GPU, extras and cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core.errors import StudioError
+from studio.workspace.checks.cluster import cluster_findings, find_address
+from studio.workspace.checks.extras import GIVES, extra_findings
+from studio.workspace.checks.finding import Finding, ask_program, ask_python, run_check
+from studio.workspace.checks.gpu import gpu_findings
+from studio.workspace.checks.link import PROBE, Link, link_findings, measure_link
+from studio.workspace.checks.machine import (
+    ClockReading,
+    clock_findings,
+    clock_offset,
+    disk_findings,
+    file_system,
+)
+from studio.workspace.checks.terminal import multiplexer_findings, terminal_findings
+from tests.support.forked_studio import STUDIO
+from tests.support.screen_terminal import Terminal
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def grades(found: list[Finding]) -> list[str]:
+    return [finding.grade for finding in found]
+
+
+def a_program(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at the beginning of PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+# -- how things are asked ------------------------------------------------------------------
+
+
+async def test_a_check_that_hangs_fails_or_is_refused_is_a_finding() -> None:
+    async def fail() -> list[Finding]:
+        raise ValueError("odd")
+
+    async def refuse() -> list[Finding]:
+        raise StudioError("x.yaml:3", "it is wrong.", "Write it right.")
+
+    (hung,) = await run_check("link", asyncio.Event().wait(), 0)  # type: ignore[arg-type]
+    (failed,) = await run_check("gpu", fail(), 5)
+    (refused,) = await run_check("run", refuse(), 5)
+    assert (hung.grade, hung.place) == ("note", "link") and "did not answer within" in hung.cause
+    assert failed == Finding("note", "gpu", "it could not be looked at (ValueError: odd).")
+    assert refused == Finding("fix", "x.yaml:3", "it is wrong.", "Write it right.")
+
+
+async def test_a_program_that_hangs_is_killed_with_its_check(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    os.mkfifo(told)
+    asking = asyncio.create_task(ask_program("sh", "-c", f"echo $$ > {told}; exec sleep 1000"))
+    pid = int(await asyncio.to_thread(told.read_text))
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIG_DFL)
+
+
+async def test_a_process_that_says_nothing_is_told_by_its_last_words() -> None:
+    assert await ask_python("print('noise'); print('[1]')") == [1]
+    with pytest.raises(RuntimeError, match="ValueError: no"):
+        await ask_python("raise ValueError('no')")
+
+
+# -- terminal, tmux, line -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "colours"),
+    [
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, "truecolor"),
+        ({"TERM": "xterm-256color"}, "256 colours"),
+        ({"TERM": "xterm"}, "16 colours"),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, "no colours (NO_COLOR)"),
+    ],
+)
+def test_a_terminal_is_told_with_size_colours_and_encoding(
+    environ: dict[str, str], colours: str
+) -> None:
+    (found,) = terminal_findings(environ, None, (120, 36), "UTF-8")
+    assert found == Finding("ok", "terminal", f"{environ['TERM']}, 120x36, {colours}, UTF-8.")
+
+
+def test_a_small_terminal_and_none_at_all_are_noted() -> None:
+    small = terminal_findings({"TERM": "xterm"}, None, (50, 10), "UTF-8")
+    assert grades(small) == ["ok", "note"] and "50x10" in small[1].cause
+    (none,) = terminal_findings({}, ("standard input", "it is no terminal"), (0, 0), "UTF-8")
+    assert none.grade == "note" and "studio headless" in none.move
+
+
+def tmux_says(**changes: str) -> str:
+    usual = {
+        "version": "3.5",
+        "default-terminal": "tmux-256color",
+        "escape-time": "10",
+        "set-clipboard": "on",
+        "allow-passthrough": "off",
+        "client_termname": "xterm-256color",
+        "client_termfeatures": "256,RGB,title",
+    }
+    told = {**usual, **{name.replace("_", "-"): value for name, value in changes.items()}}
+    return f"printf '%s\\n' '{chr(0x1F).join(told.values())}'"
+
+
+async def test_a_tmux_that_is_set_well_is_one_line(programs: Path) -> None:
+    a_program(programs, "tmux", tmux_says())
+    (found,) = await multiplexer_findings({"TMUX": "/tmp/x,1,0"})
+    assert found.cause == "tmux 3.5 in xterm-256color, default-terminal tmux-256color, truecolor."
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"escape_time": "500"}, "set -sg escape-time 10"),
+        ({"set_clipboard": "external"}, "set -g set-clipboard on"),
+        ({"default_terminal": "screen"}, "set -g default-terminal tmux-256color"),
+        ({"default_terminal": "xterm-256color"}, "set -g default-terminal tmux-256color"),
+    ],
+)
+async def test_what_hinders_the_screen_in_tmux_comes_with_its_setting(
+    programs: Path, changes: dict[str, str], setting: str
+) -> None:
+    a_program(programs, "tmux", tmux_says(**changes))
+    found = await multiplexer_findings({"TMUX": "/tmp/x,1,0"})
+    assert grades(found) == ["ok", "note"] and f"`{setting}`" in found[1].move
+
+
+async def test_copies_that_pass_through_tmux_are_enough(programs: Path) -> None:
+    a_program(programs, "tmux", tmux_says(set_clipboard="external", allow_passthrough="on"))
+    assert grades(await multiplexer_findings({"TMUX": "/tmp/x,1,0"})) == ["ok"]
+
+
+async def test_a_tmux_that_is_gone_and_screen_are_noted(programs: Path) -> None:
+    a_program(programs, "tmux", "echo 'no server running' >&2; exit 1")
+    (gone,) = await multiplexer_findings({"TMUX": "/tmp/x,1,0"})
+    assert gone.grade == "note" and "no server running" in gone.cause
+    (screen,) = await multiplexer_findings({"STY": "12.pts"})
+    assert screen.place == "screen" and "tmux" in screen.move
+    assert await multiplexer_findings({}) == []
+
+
+@contextmanager
+def a_line(bytes_per_s: float, rtt_s: float, *, answers: bool = True) -> Iterator[Any]:
+    """A terminal behind a line; yields its two open files, and a clock that what it got moves."""
+    master, slave = os.openpty()
+    got, answered = [0], [0]
+
+    def serve() -> None:
+        seen = b""
+        while data := os.read(master, 65536):
+            if data.startswith(b"q"):
+                return
+            got[0] += len(data)
+            seen = (seen + data)[-200_000:]
+            while PROBE.encode() in seen:
+                seen = seen.partition(PROBE.encode())[2]
+                if answers:
+                    answered[0] += 1
+                    os.write(master, b"\x1b[?2026;2$y")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield slave, slave, lambda: answered[0] * rtt_s + got[0] / bytes_per_s
+    finally:
+        os.write(slave, b"q")
+        thread.join(20)
+        os.close(slave)
+        os.close(master)
+
+
+def test_a_slow_line_is_measured_and_noted() -> None:
+    with a_line(4_000, 0.2) as line:
+        link = measure_link(*line)
+    assert link is not None and not link.is_more
+    assert 0.2 <= link.rtt_s <= 0.21 and 3_800 <= link.bytes_per_s <= 4_000
+    (found,) = link_findings({}, None, lambda: link)
+    assert found.grade == "note" and "low_bandwidth" in found.move and "4 KB/s" in found.cause
+
+
+def test_a_fast_line_is_said_to_be_over_what_was_tried() -> None:
+    with a_line(1e9, 0.001) as line:
+        link = measure_link(*line)
+    assert link is not None and link.is_more
+    (found,) = link_findings({}, None, lambda: link)
+    assert found.grade == "ok" and found.cause.startswith("over ")
+
+
+def test_a_line_is_not_measured_where_nobody_or_tmux_would_answer() -> None:
+    def measure() -> Link | None:
+        raise AssertionError("it is asked")
+
+    (tmux,) = link_findings({"TMUX": "x"}, None, measure)
+    (none,) = link_findings({}, ("standard input", "it is no terminal"), measure)
+    (mute,) = link_findings({}, None, lambda: None)
+    assert (
+        "tmux answers" in tmux.cause and "no terminal" in none.cause and "not answer" in mute.cause
+    )
+
+
+def test_in_a_real_terminal_its_size_is_told_and_it_is_left_as_it_was(tmp_path: Path) -> None:
+    words = [*STUDIO, "--workspace", str(tmp_path / "practice"), "doctor"]
+    environ = {"RAY_TMPDIR": str(tmp_path)}
+    with Terminal(words, columns=200, rows=60, environ=environ, cwd=tmp_path) as terminal:
+        assert terminal.ended(60) == 0
+        assert "terminal: xterm-256color, 200x60, 256 colours, UTF-8." in terminal.text
+        assert "link: not measured: the terminal does not answer." in terminal.text
+        assert PROBE.encode() in terminal.raw and terminal.is_sane
+
+
+# -- clock and disk -----------------------------------------------------------------------
+
+
+def clock(
+    offsets: list[tuple[str, float]],
+    *,
+    moved: float = 0.0,
+    wall: float = NOON.timestamp(),
+    environ: Mapping[str, str] = {},
+) -> list[Finding]:
+    before, after = ClockReading(wall, 50.0), ClockReading(wall + 2 + moved, 52.0)
+    return clock_findings(before, after, offsets, environ)
+
+
+def test_a_clock_that_agrees_is_one_line() -> None:
+    (found,) = clock([("http://a", 1.2), ("http://b", -2.0)], environ={"TZ": "Europe/Berlin"})
+    assert found == Finding("ok", "clock", "2026-05-01 12:00 UTC, within 2 s of the endpoints.")
+
+
+def test_a_clock_that_is_off_is_noted_with_the_likely_reason() -> None:
+    (zone,) = clock([("http://a", 2 * 3600 + 3.0)])
+    assert "7,203 s ahead of http://a, as if it held local time for UTC." in zone.cause
+    (wrong,) = clock([("http://a", -400.0)])
+    assert wrong.cause == "it is 400 s behind http://a." and "timedatectl" in wrong.move
+    (moved,) = clock([], moved=30.0)
+    assert "set by +30.0 s" in moved.cause
+    (past,) = clock([], wall=0.0)
+    assert past.grade == "fix" and "1970-01-01" in past.cause
+    (zone,) = clock([], environ={"TZ": "Europe/Berlim"})
+    assert (zone.place, zone.grade) == ("TZ", "note")
+
+
+def test_a_date_header_is_read_or_says_nothing() -> None:
+    assert clock_offset(format_datetime(NOON, usegmt=True), NOON.timestamp() + 5) == 5
+    assert clock_offset("soon", 0.0) is None
+
+
+MOUNTS = """\
+22 1 8:1 / / rw - ext4 /dev/sda1 rw
+30 22 0:40 / /home/my\\040data rw shared:1 - nfs4 server:/x rw
+31 22 0:41 / /home rw - xfs /dev/sdb rw
+"""
+
+
+def test_a_network_file_system_and_few_open_files_are_noted() -> None:
+    assert file_system(Path("/home/my data/practice"), MOUNTS) == "nfs4"
+    assert file_system(Path("/home/mine"), MOUNTS) == "xfs"
+    assert file_system(Path("/homes"), MOUNTS) == "ext4"
+    found = disk_findings(Path("/home/my data/practice"), lambda: 256, lambda: MOUNTS)
+    assert grades(found) == ["note", "note"]
+    assert "nfs4" in found[0].cause and "ulimit -n 4096" in found[1].move
+    assert grades(disk_findings(Path("/x"), lambda: 20_000, lambda: MOUNTS)) == ["ok"]
+
+
+# -- GPU, extras, cluster -------------------------------------------------------------------
+
+
+async def torch_says(**said: Any) -> Any:
+    return {"cuda": "12.8", "gpus": 0, "mps": False, "said": "", **said}
+
+
+async def test_a_gpu_is_told_with_memory_driver_and_what_torch_sees(programs: Path) -> None:
+    a_program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 1024, 550.54'")
+    found = await gpu_findings("2.13.0", ask_torch=lambda _: torch_says(gpus=1))
+    assert [one.cause for one in found] == [
+        "NVIDIA H100, 1.0 of 79.6 GB in use, driver 550.54.",
+        "2.13.0 sees 1 GPU (CUDA 12.8).",
+    ]
+    (_, without) = await gpu_findings(None)
+    assert "torch is not installed" in without.cause
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "move"),
+    [
+        ({"said": "The NVIDIA driver on your system is too old"}, "too old", "Update the driver"),
+        ({"cuda": None}, "built for the CPU alone", "pytorch.org"),
+        ({}, "sees no GPU.", "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+async def test_a_gpu_that_torch_does_not_see_is_noted_with_the_reason(
+    programs: Path, said: dict[str, Any], cause: str, move: str
+) -> None:
+    a_program(programs, "nvidia-smi", "echo 'NVIDIA H100, 81559, 80000, 450.1'")
+    card, torch = await gpu_findings("2.13.0", ask_torch=lambda _: torch_says(**said))
+    assert card.grade == "note" and "nvidia-smi" in card.move  # it is nearly full
+    assert torch.grade == "note" and cause in torch.cause and move in torch.move
+
+
+async def test_a_driver_that_does_not_answer_is_noted_and_torch_is_not_asked(
+    programs: Path,
+) -> None:
+    a_program(programs, "nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
+    (found,) = await gpu_findings("2.13.0", ask_torch=lambda _: torch_says())
+    assert found.grade == "note" and "NVIDIA-SMI has failed" in found.cause
+
+
+REQUIRES = (
+    "orjson>=3",
+    "torch>=2.13; extra == 'grpo'",
+    "peft<1,>=0.21; extra == 'grpo'",
+    "ray>=2.50; extra == 'ray'",
+    "mcp<3,>=2; extra == 'mcp'",
+    "backports-zstd>=1; python_version < '3' and extra == 'inspect'",
+)
+
+
+def test_extras_are_told_with_versions_what_they_lack_and_how_they_are_installed() -> None:
+    installed = {"torch": "2.13.0+cpu", "mcp": "1.9", "ray": "2.60.0"}
+    found = {one.place: one for one in extra_findings(REQUIRES, installed.get)}
+    grpo, old, whole = found["extra grpo"], found["extra mcp"], found["extras"]
+    assert grpo.grade == "ok" and grpo.cause.startswith("not installed (without peft)")
+    assert "[grpo]" in grpo.move and GIVES["grpo"] in grpo.cause
+    assert old.grade == "note" and old.cause.startswith("mcp 1.9 is not <3,>=2")
+    assert "[mcp]" in old.move
+    assert "ray (ray 2.60.0)" in whole.cause and "inspect (part of Python)" in whole.cause
+
+
+def test_every_extra_that_users_install_is_known() -> None:
+    root = Path(__file__).parents[4]
+    asked = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert set(asked["optional-dependencies"]) - {"dev", "bench", "rl"} == set(GIVES)
+
+
+def test_a_cluster_is_looked_for_where_ray_would(tmp_path: Path) -> None:
+    assert find_address({"RAY_TMPDIR": str(tmp_path)}) is None
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("10.0.0.1:6379")
+    assert find_address({"RAY_TMPDIR": str(tmp_path)}) == "10.0.0.1:6379"
+    assert find_address({"RAY_ADDRESS": "10.0.0.2:6379"}) == "10.0.0.2:6379"
+
+
+async def test_without_a_cluster_none_is_asked_or_started() -> None:
+    (found,) = await cluster_findings("2.60.0", None)
+    assert "no cluster runs here" in found.cause
+    assert await cluster_findings(None, "10.0.0.1:6379") == []
+
+
+async def test_a_cluster_that_has_ended_is_noted() -> None:
+    pytest.importorskip("ray", reason="needs the extra ray")
+    (found,) = await cluster_findings("2.60.0", "127.0.0.1:9")
+    assert found.grade == "note" and "nothing answers at 127.0.0.1:9" in found.cause
+    assert "ray stop" in found.move
+
+
+def test_nodes_with_another_release_are_named() -> None:
+    from studio.workspace.checks.cluster import node_findings
+
+    class Node:
+        def __init__(self, name: str, release: str, trouble: str = "") -> None:
+            self.name, self.cpus, self.release, self.trouble = name, 2.0, release, trouble
+
+    nodes = [Node("a", "studio 1"), Node("b", "studio 0"), Node("c", "", "Get timed out")]
+    whole, old, mute = node_findings("h:1", "studio 1", nodes)
+    assert whole.cause == "3 nodes, 6 CPUs, studio 1."
+    assert old.place == "node b" and "it has studio 0, and this is studio 1." in old.cause
+    assert "no worker answers there (Get timed out)" in mute.cause
