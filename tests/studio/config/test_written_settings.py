@@ -23,11 +23,12 @@ NEWER = ("demo", "math", "command", "grpo-team", "research", "web", "math-aime",
 CHANGED = ("grpo-planner",)
 """What was kept of them is what an older run was begun with."""
 NEWER_SETTINGS = re.compile(
-    r"^(?:  dropout: 0.0\n|tracing:\n(?:  .*\n)+tensorboard: null\n| +(?:expected_tokens: null"
+    r"^(?:  dropout: 0.0\n|dispatch: local\nray:\n(?:  .*\n)+"
+    r"|tracing:\n(?:  .*\n)+tensorboard: null\n| +(?:expected_tokens: null"
     r"|reflect_on_worsened: 0|(?:proposals: 1\n +)?proposals_per_call: 8|operations_per_call: 200"
     r"|read_without_contrast: 4|min_contrast: 0.05|read_chars: 40000"
     r"|select_above: 30|select_most: 10"
-    r"|rollouts_sleep: false"
+    r"|rollouts_sleep: false|replicas: \[\]|price_cached_usd_per_mtok: null"
     r"|team: null|models: {}|monitor: null"
     r"|tools: \[\]|tool_protocol: auto|context_tokens: 24000|sandbox: required|command: \[\]"
     r"|function: null|problem_as: stdin|answer_from: last_line|pass_env: \[\]|network: none"
