@@ -176,10 +176,10 @@ FAULTS = (
     Fault(
         "gradients are cleared between the minibatches of one optimiser step",
         "engines/grpo/engine/update.py",
-        "        for minibatch in window:\n            work",
-        "        for minibatch in window:\n"
-        "            self._optimiser.zero_grad()\n"
-        "            work",
+        "            for minibatch in window:\n                work",
+        "            for minibatch in window:\n"
+        "                self._optimiser.zero_grad()\n"
+        "                work",
         ("tests/engines/grpo/engine/test_grpo.py::test_accumulated_minibatches_equal_one_batch",),
     ),
     Fault(
@@ -201,8 +201,8 @@ FAULTS = (
     Fault(
         "some groups are computed by no process of a training run",
         "engines/grpo/ranks/ranks.py",
-        "items[self.rank :: self.size]",
-        "items[self.rank + 1 :: self.size]",
+        "items[self.rank if rank is None else rank :: self.size]",
+        "items[self.rank + 1 if rank is None else rank + 1 :: self.size]",
         ("tests/engines/grpo/ranks/test_ranks.py",),
     ),
     Fault(

@@ -23,7 +23,7 @@ from engines.record.appender import Appender
 from engines.record.segments import files
 from engines.record.segments.reading import End, Place, read
 
-FORMAT = 8
+FORMAT = 9
 """Version of the line and event format that is written; every line carries its own."""
 
 
@@ -33,7 +33,7 @@ journal may hold lines of several; format 3 names the hashes of prompt files, fo
 and batches of decisions, format 5 what a prompt showed, credits, doubts and fates of proposals,
 format 6 what an agent acts with, and the turns and calls of its tries, format 7 what operations and
  experiences were found to be worth, and the choice of a lesson, format 8 labels of libraries; it
- goes with sealed files."""
+ goes with sealed files. Format 9 counts what caches of endpoints had, and knows segments."""
 
 
 HEAD_BYTES = 160

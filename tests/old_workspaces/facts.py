@@ -177,7 +177,8 @@ LATER_KINDS |= {"HeldOutShown", "LessonsCompared", "LibraryLabelled"}
 """Events that a later release added; they say so by another format."""
 LATER = frozenset({"curve", "later", "spent_on", "fates", "position", "nothing_read"})
 LATER |= {"credits", "credited", "turns", "tool_calls", "failed_calls", "rollouts_done"}
-LATER |= {"speaker", "learns", "cells", "diagnosis", "curates", "proposed", "practises"}
+LATER |= {"speaker", "learns", "cells", "diagnosis", "curates", "proposed", "practises", "checks"}
+LATER |= {"cached_tokens"}
 """Keys of answers that a later release added, whatever they say."""
 
 

@@ -58,7 +58,9 @@ _COUNTED |= {"experiences.[].history.[].uses_before"}
 _ACTED = {"turns", "tool_calls", "failed_calls", "files", "verdict.step_rewards"}
 _NOW = _PINS | _READ | {"remarks"} | _COUNTED
 _TRIED = _NOW | _ACTED | {"effects", "shown_questions", "left_out", "spares"}
-ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED, 7: _TRIED, 8: _TRIED}
+_PAID = ("usage", "paid", "under_way", "total", "verdict.usage", "reflection.usage", "lesson.usage")
+_CACHED = _TRIED | {f"{place}.cached_tokens" for place in _PAID}
+ADDED = {3: {"prompts"}, 4: _PINS, 5: _NOW, 6: _NOW | _ACTED, 7: _TRIED, 8: _TRIED, 9: _CACHED}
 """Keys of events, and all below them, that a later format knows."""
 """Of every line in these journals, and of what a release at that format writes."""
 SAME_AGAIN = {"finished": ("rehearsal-2", "rehearsal-3"), "rejections": ("copy", "again")}

@@ -14,6 +14,8 @@ PACKAGE = "practice-studio"
 GIVES = {
     "grpo": "models in this process, and training of their weights",
     "qlora": "4-bit weights",
+    "deepspeed": "training divided by DeepSpeed's ZeRO",
+    "tensorboard": "curves of every run",
     "ray": "rollouts on a cluster",
     "otel": "traces by OpenTelemetry",
     "mcp": "tools of MCP servers, and serving by MCP",

@@ -816,6 +816,26 @@ TABLE: tuple[Row, ...] = (
         "--to FILE",
         do=a_file("x", "mine"),
     ),
+    bad("runs trace", "missing", "", "Missing argument", "-h"),
+    bad("runs trace", "missing", "rehearsal", "no collector is named", "--endpoint"),
+    bad("runs trace", "not there", "nobody", "nobody", "rehearsal"),
+    bad("runs trace", "wrong type", "rehearsal --endpoint 5", "http://", "tracing.base_url"),
+    bad("runs trace", "wrong format", "../up", "up", "letters"),
+    bad("runs trace", "empty", "rehearsal --endpoint=", "http://", "tracing.base_url"),
+    bad(
+        *("runs trace", "damaged", "rehearsal --endpoint http://127.0.0.1:9", f"{RUN}:2", "doctor"),
+        do=a_damaged(RUN, line=1),
+    ),
+    bad("runs export", "missing", "rehearsal", "Missing option", "--to"),
+    bad("runs export", "not there", "rehearsal --to x --rollout s9p9r9", "s9p9r9", "runs show"),
+    bad("runs export", "wrong type", "rehearsal --to x --rollout foo", "foo", "runs show"),
+    bad("runs export", "wrong format", "../up --to x", "up", "letters"),
+    bad("runs export", "unreadable", "rehearsal --to x", "not an empty folder", do=a_file("x", "")),
+    bad("runs export", "empty", "rehearsal --to=", "it is not an empty folder"),
+    bad(
+        *("runs export", "damaged", "rehearsal --to x", f"{RUN}:2", "doctor"),
+        do=a_damaged(RUN, line=1),
+    ),
     bad("runs restore", "missing", "", "Missing argument", "-h"),
     bad("runs restore", "not there", "nobody", "nobody", "runs list"),
     bad("runs restore", "unreadable", "./x", "x: there is none", do=a_folder("x")),
@@ -874,7 +894,7 @@ TABLE: tuple[Row, ...] = (
     bad("completion", "missing", "", "bash|zsh|fish"),
     bad("completion", "wrong format", "tcsh", "tcsh", "'bash', 'zsh'"),
     # doctor
-    bad("doctor", "wrong format", "extra", "extra", "unexpected"),
+    bad("doctor", "wrong format", "rehearsal epochs", "epochs", "key=value"),
     bad("doctor", "damaged", "", RUN, "--repair", do=a_damaged(RUN, line=1)),
     bad("doctor", "locked", "--repair", "rehearsal", "living process", do=a_damaged(RUN, line=1)),
     # what no file and no number should be
@@ -1076,6 +1096,12 @@ NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
         "damaged": "a damaged run can be removed",
         "contradictory": ONE_ARGUMENT,
     },
+    "runs trace": {
+        "unreadable": NO_FILE,
+        "locked": NO_WRITING,
+        "contradictory": ONE_ARGUMENT,
+    },
+    "runs export": {"locked": NO_WRITING, "contradictory": "a run and a folder never are"},
     "runs archive": {"wrong type": ALL_TEXT, "empty": NO_FILE},
     "runs restore": {"wrong type": ALL_TEXT, "locked": "there is no run of that name to be locked"},
     "rehearsal serve": {

@@ -31,6 +31,7 @@ NEEDED = {  # what must be said beside an example
     "lint.embedding.": "lint.embedding.model=rehearsal",
     "practice.proposals=": "review.gate.problems=8",
     "agent.models": "agent.function=my_agent.py:solve",
+    "policy.local.rollouts_sleep": "policy.local.rollouts_url=http://127.0.0.1:8000/v1",
 }
 
 
