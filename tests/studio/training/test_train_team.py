@@ -18,7 +18,7 @@ SHORT = (
     "practice.group_size=4",
     "grpo.learning_rate=0.0015",  # of few steps
     "sft.epochs=2",
-    "evaluation.limit=32",
+    "evaluation.limit=64",
     "tensorboard=false",
 )
 
@@ -44,7 +44,7 @@ def test_the_planner_alone_learns_which_plan_pays(trained: Path) -> None:
         for later, earlier in zip(after.rewards, before.rewards, strict=True)
     ]
     # Above nothing, and no more: how far depends on how a processor rounds.
-    assert before.n == after.n == 32 and paired_interval_of(changes).low > 0
+    assert before.n == after.n == 64 and paired_interval_of(changes).low > 0
     for done in [e for e in events if isinstance(e, ev.RolloutFinished)][:8]:
         records = [read_record(run.records, ref) for ref in done.refs]
         said = [(r.reply.speaker, r.policy, bool(r.reply.token_ids)) for r in records]
