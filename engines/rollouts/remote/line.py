@@ -21,7 +21,7 @@ Work = tuple[Coroutine[Any, Any, Any], Context | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class PackedError:
     """An error on its way. One that is not the studio's own keeps its name and its text."""
 
     kind: type[Exception] | str
@@ -29,7 +29,7 @@ class Raised:
     state: dict[str, Any]
 
     @classmethod
-    def pack(cls, error: BaseException) -> Raised:
+    def pack(cls, error: BaseException) -> PackedError:
         if isinstance(error, StudioError | CallFailed | TimeoutError):
             return cls(type(error), error.args, dict(vars(error)))
         return cls(type(error).__name__, (str(error),), {})
@@ -125,4 +125,4 @@ class Line:
         if error is None:
             self._send(("answer", number, done.result()))
         else:
-            self._send(("error", number, Raised.pack(error)))
+            self._send(("error", number, PackedError.pack(error)))

@@ -28,7 +28,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as NodeAffinity
 
 from engines.core.errors import StudioError, WorkerLost
-from engines.rollouts.remote.line import Item, Raised
+from engines.rollouts.remote.line import Item, PackedError
 from engines.rollouts.remote.worker import OpenParts, Worker
 
 REACH_S = 5.0
@@ -117,7 +117,7 @@ class RayCluster:
             if not ray.is_initialized():
                 move = "Start it again; the same command goes on from there."
                 raise StudioError("ray.address", "the cluster is gone.", move) from error
-            raise WorkerLost("(unknown)", _said(error)) from error
+            raise WorkerLost("(unknown)", _describe_loss(error)) from error
         if release != _release():
             ray.kill(made)
             cause = f"it has {release}, and this is {_release()}."
@@ -142,7 +142,7 @@ class RayCluster:
             try:
                 release = str(ray.get(reply, timeout=START_S))
             except (RayError, ImportError, TimeoutError) as error:
-                trouble = _said(error)
+                trouble = _describe_loss(error)
             cpus = float(node["Resources"].get("CPU", 0.0))
             nodes.append(Node(str(node["NodeManagerHostname"]), cpus, release, trouble))
         return _release(), nodes
@@ -164,7 +164,7 @@ class RayProcess:
 
     async def open(self, wanted: Any, files: Any) -> dict[str, Any]:
         opened = await self._call("open", wanted, files)
-        if isinstance(opened, Raised):
+        if isinstance(opened, PackedError):
             error = opened.unpack()
             if isinstance(error, StudioError):
                 raise type(error)(f"node {self.node}: {error.place}", error.cause, error.move)
@@ -185,7 +185,7 @@ class RayProcess:
         try:
             return await getattr(self._actor, name).remote(*args)
         except RayError as error:
-            raise WorkerLost(self.node, _said(error)) from error
+            raise WorkerLost(self.node, _describe_loss(error)) from error
 
 
 class _Actor:
@@ -202,11 +202,11 @@ class _Actor:
     async def where(self) -> tuple[str, str]:
         return socket.gethostname(), _release()
 
-    async def open(self, wanted: Any, files: Any) -> dict[str, Any] | Raised:
+    async def open(self, wanted: Any, files: Any) -> dict[str, Any] | PackedError:
         try:
             return await self._worker.open(self._open_parts, wanted, files)
         except Exception as error:
-            return Raised.pack(error)
+            return PackedError.pack(error)
 
     async def push(self, items: Sequence[Item]) -> None:
         for item in items:
@@ -241,7 +241,7 @@ def _reach(address: str) -> None:
         raise StudioError("ray.address", cause, move) from error
 
 
-def _said(error: BaseException) -> str:
+def _describe_loss(error: BaseException) -> str:
     """What befell a worker; of all else the first line of what Ray says."""
     if isinstance(error, ActorDiedError):
         return "its process ended"

@@ -62,7 +62,7 @@ class RemoteWork:
 
             self.models.judge = ask
 
-    def wanted(self) -> tuple[WorkerWanted, Mapping[str, bytes]]:
+    def gather_wanted(self) -> tuple[WorkerWanted, Mapping[str, bytes]]:
         """What each worker opens, and the files that it needs for that."""
         acting, config = self.acting, self.acting.config
         for file in own_programs(config.agent):
@@ -121,7 +121,7 @@ def open_remote_work(
     work = RemoteWork(acting, RunModels(lambda ref: _resolve(acting, ref), acting.embedders))
     acting.dispatcher = Dispatcher(
         cluster,
-        work.wanted,
+        work.gather_wanted,
         work.models,
         wanted_workers=ceil(config.practice.concurrency / most),
         tries_per_worker=most,

@@ -46,5 +46,7 @@ def test_a_run_on_two_workers_equals_one_here_though_one_is_killed(tmp_path: Pat
     paid = [sorted(map(repr, read_usage(run.records))) for run in runs]
     assert paid[0] == paid[1]
     assert not [names for names in shown if any(PLANTED in value for value in names.values())]
-    logs = (path for path in Path("/tmp/ray").rglob("*") if path.is_file())
+    logs = [path for path in Path("/tmp/ray").rglob("*.log") if path.is_file()]
+    logs += [path for path in Path("/tmp/ray").rglob("*.out") if path.is_file()]
+    assert logs  # else nothing is looked at
     assert not [path for path in logs if PLANTED.encode() in path.read_bytes()]

@@ -72,7 +72,7 @@ def wanted_of(loaded: LoadedRun, stack: AsyncExitStack) -> tuple[WorkerWanted, d
     assert roles.remote is not None and isinstance(roles.acting.dispatcher, Dispatcher)
     folders = (loaded.path.parent,)
     roles.remote.want_verifier(loaded.config.verifier.spec, folders, None, None)
-    wanted, files = roles.remote.wanted()
+    wanted, files = roles.remote.gather_wanted()
     return wanted, dict(files)
 
 
