@@ -106,7 +106,8 @@ class CommandAgent:
         ended = asyncio.ensure_future(program.wait())
         stopped = asyncio.ensure_future(gateway.guided.stopped.wait())
         try:
-            if program.listener is not None:
+            # A quick one has ended by now, and its box has closed what it listened on.
+            if program.listener is not None and program.listener.fileno() >= 0:
                 await gateway.listen(program.listener)
             await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
             if gateway.guided.fatal is not None:

@@ -72,6 +72,18 @@ for text in {texts!r}:
 """
 
 
+async def test_a_program_that_ends_before_anybody_listens_has_answered_all_the_same() -> None:
+    class Quick(PlainRunner):
+        async def start_program(self, *asked: Any, **more: Any) -> Any:
+            program = await super().start_program(*asked, **more)
+            assert program.listener is not None
+            program.listener.close()  # as a box does that sees its program end
+            return program
+
+    attempt = await a_command("print(5)", Quick(own_listener=True)).attempt(a_job(), answering())
+    assert (attempt.answer, attempt.status, attempt.error) == ("5", "ok", None)
+
+
 async def test_a_program_gets_its_folder_its_question_and_nothing_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
