@@ -83,7 +83,12 @@ DryRun = Annotated[
 ]
 
 
-def open_workspace(context: typer.Context) -> Workspace:
+def open_workspace(context: typer.Context, *, masks: bool = False) -> Workspace:
+    """`masks`: nothing is written into it that holds a secret, see `masking_workspace`."""
+    if masks:
+        from studio.secrets.workspace import masking_workspace
+
+        return masking_workspace(context.obj)
     from engines.record.run_dir import Workspace  # a good third of the start of `ctl status`
 
     return Workspace(context.obj)

@@ -13,7 +13,7 @@ import typer
 
 from studio import exit_codes
 from studio.commands import AsJson, ask_line, open_workspace
-from studio.report.tables import print_json, print_result, table
+from studio.report.tables import print_json, print_result, table, tell_next
 from studio.secrets.sanitize import sanitize
 
 SessionFormat = Literal["claude", "codex", "opencode", "atif", "inspect", "otel"]
@@ -64,7 +64,6 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
         studio data list --json
     """
     from studio.data.catalogue import bundled_folder, listed_data
-    from studio.report.next_step import tell_next
 
     found = listed_data(open_workspace(context))
     rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
@@ -106,7 +105,6 @@ def add(
     """
     from studio.data.catalogue import add_data, add_talks, field_names
     from studio.data.text import line_sets_text
-    from studio.report.next_step import tell_next
     from studio.report.summary import count_text
 
     fields = field_names(question, answer)
@@ -176,7 +174,6 @@ def prepare(
     from studio.data.prepare import Wanted, parse_levels
     from studio.data.prepare import prepare as prepare_data
     from studio.data.text import prepared_data, prepared_text
-    from studio.report.next_step import tell_next
 
     ratio = parse_levels(levels) if levels else None
     wanted = Wanted(data, from_path, name, limit, seed, shuffle, ratio)
@@ -212,7 +209,6 @@ def preview(
     from engines.data.rows import open_table
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import preview_text, problem_data
-    from studio.report.next_step import tell_next
 
     source = find_data(name, open_workspace(context))
     fields = field_names(question, answer)
@@ -243,7 +239,6 @@ def check(
     from engines.data.dataset import check_dataset
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
-    from studio.report.next_step import tell_next
 
     source = find_data(name, open_workspace(context))
     report = check_dataset(source, fields=field_names(question, answer))
@@ -313,11 +308,9 @@ def import_(
         studio data import claude my-session.jsonl --dry-run
     """
     from studio.data.sessions import import_sessions, import_text
-    from studio.report.next_step import tell_next
-    from studio.secrets.workspace import masking_workspace
 
     done = import_sessions(
-        masking_workspace(context.obj),
+        open_workspace(context, masks=True),
         format,
         path.expanduser(),
         name,
@@ -351,12 +344,10 @@ def review(
     from engines.data.review_marks import content_hash, is_unreviewed
     from studio.data.item_review import item_data, replay_text, review_items
     from studio.data.sessions import change_items, find_items, mark, read_items, read_marks
-    from studio.report.next_step import tell_next
     from studio.report.summary import count_text
     from studio.review.editor import edit_text
-    from studio.secrets.workspace import masking_workspace
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     target = find_items(workspace, name)
     changes = read_marks(marks) if marks is not None else {}
     if yes:

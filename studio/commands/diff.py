@@ -10,7 +10,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio.commands import open_workspace
-from studio.report.tables import print_json
+from studio.report.tables import print_json, tell_next
 
 
 def diff(
@@ -40,7 +40,6 @@ def diff(
     """
     from studio.library import diff as diffing
     from studio.library.references import find_version
-    from studio.report.next_step import tell_next
 
     if json and format not in (None, "json"):
         raise ConfigError(

@@ -23,6 +23,7 @@ from studio.commands import (
     open_workspace,
     read_tape,
 )
+from studio.report.tables import tell_next
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir
@@ -248,7 +249,6 @@ def try_once(
     from studio.evaluation.try_problem import choose_problem
     from studio.evaluation.try_text import print_trials
     from studio.evaluation.versus import suggest_problem, trials_of
-    from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.budget import limits_of
 

@@ -11,7 +11,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio.commands import AsJson, Run, open_workspace
-from studio.report.tables import print_json
+from studio.report.tables import print_json, tell_next
 from studio.secrets.sanitize import sanitize
 
 _ServeWith = Annotated[
@@ -49,7 +49,6 @@ def export(
         studio export grpo-tiny --adapter --to tiny-adapter
         studio export grpo-tiny --merged --best --to tiny-model --serve-with vllm
     """
-    from studio.report.next_step import tell_next
     from studio.training import export as exporting
 
     if merged == adapter:

@@ -13,9 +13,9 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsJson, DryRun, NewestRun, Run, ask_line, require_mcp
+from studio.commands import AsJson, DryRun, NewestRun, Run, ask_line, open_workspace, require_mcp
 from studio.process import login_name
-from studio.report.tables import wrap_text
+from studio.report.tables import tell_next, wrap_text
 
 if TYPE_CHECKING:
     from engines.record.run_dir import RunDir, Workspace
@@ -58,19 +58,18 @@ def review(
         studio review --json
         studio review mine --mcp
     """
-    from studio.report.next_step import command_after_review, tell_next
+    from studio.report.next_step import command_after_review
     from studio.review.editor import EditorReview, edit_text
     from studio.review.review_run import RunReview, open_session
     from studio.review.scripted import print_queue, review_by_script
     from studio.run.linter import LazyLinter
-    from studio.secrets.workspace import masking_workspace
     from studio.session.client import is_alive
     from studio.workspace.run_control import choose_run
 
     if wait + editor + mcp + (json or decisions is not None) > 1 or (yes and not editor):
         cause = "--wait, --editor [--yes], --json and --mcp exclude each other."
         raise ConfigError("studio review", cause, "Give one of them.")
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     folder, person = choose_run(workspace, run), login_name()
     if mcp:
         return _review_by_mcp(workspace, folder, person)
@@ -152,9 +151,8 @@ def gate(
     from studio.config.source import Source
     from studio.evaluation.gate import gate_run, load_gate_request
     from studio.run.new_or_resume import RunRequest
-    from studio.secrets.workspace import masking_workspace
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     request = load_gate_request(
         RunRequest(workspace=workspace, source=Source(overrides=(), resume=run)),
         run,

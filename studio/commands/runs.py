@@ -12,7 +12,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio.commands import AsJson, AsObject, Run, open_workspace
-from studio.report.tables import print_json, print_result
+from studio.report.tables import print_json, print_result, tell_next
 from studio.secrets.sanitize import sanitize
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -36,7 +36,6 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
         studio runs list
         studio runs list --json
     """
-    from studio.report.next_step import tell_next
     from studio.workspace.listing import listed_runs, runs_table
 
     found = listed_runs(open_workspace(context), partial(print, file=sys.stderr, flush=True))
@@ -46,8 +45,6 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
         print(runs_table(found))
         tell_next(f"studio runs show {quote(found[0].data['run'])}", context.obj)
     else:
-        from studio.report.next_step import tell_next
-
         print(f"no run in {sanitize(str(context.obj))} yet", file=sys.stderr)
         tell_next("studio headless rehearsal", context.obj)
 
@@ -76,7 +73,7 @@ def show(
         studio runs show rehearsal --rollout s1p0r2
     """
     from studio.report.fork_history import load_state_with_parents
-    from studio.report.next_step import command_after_run, tell_next
+    from studio.report.next_step import command_after_run
     from studio.report.rollout import rollout_facts, rollout_text
     from studio.report.run import run_text, state_facts
     from studio.report.step import step_facts, step_text
@@ -176,10 +173,9 @@ def export(
     Examples:
         studio runs export rehearsal --to trajectories
     """
-    from studio.secrets.workspace import masking_workspace
     from studio.tracing.trajectories import export_trajectories
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     folder = to.expanduser().absolute()
     written = export_trajectories(workspace.run(run), folder, workspace.mask, rollout)
     text = f"{written} rollouts: {sanitize(str(folder))}"
@@ -245,7 +241,6 @@ def archive(
         studio runs archive rehearsal --remove
     """
     from engines.core.codec import to_dict
-    from studio.report.next_step import tell_next
     from studio.workspace.archive import archive_run
 
     workspace = open_workspace(context)
@@ -269,7 +264,6 @@ def restore(
     Examples:
         studio runs restore rehearsal
     """
-    from studio.report.next_step import tell_next
     from studio.workspace.archive import restore_run
 
     run = restore_run(what, open_workspace(context))

@@ -17,9 +17,8 @@ from studio.estimate.text import (
     exceeded_limits_text,
     limits_text,
 )
-from studio.report.next_step import tell_next
 from studio.report.progress import to_stderr
-from studio.report.tables import print_result
+from studio.report.tables import print_result, tell_next
 from studio.run.assemble import check_verifier
 from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.new_or_resume import RunPlan

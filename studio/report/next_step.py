@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
 from shlex import quote
 
 from engines.core.state.run_state import RunState
 from studio.report.summary import next_command
-from studio.secrets.sanitize import sanitize
-
-
-def tell_next(command: str, workspace: Path) -> None:
-    """Print it on stderr, as it has to be typed to reach this workspace; "" prints nothing."""
-    if not command:
-        return
-    if workspace != Path(os.environ.get("STUDIO_WORKSPACE") or "practice"):
-        folder = f"studio --workspace {quote(str(workspace))} "
-        command = command.replace("studio ", folder, 1)
-    print(f"next: {sanitize(command)}", file=sys.stderr, flush=True)
 
 
 def command_after_run(state: RunState) -> str:

@@ -5,15 +5,18 @@ Owns widths. The text of every cell is sanitized here, so that no caller can for
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
+from pathlib import Path
+from shlex import quote
 
 from engines.core.codec import dumps
 from engines.core.text.sanitize import escape_unsafe_json
 from studio.secrets.output import MaskedText, current_mask
-from studio.secrets.sanitize import one_line
+from studio.secrets.sanitize import one_line, sanitize
 
 COLUMNS = 80
 """What a table fits into when it can, also in a pipe: output does not depend on a window."""
@@ -76,3 +79,13 @@ def print_result(data: object, text: str, *, json: bool) -> None:
         print_json(data)
     else:
         print(text, flush=True)
+
+
+def tell_next(command: str, workspace: Path) -> None:
+    """Print it on stderr, as it has to be typed to reach this workspace; "" prints nothing."""
+    if not command:
+        return
+    if workspace != Path(os.environ.get("STUDIO_WORKSPACE") or "practice"):
+        folder = f"studio --workspace {quote(str(workspace))} "
+        command = command.replace("studio ", folder, 1)
+    print(f"next: {sanitize(command)}", file=sys.stderr, flush=True)

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from engines.core.errors import ConfigError, ConflictError
-from studio.commands import AsObject, DryRun
+from studio.commands import AsObject, DryRun, open_workspace
 from studio.commands.library.read import Name
 from studio.process import login_name
+from studio.report.tables import tell_next
 
 
 def edit(
@@ -39,11 +40,10 @@ def edit(
     """
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
-    from studio.report.next_step import command_after_version, tell_next
+    from studio.report.next_step import command_after_version
     from studio.review.editor import edit_text
-    from studio.secrets.workspace import masking_workspace
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     head = library_folder(name, workspace).head()
     change = requested_change(head, experience, text=text, delete=delete, add=add, edit=edit_text)
     if change is None:
@@ -90,12 +90,11 @@ def utility(
     """
     from studio.evaluation import utility as worth
     from studio.evaluation.utility_text import measure_utility, print_utility
-    from studio.secrets.workspace import masking_workspace
 
     asked = dry_run or any(value is not None for value in (run, rollouts, problems, k))
     if from_practice and asked:
         raise ConfigError("--from-practice", "it makes no tries.", "Leave out what is about tries.")
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     priced = worth.find_priced(reference, workspace)
     found = None if asked else worth.read_practice(priced, workspace)
     if from_practice and found is None:
@@ -138,9 +137,8 @@ def _set_pin(
 ) -> None:
     from studio.library.edit import commit_changes
     from studio.library.references import library_folder
-    from studio.secrets.workspace import masking_workspace
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     library_folder(name, workspace)  # it names the libraries there are
     change = (kind, experience, "")
     done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
@@ -165,13 +163,12 @@ def revert(
     from engines.pipeline.effect.roll_back import revert_changes
     from studio.library.edit import commit_changes
     from studio.library.references import follow_version
-    from studio.report.next_step import command_after_version, tell_next
-    from studio.secrets.workspace import masking_workspace
+    from studio.report.next_step import command_after_version
 
     if "@" not in reference:
         cause = "it is not NAME@V or NAME@LABEL."
         raise ConflictError(reference, cause, "See `studio library history NAME`.")
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     folder, read_version = follow_version(reference, workspace)
     older, name = read_version(), folder.name
     why = reason or f"back to v{older.version}"

@@ -10,7 +10,7 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsObject, TokenEnv, TokenFile, require_mcp
+from studio.commands import AsObject, TokenEnv, TokenFile, open_workspace, require_mcp
 from studio.process import login_name
 
 
@@ -31,9 +31,8 @@ def label(
         studio library label rehearsal stable --remove
     """
     from studio.library.edit import set_label
-    from studio.secrets.workspace import masking_workspace
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     print(set_label(workspace, reference, label, person=login_name(), reason=reason, remove=remove))
 
 
@@ -62,7 +61,6 @@ def serve(
     from studio.report.progress import to_stderr
     from studio.report.tables import print_result
     from studio.secrets.sanitize import sanitize
-    from studio.secrets.workspace import masking_workspace
     from studio.serving.enhanced_agent import read_token
 
     if http is None and (token_file or token_env or json):
@@ -76,7 +74,7 @@ def serve(
     require_mcp()
     from studio.serving.library_mcp import LibraryService, serve_http, serve_stdio
 
-    service = LibraryService(reference, masking_workspace(context.obj))
+    service = LibraryService(reference, open_workspace(context, masks=True))
     served = service.served
     library, described = served.library, f"{sanitize(reference)} as {served.uri}"
     told = f"serving {described}: v{library.version}, experiences {len(library.experiences)}"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from studio.commands import AsJson, open_workspace
-from studio.report.tables import print_json, print_result
+from studio.report.tables import print_json, print_result, tell_next
 from studio.secrets.sanitize import sanitize
 
 Name = Annotated[str, typer.Argument(metavar="LIBRARY", help="Name of a library.")]
@@ -23,7 +23,6 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         studio library list --json
     """
     from studio.library.text import labels_text, library_row
-    from studio.report.next_step import tell_next
     from studio.report.summary import count_text, prompt_tokens_text
 
     rows = [library_row(folder) for folder in open_workspace(context).libraries()]
@@ -65,7 +64,6 @@ def show(
     from engines.record.formats.own import library_data
     from studio.library.references import find_version
     from studio.library.text import library_lines
-    from studio.report.next_step import tell_next
 
     found = find_version(reference, open_workspace(context))
     library, labels, source = found.library, found.labels, found.copied_from

@@ -13,8 +13,8 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands import AsObject
-from studio.report.tables import print_result
+from studio.commands import AsObject, open_workspace
+from studio.report.tables import print_result, tell_next
 from studio.secrets.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -50,11 +50,10 @@ def export(
     from engines.record.formats.writing import write_foreign
     from studio.library.card import evaluation_card
     from studio.library.references import find_version
-    from studio.secrets.workspace import masking_workspace
 
     if str(to) == "-":
         raise ConfigError("--to -", "an export is a file, or a folder.", "Name one; ./- is a name.")
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     found = find_version(reference, workspace)
     card = evaluation_card(found, workspace)
     if evals:
@@ -121,9 +120,8 @@ def merge(
     from studio.library.curation import merge_target
     from studio.library.merge import merge_operations
     from studio.library.references import find_version
-    from studio.secrets.workspace import masking_workspace
 
-    workspace = masking_workspace(context.obj)
+    workspace = open_workspace(context, masks=True)
     old, mine, other = (find_version(name, workspace) for name in (base, ours, theirs))
     target = merge_target(workspace, mine, into, begin=not dry_run)
     wanted = merge_operations(old.library, mine.library, other.library, other.label)
@@ -158,9 +156,8 @@ def import_file(
     from studio.library.curation import target_library, version_of
     from studio.report.progress import to_stderr
     from studio.report.summary import count_text
-    from studio.secrets.workspace import masking_workspace
 
-    read, workspace = read_foreign(file.expanduser(), format), masking_workspace(context.obj)
+    read, workspace = read_foreign(file.expanduser(), format), open_workspace(context, masks=True)
     if format is None:
         held = count_text(len(read.entries), "experience")
         to_stderr(f"read as {read.format}: {held}; --format names another")
@@ -199,7 +196,6 @@ def _put_up(
     from studio.library.curation import open_curation
     from studio.library.text import opened_data, opened_text
     from studio.process import login_name
-    from studio.report.next_step import tell_next
     from studio.report.progress import to_stderr
     from studio.run.linter import LazyLinter
 
