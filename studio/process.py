@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -73,6 +73,22 @@ def open_streams() -> None:
 def silence_stream(stream: TextIO) -> None:
     """Send what a stream still holds to nothing, once its reader has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def on_stop_signal(stop: Callable[[str], object]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM call `stop` with their name, as long as the context lasts."""
+    import asyncio
+    import signal
+
+    loop, names = asyncio.get_running_loop(), {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+    for number, name in names.items():
+        loop.add_signal_handler(number, stop, name)
+    try:
+        yield
+    finally:
+        for number in names:
+            loop.remove_signal_handler(number)
 
 
 async def serve_until_signal(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,14 +25,13 @@ from studio.evaluation.evaluate import (
 from studio.evaluation.measurement import GivenUp
 from studio.evaluation.report import eval_data, eval_text, eval_title, text_after_eval
 from studio.evaluation.try_problem import without_lessons
+from studio.process import on_stop_signal
 from studio.report.progress import to_stderr
 from studio.report.summary import count_text
 from studio.report.tables import print_json, print_result, tell_next
 from studio.run.budget import check_budget, limits_of
 from studio.run.held_out import set_power_lines
 from studio.run.verifier import fingerprint_of, masked_answers_warning
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_eval(plan: EvalPlan, *, json: bool) -> int:
@@ -125,18 +123,14 @@ class EarlyEnd:
     @contextmanager
     def cancel_on_signal(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM cancel this task in order, so that what has ended is kept."""
-        loop, self.task = asyncio.get_running_loop(), asyncio.current_task()
+        self.task = asyncio.current_task()
         assert self.task is not None
-        for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self.task.cancel)
         try:
-            yield
+            with on_stop_signal(self.task.cancel):
+                yield
         except asyncio.CancelledError:
             self.ended = True
             raise
-        finally:
-            for number in _STOP_SIGNALS:
-                loop.remove_signal_handler(number)
 
     def __call__(self, cause: GivenUp, reason: str) -> None:
         if self.task is None or self.cause != "interrupted":

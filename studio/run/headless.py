@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import LockedError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
@@ -24,7 +24,7 @@ from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir
 from studio import exit_codes
 from studio.config.scripted import played_note, rehearsal_note
-from studio.process import silence_stream
+from studio.process import on_stop_signal, silence_stream
 from studio.report.next_step import command_after_run
 from studio.report.progress import Display, LinePrinter, to_stderr
 from studio.report.summary import summary_data, summary_text
@@ -71,7 +71,8 @@ async def run_headless(
         if ready_fd is not None:
             announce(ready_fd, plan.run.run, 0, None)
         return _print_summary(plan, plan.state, json, tells_next)
-    with _StopSignals() as signals:
+    signals = _StopSignals()
+    with on_stop_signal(signals):
         try:
             async with AsyncExitStack() as stack:
                 try:
@@ -144,32 +145,20 @@ async def _wait_for_holder(run: RunDir) -> bool:
     return False
 
 
+@dataclass(slots=True)
 class _StopSignals:
     """Ctrl-C and SIGTERM end the run in order; everything recorded is kept."""
 
-    _REASONS: ClassVar = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+    main: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    control: RunControl | None = None
+    received: bool = False
 
-    def __init__(self) -> None:
-        self.control: RunControl | None = None
-        self.received = False
-
-    def __enter__(self) -> _StopSignals:
-        self._loop = asyncio.get_running_loop()
-        self._main = asyncio.current_task()
-        for number, reason in self._REASONS.items():
-            self._loop.add_signal_handler(number, self._on_signal, reason)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in self._REASONS:
-            self._loop.remove_signal_handler(number)
-
-    def _on_signal(self, reason: str) -> None:
+    def __call__(self, reason: str) -> None:
         self.received = True
         if self.control is not None:
             self.control.stop(reason)
-        elif self._main is not None:
-            self._main.cancel()
+        elif self.main is not None:
+            self.main.cancel()
 
 
 def _tell_context(plan: RunPlan, context: RunContext) -> None:

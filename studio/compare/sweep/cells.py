@@ -16,6 +16,7 @@ from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.compare.sweep.grid import Grid
 from studio.compare.sweep.table import CellResult, read_results
+from studio.process import on_stop_signal
 from studio.run.detached import studio_command
 from studio.session.client import is_alive
 
@@ -47,21 +48,15 @@ class SweepRun:
 
     async def carry_out(self) -> int:
         """Run what is not finished, so many at a time; returns the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt)
         results = read_results(self.grid, self.workspace)
         waiting = deque(enumerate(results, start=1))
-        try:
+        with on_stop_signal(self._interrupt):
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.jobs):
                     group.create_task(self._work(waiting, len(results)))
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
         return next((code for code in _CODES if code in self.codes), exit_codes.DONE)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, _: str) -> None:
         if not self._stopping:
             self.tell("interrupted: the runs under way end in order; the same command goes on")
         self._stopping = True
