@@ -42,9 +42,8 @@ def diff(
     from studio.library.references import find_version
 
     if json and format not in (None, "json"):
-        raise ConfigError(
-            "--json", f"it contradicts --format {format}.", "Leave one of the two out."
-        )
+        move = "Leave one of the two out."
+        raise ConfigError("--json", f"it contradicts --format {format}.", move)
     workspace = open_workspace(context)
     older, newer = find_version(a, workspace), find_version(b, workspace)
     match "json" if json else format:

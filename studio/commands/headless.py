@@ -108,6 +108,5 @@ def take_pipe(fd: int | None) -> None:
     try:
         os.set_inheritable(fd, False)  # a child that held it open would keep the screen waiting
     except OSError as error:
-        raise ConfigError(
-            f"--ready-fd {fd}", "no such file is open.", "Leave it out: `studio run` sets it."
-        ) from error
+        move = "Leave it out: `studio run` sets it."
+        raise ConfigError(f"--ready-fd {fd}", "no such file is open.", move) from error

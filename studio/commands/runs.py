@@ -80,9 +80,8 @@ def show(
     from studio.session.client import is_alive
 
     if prompts and step is None:
-        raise ConfigError(
-            "--prompts", "it shows the prompts of one step.", "Give --step N with it."
-        )
+        move = "Give --step N with it."
+        raise ConfigError("--prompts", "it shows the prompts of one step.", move)
     if rollout is not None and step is not None:
         raise ConfigError("--rollout", "it shows a rollout, --step a step.", "Give one of them.")
     workspace = open_workspace(context)

@@ -93,11 +93,8 @@ def run(
         studio run my-run.yaml --name mine practice.epochs=2
     """
     if runfile is None:
-        raise ConfigError(
-            "studio run",
-            "it needs a run file or a preset.",
-            "Try `studio run rehearsal`, or see `studio presets list`.",
-        )
+        move = "Try `studio run rehearsal`, or see `studio presets list`."
+        raise ConfigError("studio run", "it needs a run file or a preset.", move)
     is_run = _is_run(context.obj, runfile)
     check_terminal("studio run")
     # The new process checks the rest: reading the run file twice would take a second.

@@ -96,9 +96,8 @@ def _open(reference: str, workspace: Workspace, metric: str | None) -> list[Log]
 
 def _read(path: Path, metric: str | None) -> list[Log]:
     if not path.is_file() and not path.is_dir():
-        raise DataError(
-            str(path), "it is a pipe or a device.", "Give a file that can be read twice."
-        )
+        move = "Give a file that can be read twice."
+        raise DataError(str(path), "it is a pipe or a device.", move)
     if path.is_dir():
         for pattern, reader in _FOLDERS.items():
             if next(path.glob(pattern), None) is not None:

@@ -53,9 +53,8 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     typed = [key for key, place in composed.places.items() if key[0] == "agent" and place.override]
     kept = {key: get_value(composed.tree, key) for key in typed}
     if ("agent",) in kept:
-        raise composed.error(
-            ("agent",), "--agent puts another agent in its place.", "Leave one of them out."
-        )
+        move = "Leave one of them out."
+        raise composed.error(("agent",), "--agent puts another agent in its place.", move)
     composed.tree["agent"] = {str(key): value for key, value in agent.items()}
     if "experiences" in agent:  # those of older releases practised without being asked to cite
         composed.tree["agent"].setdefault("cite", False)

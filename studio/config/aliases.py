@@ -178,9 +178,8 @@ def normalise_verifier(composed: ComposedConfig) -> None:
     """
     given = composed.tree.get("verifier")
     if given == {}:
-        raise composed.error(
-            ("verifier",), '"verifier" is empty.', "Name one: math, text or judge; or a file."
-        )
+        move = "Name one: math, text or judge; or a file."
+        raise composed.error(("verifier",), '"verifier" is empty.', move)
     if isinstance(given, list):
         composed.tree["verifier"] = _add_name({"name": "weighted", "of": given})
         for key in [k for k in composed.places if k[0] == "verifier" and len(k) > 1]:

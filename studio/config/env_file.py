@@ -23,9 +23,8 @@ def read_env_file(path: Path, *, foreign: bool = False) -> dict[str, str]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = type(error).__name__
-        raise ConfigError(
-            str(path), f"It cannot be read ({reason}).", "Save it as UTF-8 text."
-        ) from error
+        move = "Save it as UTF-8 text."
+        raise ConfigError(str(path), f"It cannot be read ({reason}).", move) from error
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         assigned = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", line)

@@ -49,9 +49,8 @@ def parse_source(
     if (resume or from_youtu) is not None and runfile is not None and "=" in runfile:
         given, runfile = [runfile, *given], None
     if from_youtu is None and config_name is not None:
-        raise ConfigError(
-            "--config-name", "it names a config of a checkout.", "Give --from-youtu DIR too."
-        )
+        move = "Give --from-youtu DIR too."
+        raise ConfigError("--config-name", "it names a config of a checkout.", move)
     if from_youtu is not None and (resume or runfile) is not None:
         move = f"Leave {'--resume' if resume is not None else 'RUNFILE'} out."
         raise ConfigError("--from-youtu", "it takes the checkout's config.", move)

@@ -172,11 +172,8 @@ def plan_eval(
     """
     config = loaded.config
     if not config.evaluation.data:
-        raise ConfigError(
-            loaded.place("evaluation.data"),
-            "no held-out set is named.",
-            "Set evaluation.data, in the file or as evaluation.data=NAME.",
-        )
+        move = "Set evaluation.data, in the file or as evaluation.data=NAME."
+        raise ConfigError(loaded.place("evaluation.data"), "no held-out set is named.", move)
     found, label = choose_library(loaded, workspace, library)
     writer = prompt_writer(config)
     subjects = [Subject(f"agent {config.agent.name}" if agent else label, found, writer)]

@@ -117,11 +117,8 @@ async def _have_tried(run: RunDir, names: Sequence[str]) -> bool:
         move = "Mend it, and give the command again: what was tried is kept."
         raise ConflictError(f"run {run.run}", f"operations could not be tried: {failure}.", move)
     if not is_alive(run) and not all(map(run.state().effect_of, names)):
-        raise ConflictError(
-            f"run {run.run}",
-            "its process ended before all was tried.",
-            "Give the command again: what was tried is kept.",
-        )
+        move = "Give the command again: what was tried is kept."
+        raise ConflictError(f"run {run.run}", "its process ended before all was tried.", move)
     return bool(facts["operations"])
 
 

@@ -102,9 +102,8 @@ def choose_problem(
         raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
     config = loaded.config
     if config.data.practice is None:
-        raise ConfigError(
-            loaded.place("data.practice"), "no data set is named.", "Set it, or give --question."
-        )
+        move = "Set it, or give --question."
+        raise ConfigError(loaded.place("data.practice"), "no data set is named.", move)
     problems = read_problems(
         loaded.data_path(config.data.practice),
         fields=config.data.fields,
@@ -177,11 +176,9 @@ def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: s
     held_out = (read_problems(path, fields=config.data.fields) for path in paths)
     found = next((p for p in chain(practised, *held_out) if p.id == problem_id), None)
     if found is None:
-        raise ConfigError(
-            f"--problem {problem_id}",
-            f"no problem of {config.data.practice} has this id.",
-            f"See `studio data preview {config.data.practice}` for ids.",
-        )
+        cause = f"no problem of {config.data.practice} has this id."
+        move = f"See `studio data preview {config.data.practice}` for ids."
+        raise ConfigError(f"--problem {problem_id}", cause, move)
     return found
 
 

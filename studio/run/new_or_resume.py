@@ -156,11 +156,9 @@ def plan_run(
     reviewer = review or config.review.by or request.default_review
     new = _plan_new(loaded, workspace, unused, reviewer)
     if newest is None and restart_step:
-        raise ConfigError(
-            f"restart_step={restart_step}",
-            f"there is no run named {config.exp_id} to take steps from.",
-            "Leave --restart-step out for a first run.",
-        )
+        cause = f"there is no run named {config.exp_id} to take steps from."
+        move = "Leave --restart-step out for a first run."
+        raise ConfigError(f"restart_step={restart_step}", cause, move)
     if newest is None or state is None or restart_step == 0:
         return new
     if state.curates:
@@ -238,11 +236,9 @@ def _plan_resume(plan: RunPlan, state: RunState, accept_changes: bool) -> RunPla
 def _read_problems(loaded: LoadedRun) -> tuple[Problem, ...]:
     config = loaded.config
     if config.data.practice is None:
-        raise ConfigError(
-            loaded.place("data.practice"),
-            '"data.practice" is missing: there is nothing to practise on.',
-            "Set data.practice, in the file or as data.practice=NAME.",
-        )
+        cause = '"data.practice" is missing: there is nothing to practise on.'
+        move = "Set data.practice, in the file or as data.practice=NAME."
+        raise ConfigError(loaded.place("data.practice"), cause, move)
     return read_problems(
         loaded.data_path(config.data.practice),
         fields=config.data.fields,
@@ -279,9 +275,8 @@ def _parse_restart_step(text: str) -> int | None:
         return None
     if text.isdecimal() and len(text) <= 18:
         return int(text)
-    raise ConfigError(
-        f"--restart-step {text}", "it is neither null nor a whole number.", "Give null, 0 or N."
-    )
+    move = "Give null, 0 or N."
+    raise ConfigError(f"--restart-step {text}", "it is neither null nor a whole number.", move)
 
 
 def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None, int]:

@@ -44,17 +44,11 @@ def check_fork(parent: str, state: RunState, steps: int, total_steps: int) -> No
     """Refuse to adopt steps that a run does not have, or that leave nothing to do."""
     place = f"restart_step={steps}"
     if steps > state.steps_finished:
-        raise ConfigError(
-            place,
-            f"run {parent} has finished {state.steps_finished} steps.",
-            f"Choose 1 to {state.steps_finished}, 0 to start afresh, or null to resume it.",
-        )
+        move = f"Choose 1 to {state.steps_finished}, 0 to start afresh, or null to resume it."
+        raise ConfigError(place, f"run {parent} has finished {state.steps_finished} steps.", move)
     if steps >= total_steps:
-        raise ConfigError(
-            place,
-            f"the run has {total_steps} steps in all, so none would be left.",
-            "Give more epochs or adopt fewer steps.",
-        )
+        cause = f"the run has {total_steps} steps in all, so none would be left."
+        raise ConfigError(place, cause, "Give more epochs or adopt fewer steps.")
     started = state.started
     if started is not None and steps < started.forked_steps:
         raise ConflictError(

@@ -210,9 +210,8 @@ def _digest(file: Path) -> str:
     try:
         return digest_bytes(file.read_bytes())
     except OSError as error:
-        raise VerifierError(
-            str(file), f"it cannot be read ({error.strerror or error}).", "Check its permissions."
-        ) from error
+        cause = f"it cannot be read ({error.strerror or error})."
+        raise VerifierError(str(file), cause, "Check its permissions.") from error
 
 
 @contextmanager

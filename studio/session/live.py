@@ -88,11 +88,9 @@ class LiveSession(ReconnectingClient):
                 self._mark_lost(connection)
         if again and (done := await self._prior_result(request, **since)):
             return request.parse(done)
-        raise ConflictError(
-            f"run {self.run.run}",
-            f"its process cut the connection each time it was asked to {request.do}.",
-            f"See what it said last in {self.run.log}.",
-        )
+        cause = f"its process cut the connection each time it was asked to {request.do}."
+        move = f"See what it said last in {self.run.log}."
+        raise ConflictError(f"run {self.run.run}", cause, move)
 
     async def _ask_fallback(self, request: Request[T]) -> T:
         """Ask the session that decides without a process; ConnectionLost: one is back just now."""

@@ -48,11 +48,8 @@ def request_line(number: int, do: str, **arguments: Any) -> bytes:
 
 def too_long_error(do: str, size: int) -> ConflictError:
     """Why a request is not answered; `size` in bytes."""
-    return ConflictError(
-        f"request {do}".rstrip(),
-        f"it is too long to be sent: {size:,} bytes, where {MAX_LINE:,} are the most.",
-        "Shorten its text.",
-    )
+    cause = f"it is too long to be sent: {size:,} bytes, where {MAX_LINE:,} are the most."
+    return ConflictError(f"request {do}".rstrip(), cause, "Shorten its text.")
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
@@ -65,11 +62,8 @@ def parse_request(line: bytes) -> dict[str, Any]:
         raise ConflictError("request", "it is nested too deeply.", "Write it flatter.") from None
     if not isinstance(request, dict) or request.get("v") != PROTOCOL:
         version = request.get("v") if isinstance(request, dict) else None
-        raise ConflictError(
-            "request",
-            f"it speaks protocol {version}, this run speaks {PROTOCOL}.",
-            "Use the studio release that started the run.",
-        )
+        cause = f"it speaks protocol {version}, this run speaks {PROTOCOL}."
+        raise ConflictError("request", cause, "Use the studio release that started the run.")
     number = request.get("id")
     if isinstance(number, int) and not -MAX_ID <= number <= MAX_ID:
         raise ConflictError("request", "its id has too many digits.", f"Send at most {MAX_ID}.")
@@ -94,11 +88,9 @@ def parse_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
         place, cause, move = (str(answer.get(name, "")) for name in ("place", "cause", "move"))
         raise ConflictError(place or "request", cause or "the run refused it.", move)
     if answer.get("v") != PROTOCOL:
-        raise ConflictError(
-            "the run's process",
-            f"it speaks protocol {answer.get('v')}, this studio speaks {PROTOCOL}.",
-            "Use the studio release that started the run.",
-        )
+        cause = f"it speaks protocol {answer.get('v')}, this studio speaks {PROTOCOL}."
+        move = "Use the studio release that started the run."
+        raise ConflictError("the run's process", cause, move)
     return dict(answer)
 
 
@@ -126,19 +118,13 @@ class ControlledElsewhereError(ConflictError):
 
 
 def not_running_error(run: RunAddress) -> NotRunningError:
-    return NotRunningError(
-        f"run {run.run}",
-        "no process of it is running.",
-        f"Start it with `studio headless --resume {run.run}`.",
-    )
+    move = f"Start it with `studio headless --resume {run.run}`."
+    return NotRunningError(f"run {run.run}", "no process of it is running.", move)
 
 
 def ended_early_error(run: RunAddress) -> NotRunningError:
-    return NotRunningError(
-        f"run {run.run}",
-        "its process ended before it answered.",
-        f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`.",
-    )
+    move = f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`."
+    return NotRunningError(f"run {run.run}", "its process ended before it answered.", move)
 
 
 def controlled_elsewhere_error(run: RunAddress, who: str) -> ControlledElsewhereError:

@@ -298,11 +298,9 @@ class ReconnectingClient(Session):
             try:
                 event = event_from_dict(message["event"])
             except ValueError as error:
-                raise ConflictError(
-                    f"run {self.run.run}",
-                    f"its process sends what this release does not know ({error}).",
-                    "Use the studio release that started the run.",
-                ) from error
+                cause = f"its process sends what this release does not know ({error})."
+                move = "Use the studio release that started the run."
+                raise ConflictError(f"run {self.run.run}", cause, move) from error
             if isinstance(event, DurableEvent):
                 if message["seq"] <= self.state.events:
                     return
@@ -354,9 +352,6 @@ def _state_at(run: RunDir, events: int | None) -> RunState:
     """What the first so many events of a journal add up to."""
     state = read_run(run.journal, events).state
     if events is not None and state.events < events:
-        raise ConflictError(
-            f"run {run.run}",
-            f"its process is at event {events}, and its journal holds {state.events}.",
-            "See `studio doctor`.",
-        )
+        cause = f"its process is at event {events}, and its journal holds {state.events}."
+        raise ConflictError(f"run {run.run}", cause, "See `studio doctor`.")
     return state

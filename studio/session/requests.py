@@ -95,9 +95,8 @@ class RequestHandler:
     async def _prior_result(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         since = request.get("since")
         if not isinstance(since, int) or since < 0:
-            raise ConflictError(
-                f"request {do}", 'it is sent again without "since".', "Say how many events it saw."
-            )
+            move = "Say how many events it saw."
+            raise ConflictError(f"request {do}", 'it is sent again without "since".', move)
         # In a thread: it reads the whole journal.
         events = await asyncio.to_thread(events_since, self._run, since)
         try:
@@ -192,9 +191,8 @@ class RequestHandler:
 
     def _kill(self, rollout: str, who: str) -> dict[str, Any]:
         if (found := _ROLLOUT.fullmatch(rollout)) is None:
-            raise ConflictError(
-                "request kill", f"{rollout!r} is no rollout's id.", "Send one such as s1p0r2."
-            )
+            move = "Send one such as s1p0r2."
+            raise ConflictError("request kill", f"{rollout!r} is no rollout's id.", move)
         step, position, index = map(int, found.groups())
         return {"killed": self._context.rollouts.kill(step, position, index, f"{KILLED}{who}")}
 
@@ -202,11 +200,8 @@ class RequestHandler:
         """Defer what is undecided and release the commit; the future holds what came of it."""
         state, gate = self._context.recorder.state, self._context.gate
         if not state.under_review:
-            raise ConflictError(
-                f"run {self._run.run}",
-                "there is no lesson to commit now.",
-                "What is decided joins the next commit.",
-            )
+            move = "What is decided joins the next commit."
+            raise ConflictError(f"run {self._run.run}", "there is no lesson to commit now.", move)
         step = state.step
         waiting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
@@ -248,9 +243,8 @@ def text_fields(request: Mapping[str, Any], *names: str) -> list[str]:
     found = [request.get(name, "") for name in names]
     for name, value in zip(names, found, strict=True):
         if not isinstance(value, str):
-            raise ConflictError(
-                f"request {request.get('do')}", f'its "{name}" is no text.', "Send a string."
-            )
+            move = "Send a string."
+            raise ConflictError(f"request {request.get('do')}", f'its "{name}" is no text.', move)
     return found
 
 
@@ -273,11 +267,8 @@ def _parse_field(cls: type[T], name: str, request: Mapping[str, Any]) -> T:
     try:
         return from_dict(cls, request[name])
     except (KeyError, ValueError) as error:
-        raise ConflictError(
-            f"request {request.get('do')}",
-            f"its {name} cannot be read ({error}).",
-            f"Give {_FIELDS[name]}.",
-        ) from error
+        cause, move = f"its {name} cannot be read ({error}).", f"Give {_FIELDS[name]}."
+        raise ConflictError(f"request {request.get('do')}", cause, move) from error
 
 
 def _parse_all(cls: type[T], request: Mapping[str, Any]) -> list[T]:

@@ -180,9 +180,8 @@ class _Server:
                 return self._attach(client, request)
             case "drive":
                 if client.who is None:
-                    raise ConflictError(
-                        "request drive", "only a screen that attached drives.", "Send attach first."
-                    )
+                    cause = "only a screen that attached drives."
+                    raise ConflictError("request drive", cause, "Send attach first.")
                 self._set_controller(client)
                 return self._controller_data(client)
             case "subscribe":
@@ -233,13 +232,11 @@ class _Server:
     def _subscribe(self, client: _Client, request: Mapping[str, Any]) -> None:
         rollouts = request.get("rollouts")
         if not isinstance(rollouts, list) or not all(isinstance(one, str) for one in rollouts):
-            raise ConflictError(
-                "request subscribe", 'its "rollouts" is no list of ids.', "Send ids such as s1p0r2."
-            )
+            move = "Send ids such as s1p0r2."
+            raise ConflictError("request subscribe", 'its "rollouts" is no list of ids.', move)
         if client.who is None:
-            raise ConflictError(
-                "request subscribe", "only who attached is sent text.", "Send attach first."
-            )
+            move = "Send attach first."
+            raise ConflictError("request subscribe", "only who attached is sent text.", move)
         self._feed.subscribe(client.outbox, frozenset(rollouts))
 
     def _set_controller(self, client: _Client | None) -> None:

@@ -95,11 +95,8 @@ def check_owner(path: str, run: RunAddress, uid: int | None = None) -> None:
     """Refuse a socket of another user (`uid`; None: of this process) before anything is sent."""
     owner = os.stat(path).st_uid
     if owner != (os.getuid() if uid is None else uid):
-        raise ConflictError(
-            f"run {run.run}",
-            f"its socket belongs to another user (uid {owner}).",
-            "Ask as that user, or look who put it there.",
-        )
+        cause = f"its socket belongs to another user (uid {owner})."
+        raise ConflictError(f"run {run.run}", cause, "Ask as that user, or look who put it there.")
 
 
 def _remove_stale(path: Path) -> None:

@@ -67,11 +67,8 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
         evidence = {n: p.evidence for n, (_, p) in enumerate(_proposals(step), 1)}
     replies = [loss.reply for loss in source.losses if loss.reply] if source else []
     if source is None or not replies:
-        raise ConflictError(
-            f"run {run.run}, reply {repair.id}",
-            "its journal holds no such reply.",
-            f"See `studio runs show {run.run}`.",
-        )
+        cause, move = "its journal holds no such reply.", f"See `studio runs show {run.run}`."
+        raise ConflictError(f"run {run.run}, reply {repair.id}", cause, move)
     proposer, prompt = _read_request(run, repair.kind, source.refs)
     origin = ReplyOrigin(
         evidence,

@@ -82,9 +82,8 @@ def _run_demonstrations(
     exact = theirs.config.policy.model == loaded.config.policy.model
     data = theirs.config.data
     if data.practice is None:
-        raise ConflictError(
-            f"run {run.run}", "it practised on nothing.", "Name another run in sft.data."
-        )
+        move = "Name another run in sft.data."
+        raise ConflictError(f"run {run.run}", "it practised on nothing.", move)
     read = read_problems(theirs.data_path(data.practice), fields=data.fields, needs_answer=False)
     problems = {problem.id: problem for problem in read}
     least = loaded.config.sft.min_reward

@@ -160,9 +160,8 @@ def serve(words: list[str]) -> bool:
         return False
     ended = subprocess.run([program, *words[1:]], check=False).returncode
     if ended:
-        raise ConfigError(
-            "--serve-with", f"{words[0]} ended with status {ended}.", "See what it said above."
-        )
+        move = "See what it said above."
+        raise ConfigError("--serve-with", f"{words[0]} ended with status {ended}.", move)
     return True
 
 
@@ -250,9 +249,8 @@ def run_settings(run: RunDir) -> dict[str, Any]:
 
 def check_server(server: str) -> None:
     if server not in SERVERS:
-        raise ConfigError(
-            "--serve-with", f"{server} is not supported.", f"There is {', '.join(SERVERS)}."
-        )
+        move = f"There is {', '.join(SERVERS)}."
+        raise ConfigError("--serve-with", f"{server} is not supported.", move)
 
 
 def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:

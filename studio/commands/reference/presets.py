@@ -70,9 +70,8 @@ def init(
 
     if preset is None and to is None:
         print(_presets_table(), file=sys.stderr)
-        raise ConfigError(
-            "studio init", "it needs the name of a preset.", "Write `studio init rehearsal`."
-        )
+        move = "Write `studio init rehearsal`."
+        raise ConfigError("studio init", "it needs the name of a preset.", move)
     file = write_run_file(preset or "rehearsal", to.expanduser() if to else None)
     written = sanitize(quote(str(file)))
     command = "train" if "algorithm: grpo" in file.read_text("utf-8") else "headless"
